@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import cell_map
 import compiled_cells
 import forms
 import goals
@@ -28,6 +29,7 @@ PAGES = (
     ROOT / "README.md",
     *(ROOT / "docs" / "results" / f"{name}.md" for name in ("speed", "overview", "claims", "goals", "forms")),
     ROOT / "docs" / "tutorials" / "own-cell.md",
+    ROOT / "docs" / "reference" / "cell-map.md",
 )
 MARKS = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.S)
 COMPETITORS = ("attn_rnn", "uniform weights", "gru")
@@ -41,6 +43,7 @@ def main() -> None:
         page.write_text(fill(page.read_text(encoding="utf-8")), encoding="utf-8")
     draw_speed(IMAGES / "speed.svg")
     compiled_cells.draw_stages(IMAGES / "compiler.svg")
+    cell_map.draw_tree(IMAGES / "cells.svg")
     for name in ("intents", "translation", "forecast"):
         draw_tutorial(name)
 
@@ -356,6 +359,7 @@ PARTS = {
     part.__name__: part
     for part in (
         *(speed_tables, speed_summary, slower_places, results_table, untuned_accuracies, competition),
+        *cell_map.PARTS,
         *compiled_cells.PARTS,
         *goals.PARTS,
         *forms.PARTS,

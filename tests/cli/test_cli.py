@@ -149,10 +149,13 @@ def test_list_cells_has_a_row_for_every_registered_cell(here):
     assert rows["gru"]["parameters"] == 3 * (3 * 8 + 8 * 8 + 2 * 8)
     assert rows["gru"]["kernels"][:3] == ["gru_cuda", "gru_grid", "gru_cpu"]
     assert rows["gru"]["description"] == "Reset and update gates around a tanh candidate."
+    assert len(ours) >= 60
+    assert (rows["mgu"]["year"], rows["mgu"]["idea"], rows["mgu"]["parent"]) == (2016, "one gate", "gru")
 
 
 def test_list_prints_tables(here):
-    assert "3(dh + h^2 + 2h)" in here("list", "cells", "--hidden", "8")[1]
+    cells = here("list", "cells", "--hidden", "8")[1]
+    assert "3(dh + h^2 + 2h)" in cells and "one gate: one gate, or gates that share their weights" in cells
     layers, kernels = here("list", "layers")[1], here("list", "kernels")[1]
     assert any(line.split()[:2] == ["attn_rnn", "bi_"] for line in layers.splitlines())
     assert any(line.split()[:2] == ["local_transformer", "bi_"] for line in layers.splitlines())

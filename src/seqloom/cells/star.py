@@ -10,7 +10,7 @@ from seqloom.cells._parts import apply_mask
 from seqloom.core.cell import State
 
 
-class STARCell(GatedCell, name="star", year=2019, idea="one gate", parent="light_ru"):
+class STARCell(GatedCell, name="star", year=2019, idea="one gate", parent="gru"):
     """One gate and a tanh around the new state, so that many layers can be stacked.
 
         n  = tanh(W_n x)

@@ -162,35 +162,57 @@ def cells(
     hidden: Annotated[int, Parameter(help="Units (h) of the layer to measure.")] = 128,
     json: Json = False,
 ) -> None:
-    """List every cell with its parameters and its cost per time step."""
+    """List every cell by idea, with its year, its parameters and its cost per time step."""
     with console.show_status("counting"):
         import seqloom.cells  # noqa: F401  (fills the registry)
+        from seqloom.cells.ideas import IDEAS
         from seqloom.core.cell import Cell
         from seqloom.kernels.registry import list_kernels
+        from seqloom.lab.bench.cell_times import read_cell_times
         from seqloom.tools.measure import cost
 
+        times = read_cell_times()
         kinds = [kind for _, kind in sorted(Cell.registry.items())]
         rows = [cost(kind, input, hidden).as_dict() for kind in kinds]
         for row, kind in zip(rows, kinds, strict=True):
             row |= {"description": _first_line(kind), "kernels": [k.name for k in list_kernels(kind.name)]}
+            row |= {"year": kind.year or None, "idea": kind.idea or None, "parent": kind.parent or None}
+            row["us_per_step"] = times.us_per_step.get(kind.name)
     if json:
         return console.show_json(rows)
-    console.show_table([{"cell": row["cell"], "description": row["description"]} for row in rows])
+    groups = {idea: [row for row in rows if row["idea"] == idea] for idea in (*IDEAS, None)}
+    for idea, group in groups.items():
+        group.sort(key=lambda row: (row["year"] or 0, row["cell"]))
+        if group:
+            console.show_text(f"{idea}: {IDEAS[idea]}\n" if idea else "other cells\n")
+            console.show_table(
+                [
+                    {"cell": row["cell"], "year": str(row["year"] or ""), "description": row["description"]}
+                    for row in group
+                ]
+            )
+            print()
     console.show_text(
-        f"\nOne layer with {count(input, 'input')} (d) and {count(hidden, 'unit')} (h); "
-        "flops and saved bytes per step:\n"
+        f"{count(len(rows), 'cell')}. One layer with {count(input, 'input')} (d) and {count(hidden, 'unit')} (h); "
+        "flops and saved bytes per step;\n"
+        f"us: microseconds per step of both passes, measured once: {times.about}.\n"
     )
-    return console.show_table(
+    grouped = [row for group in groups.values() for row in group]
+    console.show_table(
         [
             {
                 "cell": row["cell"],
                 "parameters": row["parameters"],
                 "flops": row["flops_per_token"],
                 "bytes": row["activation_bytes_per_token"],
-                "formula of the parameters": row["formula"] or None,
+                "us": row["us_per_step"],
             }
-            for row in rows
+            for row in grouped
         ]
+    )
+    print()
+    return console.show_table(
+        [{"cell": row["cell"], "formula of the parameters": row["formula"]} for row in grouped if row["formula"]]
     )
 
 

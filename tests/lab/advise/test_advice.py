@@ -103,3 +103,10 @@ def test_a_task_with_one_example_is_refused():
     x, ids = tokens(1, 5)
     with pytest.raises(ValueError, match="at least 2"):
         draw_sample(task("classify", x, ids[:, 0]))
+
+
+def test_named_models_are_ranked_instead_of_the_usual_ones(monkeypatch):
+    monkeypatch.setattr("seqloom.lab.advise.advice._try_models", lambda *_: {})
+    x, ids = tokens(60, 6, kinds=8)
+    ranked = advise(task("classify", x, (ids == 3).any(1).astype(int)), 4.0, ["mgu", "lem:2"])
+    assert {model.name for model in ranked.models} == {"linear", "mgu", "lem:2"}

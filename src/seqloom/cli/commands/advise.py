@@ -18,12 +18,21 @@ Seconds = Annotated[
     float, Parameter(help="Time limit in seconds, including reading the data; more time gives better advice.")
 ]
 
+Models = Annotated[
+    str,
+    Parameter(
+        help="Models to rank instead of the usual dozen, with commas between them: layers of `seqloom list layers`, or "
+        "all for every one."
+    ),
+]
+
 
 @print_warnings
 def advise(
     data: Data,
     *,
     seconds: Seconds = 22.0,
+    models: Models = "",
     reading: ReadingFlags = Reading(),
     task: TaskOptions = None,
     json: Json = False,
@@ -39,7 +48,9 @@ def advise(
         from seqloom.lab.data.description import open_or_print_columns
 
         opened_task = open_or_print_columns(data, explicit_options(reading) | (task or {}))
-        advice = find_advice(opened_task, seconds - (time.perf_counter() - start))
+        advice = find_advice(
+            opened_task, seconds - (time.perf_counter() - start), [name for name in models.split(",") if name]
+        )
     options = explicit_options(reading) | {f"task.{name}": value for name, value in (task or {}).items()}
     commands = output.build_commands(advice, data, options)
     if json:

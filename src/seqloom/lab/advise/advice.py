@@ -66,15 +66,17 @@ class Advice:
     seconds: float
 
 
-def advise(task: Task, seconds: float = SECONDS) -> Advice:
+def advise(task: Task, seconds: float = SECONDS, models: Sequence[str] = ()) -> Advice:
     """Rank the models to try on a task.
 
     Args:
         task: the task; its test split is not used.
         seconds: time limit.
+        models: the models to rank, as `seqloom compare --models` takes them; by default a dozen chosen for the kind of
+            task.
 
     Raises:
-        UserError: if the task has fewer than two examples.
+        UserError: if the task has fewer than two examples, or a model is unknown.
     """
     start = time.perf_counter()
     seconds = max(FEWEST_SECONDS, seconds)
@@ -84,12 +86,12 @@ def advise(task: Task, seconds: float = SECONDS) -> Advice:
     curve, steps = measure_gradient(sample, min(GRADIENT_SECONDS, GRADIENT_SHARE * seconds), device)
     facts = replace(facts, gradient=curve)
     rules = match_rules(RULES, facts, load_measurements())
-    candidates = choose_candidates(facts.kind, (), max(2, round(facts.median)))
+    candidates = choose_candidates(facts.kind, models, max(2, round(facts.median)))
     candidates.sort(key=lambda c: -sum_points(c.name, rules))
     settings = {c.name: choose_settings(task, facts, c) for c in candidates}
     trials = _try_models(sample, settings, device, start + seconds)
-    models = _rank(sample, facts, rules, settings, trials)
-    return Advice(facts, rules, models, steps, time.perf_counter() - start)
+    ranking = _rank(sample, facts, rules, settings, trials)
+    return Advice(facts, rules, ranking, steps, time.perf_counter() - start)
 
 
 def choose_settings(task: Task, facts: Facts, candidate: Candidate) -> TrainSettings:
