@@ -154,8 +154,6 @@ def test_list_cells_has_a_row_for_every_registered_cell(here):
 
 
 def test_list_prints_tables(here):
-    cells = here("list", "cells", "--hidden", "8")[1]
-    assert "3(dh + h^2 + 2h)" in cells and "one gate: one gate, or gates that share their weights" in cells
     layers, kernels = here("list", "layers")[1], here("list", "kernels")[1]
     assert any(line.split()[:2] == ["attn_rnn", "bi_"] for line in layers.splitlines())
     assert any(line.split()[:2] == ["local_transformer", "bi_"] for line in layers.splitlines())
@@ -169,7 +167,15 @@ def test_list_layers_and_kernels_are_json_on_request(here):
     assert json.loads(here("list", "kernels", "--json")[1])[-1]["kernel"] == "any_loop"
 
 
-@pytest.mark.parametrize("words", [["list", "cells"], ["list", "layers"], ["list", "kernels"], ["doctor"]])
+def test_list_cells_groups_them_by_idea_and_fits_80_columns(here, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = here("list", "cells", "--hidden", "8")
+    assert code == 0 and max(map(len, out.splitlines())) <= 80
+    assert "3(dh + h^2 + 2h)" in out and "one gate: one gate, or gates that share their weights" in out
+    assert ["mgu", "2016", "A", "GRU", "whose"] in [line.split()[:5] for line in out.splitlines()]
+
+
+@pytest.mark.parametrize("words", [["list", "layers"], ["list", "kernels"], ["doctor"]])
 def test_tables_fit_80_columns(here, monkeypatch, words):
     monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = here(*words)

@@ -4,7 +4,11 @@ from seqloom.core.cell import Cell
 from seqloom.lab.bench.cell_times import read_cell_times, summarise_times
 
 RECORD = {
-    **{"steps": 200, "batch": 2, "hidden": 8, "command": "python b.py", "date": "2026-11-17"},
+    "steps": 200,
+    "batch": 2,
+    "hidden": 8,
+    "command": "python b.py",
+    "date": "2026-11-17",
     "hardware": {"gpus": [{"name": "a GPU"}], "cpu": "x"},
     "rows": [
         {"cell": "gru", "dtype": "float32", "both_ms": 1.0},
