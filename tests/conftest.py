@@ -37,12 +37,16 @@ def _seeded():
     torch.manual_seed(0)
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     for item in items:
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
         if _is_of_other_cell(item) and not item.get_closest_marker("every_cell"):
             item.add_marker(pytest.mark.long)
+    if config.option.markexpr == "gpu":  # make test-gpu; `-m "gpu and long"` runs the other cells
+        long = [item for item in items if item.get_closest_marker("long")]
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=long)
 
 
 def _is_of_other_cell(item):
