@@ -211,9 +211,9 @@ def ewt(seed: int, size: Size) -> Training:
 
 
 def conll(seed: int, size: Size) -> Training:
-    return tag_words("conll", seed, size, crf=True, epochs=30, batch=32)
+    return tag_words("conll", seed, size, crf=True, epochs=20, batch=32)
 
 
 def conll_all(seed: int, size: Size) -> Training:
     """Learn from all training sentences, with the settings of `conll`."""
-    return tag_words("conll", seed, size, crf=True, epochs=30, batch=32, has_validation=False)
+    return tag_words("conll", seed, size, crf=True, epochs=20, batch=32, has_validation=False)
