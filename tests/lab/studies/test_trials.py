@@ -21,6 +21,7 @@ from seqloom.lab.studies.support.contenders import (
 )
 from seqloom.lab.studies.support.ledger import FILE
 from seqloom.lab.studies.support.outcome import Trial, TrialMetric, contests, format_contests, tabulate_contests
+from seqloom.lab.studies.support.trial_report import describe_edges
 
 ONE, TWO = at(4, 3), at(6, 3, tuned_at="T = 4, marks anywhere")
 TINY = TrialSettings((ONE, TWO), ("rnn", "attn_rnn"), seeds=2, budget=900, batch=4, valid=10, test=20, together=3)
@@ -141,7 +142,24 @@ def test_untrained_models_do_not_appear_in_the_verdict():
     tuning = [t for t in rows if t.split == "valid"]
     assert study.document(tuning, finished=False)["verdict"] == "Interrupted before the first result."
     first = study.document([*tuning, next(t for t in rows if t.split == "test")], finished=False)["verdict"]
-    assert first.endswith("(mean absolute error below 0.05): rnn: none.")
+    told, edges = first.split(" Not tuned: ")  # a grid of two learning rates has no inner one
+    assert told.endswith("(mean absolute error below 0.05): rnn: none.")
+    assert "in 1 of 1 pairs of condition and model (T = 4, marks anywhere: rnn 0.00" in edges
+
+
+def test_a_best_rate_at_the_edge_of_its_grid_is_not_reported_as_tuned():
+    def trial(lr, error, split="valid", model="gru"):
+        scores = {m.name: error for m in Adding.metrics}
+        return Trial("T = 4, marks anywhere", model, lr, "default", 0, split, 8, 900, scores, [], None, "", 0)
+
+    def tell(*errors):
+        study, rates = Adding(replace(TINY, conditions=(ONE,), models=("gru",))), (1e-3, 3e-3, 1e-2)
+        rows = [trial(lr, error) for lr, error in zip(rates, errors, strict=True)]
+        return describe_edges(study, [*rows, trial(3e-3, 0.1, "test")])
+
+    assert tell(0.3, 0.1, 0.2) == "" == describe_edges(Adding(TINY), [])
+    assert tell(0.3, 0.2, 0.1).endswith("in 1 of 1 pairs of condition and model (T = 4, marks anywhere: gru 0.01).")
+    assert tell(0.1, 0.2, 0.3).endswith("gru 0.001).")
 
 
 def test_a_trial_with_other_fields_names_its_file(tmp_path):

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 from seqloom.core.plurals import count
 from seqloom.lab.report.page import Chart, Curve, Dots, PageBlock, Table
 from seqloom.lab.stats.intervals import summarise
-from seqloom.lab.studies.support.conditions import Condition, TrialSettings
+from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import CUDNN
 from seqloom.lab.studies.support.outcome import EFFECTS, Group, Trial, TrialMetric, groups, tabulate_contests
+
+EDGES_NAMED = 4  # more of them are only counted
 
 if TYPE_CHECKING:
     from seqloom.lab.studies.support.trials import Trials
@@ -55,6 +57,25 @@ def caption(study: Trials[Any]) -> str:
         f"{count(s.test, 'test sequence')}; low, high: 95% t-interval over seeds.\n"
         f"on {study.device} {_describe_precision(study)}; "
         "ms/step: while other trainings run on the same device."
+    )
+
+
+def describe_edges(study: Trials[Any], rows: Sequence[Trial]) -> str:
+    """Say which models are not tuned, because their best learning rate is the lowest or highest one tried."""
+    tried: dict[tuple[str, str], list[Trial]] = {}
+    for t in rows:
+        if t.split == VALID:
+            tried.setdefault((t.condition, t.model), []).append(t)
+    tested = {(t.condition, t.model) for t in rows if t.split == TEST}
+    grids = {place: mine for place, mine in tried.items() if place in tested and len({t.lr for t in mine}) > 1}
+    found = [(place, study.find_edge(mine, place[1])) for place, mine in grids.items()]
+    edges = [f"{condition}: {model} {lr:g}" for (condition, model), lr in found if lr is not None]
+    if not edges:
+        return ""
+    named = f" ({'; '.join(edges)})" if len(edges) <= EDGES_NAMED else ""
+    return (
+        f"Not tuned: the best learning rate is the lowest or highest one tried in {len(edges)} of {len(grids)} "
+        f"pairs of condition and model{named}."
     )
 
 

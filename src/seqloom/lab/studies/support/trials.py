@@ -185,19 +185,25 @@ class Trials(Study[S, Trial]):
         first = self.metrics[0]
         return trial.scores[first.name] * (-1 if first.lower else 1)
 
-    def _next_rates(self, tried: Sequence[Trial], model: str) -> list[float]:
-        """Return the next rates of LADDER if the lowest or highest one is better than the others by `widen_by`."""
+    def find_edge(self, tried: Sequence[Trial], model: str) -> float | None:
+        """Return the lowest or highest learning rate of one condition if it is better than the others by `widen_by`."""
         values = self._tuning_values(tried, model)
         rates = sorted({t.lr for t in tried if t.model == model})
-        if not rates:  # nothing is stored, in a replay
-            return []
+        if not rates:  # not tuned, or nothing is stored, in a replay
+            return None
         best = {lr: max((v for (at, _), v in values.items() if at == lr), default=-math.inf) for lr in rates}
         top = max(rates, key=lambda lr: best[lr])
         inner = max((best[lr] for lr in rates[1:-1]), default=-math.inf)
-        if top not in (rates[0], rates[-1]) or (inner > -math.inf and best[top] - inner < self.settings.widen_by):
+        close = inner > -math.inf and best[top] - inner < self.settings.widen_by
+        return top if top in (rates[0], rates[-1]) and not close else None
+
+    def _next_rates(self, tried: Sequence[Trial], model: str) -> list[float]:
+        """Return the next rate of LADDER, lower or higher, if the best one is at an edge."""
+        rates, edge = {t.lr for t in tried if t.model == model}, self.find_edge(tried, model)
+        if edge is None:
             return []
-        lower = [lr for lr in LADDER if lr < rates[0]][-1:] if top == rates[0] else []
-        higher = [lr for lr in LADDER if lr > rates[-1]][:1] if top == rates[-1] else []
+        lower = [lr for lr in LADDER if lr < edge][-1:] if edge == min(rates) else []
+        higher = [lr for lr in LADDER if lr > edge][:1] if edge == max(rates) else []
         return lower + higher
 
     def _run_specs(self, specs: list[Spec], before: Callable[[str], None]) -> Iterator[Trial]:
@@ -336,6 +342,9 @@ class Trials(Study[S, Trial]):
 
     def verdict(self, rows: Sequence[Trial]) -> str:
         return format_contests(self.compare_models(rows), self.against, self.metrics[0])
+
+    def _format_verdict(self, rows: Sequence[Trial], finished: bool) -> str:
+        return f"{super()._format_verdict(rows, finished)} {trial_report.describe_edges(self, rows)}".strip()
 
     def compare_models(self, rows: Sequence[Trial]) -> list[Contest]:
         """Compare the model `against` with all others by the first metric."""
