@@ -142,7 +142,7 @@ export function App({ source }: { source: Source }) {
       </div>
     </>
   ), [shown, other.value, other.error, view.run, view.other]); // not drawn again when the cursor moves
-  const curves = useMemo(() => ready && <Curves source={source} run={view.run} width={width} />, [source, ready, view.run, width]);
+  const curves = useMemo(() => ready && <Curves source={source} run={view.run} />, [source, ready, view.run, width]);
 
   const spoken = shown && view.cursor !== null && view.cursor < total ? speak(shown, view.cursor) : "";
   return (

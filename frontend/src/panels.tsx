@@ -4,6 +4,7 @@ import { diverging, format, formatOutput, orderUnits, spread, toCsv, type Matrix
 import { Chart, Legend, type Frame, type Series as ChartSeries } from "./chart";
 import { AttentionMap, Heat } from "./heat";
 import { Panel } from "./panel";
+import { LinePlot } from "./plot";
 import type { Source } from "./source";
 import type { Clamp, Curve, Explanation, Match, Question, Row, RunInfo } from "./types";
 import type { View } from "./view";
@@ -518,7 +519,7 @@ export function Similar({ source, shown, view, change, question }: { source: Sou
 
 const REFRESH = 3000; // milliseconds between looks at a training that is running
 
-export function Curves({ source, run, width }: { source: Source; run: string; width: number }) {
+export function Curves({ source, run }: { source: Source; run: string }) {
   const [state, setState] = useState<{ lines: Curve[]; finished: string | null } | null>(null);
   const [open, setOpen] = useState(false);
   useEffect(() => {
@@ -544,20 +545,23 @@ export function Curves({ source, run, width }: { source: Source; run: string; wi
     <details class="card" onToggle={(e) => setOpen(e.currentTarget.open)}>
       <summary><h2>Learning curves</h2>{state && !state.finished && lines.length > 0 ? " (training)" : ""}</summary>
       {state && !lines.length && <p class="hint">This run has no learning curves.</p>}
-      <div class="curves">
-        {lines.map((l) => <CurveChart key={l.name + l.split} curve={l} width={Math.min(width - 32, 420)} />)}
+      <div class="gallery">
+        {lines.map((l) => <CurveChart key={l.name + l.split} curve={l} />)}
       </div>
     </details>
   );
 }
 
-function CurveChart({ curve, width }: { curve: Curve; width: number }) {
-  const frame: Frame = { width, from: 0, to: Math.max(1, curve.steps.length), labels: curve.steps.map(String), cursor: null, span: null, onCursor: () => undefined };
+function CurveChart({ curve }: { curve: Curve }) {
   const title = `${curve.name} (${curve.split})`;
+  const chart = useMemo(() => ({
+    title, x_label: "steps", y_label: "", log_x: false, log_y: false, x_names: [], split: null,
+    curves: [{ name: title, x: curve.steps, y: curve.values }],
+  }), [curve]);
   return (
     <figure>
       <figcaption>{title}</figcaption>
-      <Chart frame={frame} series={[{ label: title, xs: curve.steps.map((_, i) => i), ys: curve.values, strong: true }]} label={`${title} against optimiser steps`} height={150} />
+      <LinePlot chart={chart} small />
     </figure>
   );
 }

@@ -13,6 +13,7 @@ from seqloom.lab.compare.baselines.registry import (
     fit_baseline,
     fit_within,
 )
+from seqloom.lab.compare.baselines.window import fit_window
 from seqloom.lab.compare.data import load_task
 from seqloom.lab.compare.row_scores import load, score_rows
 from seqloom.lab.data.registry import open_task
@@ -66,6 +67,21 @@ def test_the_most_frequent_tag_of_a_token_is_counted(tmp_path):
     frame = pl.DataFrame({"tokens": [r[0] for r in rows], "tags": [r[1] for r in rows]})
     metrics = measure(frame, tmp_path, "most frequent tag of each token", target="tags", near_duplicates=False)
     assert 0.6 < metrics["accuracy"] < 1  # a is X in two of three places, so Z is never predicted
+
+
+def test_a_tag_that_is_only_in_the_validation_rows_does_not_stop_a_baseline(tmp_path):
+    rows = [
+        ([f"w{i}", "b"], ["X", "NEW" if split == "valid" else "Y"], split)
+        for split in ("train", "valid", "test")
+        for i in range(20)
+    ]
+    for split in ("train", "valid", "test"):
+        chosen = [row for row in rows if row[2] == split]
+        frame = pl.DataFrame({"tokens": [r[0] for r in chosen], "tags": [r[1] for r in chosen]})
+        frame.write_parquet(tmp_path / f"{split}.parquet")
+    task = open_task(str(tmp_path), target="tags", near_duplicates=False)
+    model = fit_window(task)
+    assert compute_scores(score_rows(model, task, "test", 8)).values["accuracy"] == 1
 
 
 def test_the_season_of_a_series_is_found(tmp_path):

@@ -119,6 +119,7 @@ def _step(W: Tensor, b: Tensor, squares: Tensor, columns: Tensor, y: Tensor) -> 
 
 @torch.no_grad()
 def _validate(model: ForTask, task: Task) -> float:
+    model.eval()  # which ignores tags that do not occur in training
     return sum(float(model(batch)[0]) for batch in iterate_split(task, "valid"))
 
 
