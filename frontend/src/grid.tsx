@@ -114,6 +114,39 @@ export function GridPlot({ grid }: { grid: GridData }) {
   );
 }
 
+const LEVELS = 12; // shades of a small picture
+const SMALL_HEIGHT = 150;
+const SMALL_CELL = 16;
+
+/** All cells of one shade as one path, so that a page of pictures stays light. */
+export function paintLevels(grid: GridData, width: number, height: number): { share: number; d: string }[] {
+  const numbers = grid.values.flat().filter(isNumber);
+  const [low, high] = [Math.min(...numbers), Math.max(...numbers)];
+  const paths = new Map<number, string>();
+  const round = (v: number) => Math.round(v * 100) / 100;
+  grid.values.forEach((line, i) => line.forEach((v, j) => {
+    if (!isNumber(v)) return;
+    const level = high > low ? Math.round(((v - low) / (high - low)) * LEVELS) : 0;
+    paths.set(level, `${paths.get(level) ?? ""}M${round(j * width)},${round(i * height)}h${round(width)}v${round(height)}h${-round(width)}z`);
+  }));
+  return [...paths].sort(([a], [b]) => a - b).map(([level, d]) => ({ share: level / LEVELS, d }));
+}
+
+/** A matrix as shades alone: one of many. */
+export function Shades({ grid }: { grid: GridData }) {
+  const [ref, inner] = useWidth();
+  const width = Math.min(SMALL_CELL, inner / grid.columns.length);
+  const height = Math.min(SMALL_CELL, SMALL_HEIGHT / grid.rows.length);
+  const size = [width * grid.columns.length, height * grid.rows.length];
+  return (
+    <div ref={ref} class="plot-box">
+      <svg class="picture" viewBox={`0 0 ${size[0]} ${size[1]}`} width={size[0]} height={size[1]} role="img" aria-label={describeGrid(grid)}>
+        {paintLevels(grid, width, height).map((p) => <path key={p.share} d={p.d} style={shade(p.share)} shape-rendering="crispEdges" />)}
+      </svg>
+    </div>
+  );
+}
+
 /** The matrix in words: the diagonal of a confusion matrix, or its size and range. */
 export function describeGrid(grid: GridData): string {
   const numbers = grid.values.flat().filter(isNumber);

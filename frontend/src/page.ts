@@ -63,9 +63,11 @@ export interface GridBlock extends Block {
   by_row: boolean; // values are counts, shown as shares of their row
 }
 
+export type Picture = Omit<ChartBlock, "id"> | Omit<GridBlock, "id">;
+
 export interface GalleryBlock extends Block {
   kind: "gallery";
-  charts: Omit<ChartBlock, "id">[];
+  pictures: Picture[];
 }
 
 export interface WordsBlock extends Block {

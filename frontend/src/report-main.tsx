@@ -7,5 +7,11 @@ import "./report.css";
 
 const root = document.getElementById("report")!;
 const page = JSON.parse(document.getElementById("page")!.textContent!) as Page;
-root.textContent = ""; // the tables for readers without JavaScript
-render(<Report page={page} />, root);
+const tables = [...root.childNodes]; // for readers without JavaScript
+root.replaceChildren();
+try {
+  render(<Report page={page} />, root);
+} catch (error) {
+  root.replaceChildren(...tables);
+  throw error;
+}

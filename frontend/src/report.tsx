@@ -2,10 +2,10 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { toCsv } from "./arrays";
-import { GridPlot } from "./grid";
+import { GridPlot, Shades } from "./grid";
 import { chooseLooks } from "./looks";
 import { isNumber, typeset } from "./numbers";
-import type { ChartBlock, Page, PageBlock } from "./page";
+import type { Page, PageBlock, Picture } from "./page";
 import { CopyButton, Panel } from "./panel";
 import { hasHiddenPoints, LinePlot, Swatch, tabulateChart } from "./plot";
 import { SeedPlot } from "./seeds";
@@ -59,13 +59,19 @@ function assignLooks(blocks: PageBlock[]): Looks {
   for (const block of blocks) {
     if (block.kind === "chart") looks.set(block, chooseLooks(block.curves.map((c) => c.name), before));
     if (block.kind === "dots") looks.set(block, chooseLooks(block.groups.map((g) => g.name), before));
-    if (block.kind === "gallery") looks.set(block, chooseLooks(listNames(block.charts), before));
+    if (block.kind === "gallery") looks.set(block, chooseLooks(listNames(block.pictures), before));
   }
   return looks;
 }
 
-function listNames(charts: Omit<ChartBlock, "id">[]): string[] {
-  return [...new Set(charts.flatMap((c) => c.curves.map((curve) => curve.name)))];
+function listNames(pictures: Picture[]): string[] {
+  return [...new Set(pictures.flatMap((p) => (p.kind === "chart" ? p.curves.map((c) => c.name) : [])))];
+}
+
+/** The values of small pictures: title, curve or row, place, value. */
+function listPicture(picture: Picture): unknown[][] {
+  if (picture.kind === "grid") return picture.rows.flatMap((row, i) => picture.columns.map((column, j) => [picture.title, row, column, picture.values[i][j]]));
+  return picture.curves.flatMap((c) => c.x.map((x, i) => [picture.title, c.name, isNumber(x) ? (picture.x_names[x] ?? x) : null, c.y[i]]));
 }
 
 function isWide(block: PageBlock): boolean {
@@ -131,20 +137,17 @@ function Part({ block, looks }: { block: PageBlock; looks: number[] }) {
       );
     }
     case "gallery": {
-      const names = listNames(block.charts);
+      const names = listNames(block.pictures);
       const look = (name: string) => looks[names.indexOf(name)];
-      const table = () => ({
-        header: ["picture", "curve", "x", "y"],
-        rows: block.charts.flatMap((chart) => chart.curves.flatMap((c) => c.x.map((x, i) => [chart.title, c.name, isNumber(x) ? (chart.x_names[x] ?? x) : null, c.y[i]]))),
-      });
+      const table = () => ({ header: ["picture", names.length ? "curve" : "row", names.length ? "x" : "column", "value"], rows: block.pictures.flatMap(listPicture) });
       return (
         <Panel {...frame} name={block.id} csv={() => toCsv(...asPair(table()))} below={<Note texts={[block.note]} />}>
-          <ul class="legend" aria-label="Curves">{names.map((name) => <li key={name} class="key"><Swatch look={look(name)} /><bdi>{name}</bdi></li>)}</ul>
+          {names.length > 0 && <ul class="legend" aria-label="Curves">{names.map((name) => <li key={name} class="key"><Swatch look={look(name)} /><bdi>{name}</bdi></li>)}</ul>}
           <div class="gallery">
-            {block.charts.map((chart, i) => (
+            {block.pictures.map((picture, i) => (
               <figure key={i}>
-                <figcaption dir="auto">{chart.title}</figcaption>
-                <LinePlot chart={chart} looks={chart.curves.map((c) => look(c.name))} small />
+                <figcaption dir="auto">{picture.title}</figcaption>
+                {picture.kind === "grid" ? <Shades grid={picture} /> : <LinePlot chart={picture} looks={picture.curves.map((c) => look(c.name))} small />}
               </figure>
             ))}
           </div>

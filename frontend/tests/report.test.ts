@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { describeGrid, normaliseRows } from "../src/grid";
+import { describeGrid, normaliseRows, paintLevels } from "../src/grid";
 import { chooseLooks, colour, dash, drawMark } from "../src/looks";
 import { formatNumber, formatPercent } from "../src/numbers";
 import type { PageBlock } from "../src/page";
@@ -117,6 +117,10 @@ describe("a confusion matrix", () => {
   it("is normalised by row, and an empty row stays 0", () => {
     expect(normaliseRows([[3, 1], [0, 0], [null, 2]])).toEqual([[0.75, 0.25], [0, 0], [null, 1]]);
   });
+  it("as shades alone has one path for each level", () => {
+    const paths = paintLevels({ title: "", rows: ["a", "b"], columns: ["0", "1"], values: [[0, 1], [1, null]], by_row: false }, 10, 5);
+    expect(paths.map((p) => [p.share, p.d])).toEqual([[0, "M0,0h10v5h-10z"], [1, "M10,0h10v5h-10zM0,5h10v5h-10z"]]);
+  });
   it("is described by its diagonal", () => {
     const grid = { title: "Confusions", rows: ["a", "b"], columns: ["a", "b"], values: [[3, 1], [1, 1]], by_row: true };
     expect(describeGrid(grid)).toBe("Confusions. Right: a 75.0 %, b 50.0 %.");
@@ -159,7 +163,7 @@ describe("a table", () => {
 describe("a page", () => {
   it("puts narrow blocks side by side and wide ones alone", () => {
     const words = (id: string): PageBlock => ({ kind: "words", id, title: id, note: "", paragraphs: [] });
-    const wide = (id: string): PageBlock => ({ kind: "gallery", id, title: id, note: "", charts: [] });
+    const wide = (id: string): PageBlock => ({ kind: "gallery", id, title: id, note: "", pictures: [] });
     const ids = groupBlocks([words("a"), words("b"), wide("c"), wide("d"), words("e")]).map((g) => g.map((b) => b.id));
     expect(ids).toEqual([["a", "b"], ["c"], ["d"], ["e"]]);
   });

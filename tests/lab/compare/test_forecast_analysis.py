@@ -81,11 +81,11 @@ def test_each_shop_has_its_scores_and_the_worst_windows_have_dates(analysed):
 def test_the_worst_windows_are_drawn_with_their_forecasts_and_do_not_overlap(analysed):
     task, _, blocks = analysed
     (gallery,) = (block for block in blocks if isinstance(block, Gallery))
-    assert 1 <= len(gallery.charts) <= 6
-    for chart in gallery.charts:
+    assert 1 <= len(gallery.pictures) <= 6
+    for chart in gallery.pictures:
         assert [curve.name for curve in chart.curves] == ["actual", "forecast"] and chart.split is not None
         assert chart.title.split(",")[0] in SHOPS and "loss" in chart.title
-    starts = [(chart.title.split(",")[0], chart.x_names[-7]) for chart in gallery.charts]
+    starts = [(chart.title.split(",")[0], chart.x_names[-7]) for chart in gallery.pictures]
     for i, (shop, day) in enumerate(starts):
         for other, start in starts[:i]:
             assert shop != other or abs((date.fromisoformat(day) - date.fromisoformat(start)).days) >= task.horizon

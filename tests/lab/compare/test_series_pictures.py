@@ -9,7 +9,7 @@ from seqloom.lab.compare.error_analysis import analyse_errors
 from seqloom.lab.compare.row_scores import score_rows
 from seqloom.lab.compare.series_pictures import DRAWN_FEATURES, DRAWN_POINTS, draw_classes
 from seqloom.lab.data.registry import open_task
-from seqloom.lab.report.page import Gallery, Table
+from seqloom.lab.report.page import Gallery, Grid, Table
 
 
 def make_waves(features=1, steps=30, rows=120):
@@ -29,8 +29,8 @@ def task():
 
 def test_each_class_is_drawn_in_the_units_of_the_data(task):
     gallery = draw_classes(task, 16)
-    assert [chart.title for chart in gallery.charts] == ["fast", "slow"]
-    for chart in gallery.charts:
+    assert [chart.title for chart in gallery.pictures] == ["fast", "slow"]
+    for chart in gallery.pictures:
         (curve,) = chart.curves
         assert len(curve.x) == len(curve.y) == 30 and 49 <= min(curve.y) < max(curve.y) <= 51
 
@@ -39,16 +39,22 @@ def test_the_worst_rows_of_a_classifier_of_series_are_drawn(task):
     model = fit_majority(task)
     blocks = analyse_errors(model, task, score_rows(model, task, "test", 16), 16)
     *_, gallery, table = blocks
-    assert isinstance(gallery, Gallery) and isinstance(table, Table) and len(gallery.charts) == 6
+    assert isinstance(gallery, Gallery) and isinstance(table, Table) and len(gallery.pictures) == 6
     first = table.rows[0]
-    assert gallery.charts[0].title == f"row {first['row']}: true {first['true']}, predicted {first['predicted']}"
+    assert gallery.pictures[0].title == f"row {first['row']}: true {first['true']}, predicted {first['predicted']}"
 
 
-def test_many_features_are_drawn_as_their_mean_and_long_series_at_some_steps():
-    chart = draw_classes(open_task(make_waves(DRAWN_FEATURES + 1, 900, 40)), 16).charts[0]
-    (curve,) = chart.curves
-    assert curve.name == f"mean of {DRAWN_FEATURES + 1} features"
+def test_a_long_series_is_drawn_at_some_steps():
+    (curve,) = draw_classes(open_task(make_waves(1, 900, 40)), 16).pictures[0].curves
     assert len(curve.x) == DRAWN_POINTS and curve.x[-1] == 899
+
+
+@pytest.mark.parametrize(("features", "steps", "shape"), [(7, 90, (7, 64)), (40, 30, (30, 32))])
+def test_many_features_are_drawn_as_shades(features, steps, shape):
+    grid = draw_classes(open_task(make_waves(features, steps, 40)), 16).pictures[0]
+    assert features > DRAWN_FEATURES and isinstance(grid, Grid)
+    assert (len(grid.rows), len(grid.columns)) == shape == (len(grid.values), len(grid.values[0]))
+    assert 49 <= np.min(grid.values) < np.max(grid.values) <= 51
 
 
 def test_texts_are_not_drawn():

@@ -94,7 +94,7 @@ def test_labels_that_look_like_html_do_nothing(opened, tmp_path):
         chart,
         Dots(EVIL, EVIL, {EVIL: [1.0, 2.0]}, {EVIL: 2.0}, note=EVIL, intervals={EVIL: (0.5, 2.5)}),
         Grid(EVIL, [EVIL], [EVIL], [[1.0]], EVIL, by_row=True),
-        Gallery(EVIL, [chart], EVIL),
+        Gallery(EVIL, [chart, Grid(EVIL, [EVIL], [EVIL, EVIL], [[1.0, 2.0]])], EVIL),
         Words(EVIL, [EVIL, f"`{EVIL}`"]),
     ]
     report.write_report(Page(EVIL, EVIL, blocks, {"command": EVIL, EVIL: {EVIL: EVIL}}), tmp_path, {"study": "evil"})

@@ -68,7 +68,9 @@ def test_everything_is_escaped(tmp_path):
         Chart(EVIL, EVIL, EVIL, [Curve(EVIL, [1.0, 2.0], [1.0, 2.0])], note=EVIL),
         Dots(EVIL, EVIL, {EVIL: [1.0]}, {EVIL: 2.0}, note=EVIL),
         Grid(EVIL, [EVIL], [EVIL], [[1.0]], EVIL),
-        Gallery(EVIL, [Chart(EVIL, EVIL, EVIL, [Curve(EVIL, [1.0], [1.0])])], EVIL),
+        Gallery(
+            EVIL, [Chart(EVIL, EVIL, EVIL, [Curve(EVIL, [1.0], [1.0])]), Grid(EVIL, [EVIL], [EVIL], [[1.0]])], EVIL
+        ),
         Words(EVIL, [EVIL, "`" + EVIL + "`"]),
     ]
     html, md = written(tmp_path, *blocks, facts={"command": EVIL, EVIL: {EVIL: [EVIL]}}, verdict=EVIL)
@@ -107,7 +109,11 @@ def test_the_page_is_small_without_its_data(tmp_path):
 
 
 def test_a_gallery_is_stored_and_listed_without_a_script(tmp_path):
-    gallery = Gallery("Rows", [Chart("row 1: true a", "", "", [Curve("x", [0.0, 1.0], [1.0, 2.0])])], "A note.")
+    pictures = [
+        Chart("row 1: true a", "", "", [Curve("x", [0.0, 1.0], [1.0, 2.0])]),
+        Grid("row 2", ["a"], ["0"], [[1.0]]),
+    ]
+    gallery = Gallery("Rows", pictures, "A note.")
     html, md = written(tmp_path, gallery)
     assert "row 1: true a" in Reader(html).cells and "- row 1: true a" in md
     assert report.page_from_json(json.loads((tmp_path / "study.json").read_text())).blocks == [gallery]

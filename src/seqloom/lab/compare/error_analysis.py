@@ -16,7 +16,7 @@ from seqloom.lab.compare.row_scores import Columns
 from seqloom.lab.compare.series_pictures import draw_classes, draw_row, is_apart
 from seqloom.lab.data.pipeline.windows import WindowsTask
 from seqloom.lab.data.task import PAD, Batch, Classes, Features, Labels, Tags, Task, Tokens, Values
-from seqloom.lab.report.page import Chart, Curve, Gallery, PageBlock, Table
+from seqloom.lab.report.page import Chart, Curve, Gallery, Grid, PageBlock, Table
 from seqloom.lab.stats.metrics import Array
 from seqloom.lab.training.decision import Decision
 from seqloom.lab.training.for_task import ForClassify, ForTask
@@ -109,17 +109,17 @@ def _show_worst_rows(
     """List the test rows of largest loss, and draw those that are series."""
     worst = list(_find_worst_rows(model, task, columns, batch, is_late))
     originals = read([fields["row"] for fields, _ in worst if "row" in fields])  # windows have dates instead
-    charts: list[Chart] = []
+    pictures: list[Chart | Grid] = []
     drawn: list[Batch] = []
     for fields, row in worst:
         if fields.get("row") in originals:
             place, text = originals[fields["row"]]
             fields |= {"row": place, "input": _shorten(text)}
-        is_wanted = len(charts) < DRAWN_ROWS and is_apart(task, row, drawn)
-        if is_wanted and (chart := draw_row(model, task, row, fields)) is not None:
-            charts.append(chart)
+        is_wanted = len(pictures) < DRAWN_ROWS and is_apart(task, row, drawn)
+        if is_wanted and (picture := draw_row(model, task, row, fields)) is not None:
+            pictures.append(picture)
             drawn.append(row)
-    blocks: list[PageBlock] = [Gallery("Worst test rows, drawn", charts)] if charts else []
+    blocks: list[PageBlock] = [Gallery("Worst test rows, drawn", pictures)] if pictures else []
     return [*blocks, Table("Worst test rows", [fields for fields, _ in worst], "The rows of largest loss.")]
 
 

@@ -11,13 +11,14 @@ from seqloom.lab.compare.forecast_analysis import draw_window
 from seqloom.lab.data.coders.series import SeriesCoder
 from seqloom.lab.data.pipeline.windows import WindowsTask
 from seqloom.lab.data.task import Batch, Classes, Features, Task
-from seqloom.lab.report.page import Chart, Curve, Gallery
+from seqloom.lab.report.page import Chart, Curve, Gallery, Grid
 from seqloom.lab.stats.metrics import Array
 from seqloom.lab.training.for_task import ForTask
 
 DRAWN_CLASSES = 12
-DRAWN_FEATURES = 6  # more are drawn as their mean
+DRAWN_FEATURES = 6  # more are drawn as shades
 DRAWN_POINTS = 400  # of a long series: evenly spaced steps
+SHADED_FEATURES, SHADED_STEPS = 32, 64  # evenly spaced ones, to keep the page small
 
 
 def draw_classes(task: Task, batch: int) -> Gallery | None:
@@ -25,16 +26,16 @@ def draw_classes(task: Task, batch: int) -> Gallery | None:
     if not (isinstance(task.input, Features) and isinstance(task.target, Classes) and task.kind == "classify"):
         return None
     names = task.target.names
-    charts: dict[int, Chart] = {}
+    pictures: dict[int, Chart | Grid] = {}
     for one in task.batches("test", batch=batch):
         assert one.y is not None
         for k, label in enumerate(one.y.tolist()):
-            if 0 <= label < DRAWN_CLASSES and label not in charts and int(one.lengths[k]):
-                charts[label] = draw_series(task, one.shard(k, len(one)), names[label])
-        if len(charts) == min(len(names), DRAWN_CLASSES):
+            if 0 <= label < DRAWN_CLASSES and label not in pictures and int(one.lengths[k]):
+                pictures[label] = draw_series(task, one.shard(k, len(one)), names[label])
+        if len(pictures) == min(len(names), DRAWN_CLASSES):
             break
     note = f"The first {DRAWN_CLASSES} of {len(names)} classes." if len(names) > DRAWN_CLASSES else ""
-    return Gallery("A test row of each class", [charts[k] for k in sorted(charts)], note) if charts else None
+    return Gallery("A test row of each class", [pictures[k] for k in sorted(pictures)], note) if pictures else None
 
 
 def is_apart(task: Task, row: Batch, others: Sequence[Batch]) -> bool:
@@ -44,7 +45,7 @@ def is_apart(task: Task, row: Batch, others: Sequence[Batch]) -> bool:
     return all(abs(int(row.rows[0]) - int(other.rows[0])) >= task.horizon for other in others)
 
 
-def draw_row(model: ForTask, task: Task, row: Batch, fields: Mapping[str, Any]) -> Chart | None:
+def draw_row(model: ForTask, task: Task, row: Batch, fields: Mapping[str, Any]) -> Chart | Grid | None:
     """Draw a test row with its prediction: a window of a forecast, or a series; None for other inputs."""
     if isinstance(task, WindowsTask):
         name = ", ".join(str(fields[key]) for key in ("series", "from", "window") if key in fields)
@@ -55,14 +56,29 @@ def draw_row(model: ForTask, task: Task, row: Batch, fields: Mapping[str, Any]) 
     return draw_series(task, row, f"row {fields['row']}: true {true}, predicted {predicted}")
 
 
-def draw_series(task: Task, row: Batch, title: str) -> Chart:
-    """Draw the features of one row over its steps, in the units of the data where they can be restored."""
+def draw_series(task: Task, row: Batch, title: str) -> Chart | Grid:
+    """Draw the features of one row over its steps, in the units of the data where they can be restored.
+
+    Many features become shades: features downwards and steps across, or steps downwards, as the rows of an image, if
+    there are no more of them than features.
+    """
     x, names = _read_features(task, row)
-    steps = np.unique(np.linspace(0, len(x) - 1, min(DRAWN_POINTS, len(x))).astype(int))
     if len(names) > DRAWN_FEATURES:
-        names, x = [f"mean of {len(names)} features"], x.mean(1, keepdims=True)
-    curves = [Curve(name, steps.astype(float).tolist(), x[steps, i].tolist()) for i, name in enumerate(names)]
+        steps, features = _choose(len(x), SHADED_STEPS), _choose(len(names), SHADED_FEATURES)
+        values = [[float(f"{v:.3g}") for v in line] for line in x[steps][:, features]]
+        down, across = [str(i) for i in steps], [names[i] for i in features]
+        if len(x) > len(names):
+            return Grid(title, across, down, [list(line) for line in zip(*values, strict=True)])
+        return Grid(title, down, across, values)
+    steps = _choose(len(x), DRAWN_POINTS)
+    curves = [Curve(name, [float(t) for t in steps], x[steps, i].tolist()) for i, name in enumerate(names)]
     return Chart(title, "", "", curves)
+
+
+def _choose(count: int, most: int) -> list[int]:
+    """Return up to `most` evenly spaced positions out of `count`."""
+    chosen: list[int] = np.unique(np.linspace(0, count - 1, min(most, count)).astype(int)).tolist()
+    return chosen
 
 
 def _read_features(task: Task, row: Batch) -> tuple[Array, list[str]]:

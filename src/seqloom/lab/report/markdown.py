@@ -32,7 +32,7 @@ def _render_block(block: PageBlock) -> str:
 
 def _render_content(block: values.Tabular | Gallery) -> list[str]:
     if isinstance(block, Gallery):
-        titles = [f"- {escape_line(chart.title)}" for chart in block.charts]
+        titles = [f"- {escape_line(picture.title)}" for picture in block.pictures]
         return [text for text in ("Drawn in report.html:", "\n".join(titles), escape_prose(block.note)) if text]
     if isinstance(block, Grid) and len(block.columns) > MAX_GRID_COLUMNS:
         return [f"{count(len(block.rows), 'row')} and {count(len(block.columns), 'column')}: see report.html."]

@@ -70,10 +70,10 @@ class Grid:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Small charts side by side, each with its title: rows of the data, drawn."""
+    """Small pictures side by side, each with its title: rows of the data, drawn."""
 
     title: str
-    charts: list[Chart]
+    pictures: list[Chart | Grid]
     note: str = ""
 
 

@@ -45,7 +45,7 @@ def page_to_json(page: Page) -> dict[str, Any]:
     """Convert a page to JSON types, after checking that its curves and grids have consistent sizes."""
     for block in page.blocks:
         _check_sizes(block)
-    blocks = [{"kind": NAMES[type(block)], **to_record(block)} for block in page.blocks]
+    blocks = [to_record(block) for block in page.blocks]
     record = {"title": page.title, "verdict": page.verdict, "blocks": blocks, "facts": page.facts}
     return cast(dict[str, Any], to_plain(record, "page"))
 
@@ -63,8 +63,8 @@ def _check_sizes(block: PageBlock) -> None:
                     f"chart {block.title!r}: curve {curve.name!r} has parts of lengths {sizes}; they must be equal"
                 )
     if isinstance(block, Gallery):
-        for chart in block.charts:
-            _check_sizes(chart)
+        for picture in block.pictures:
+            _check_sizes(picture)
     if isinstance(block, Grid):
         shape, wanted = [len(row) for row in block.values], [len(block.columns)] * len(block.rows)
         if shape != wanted:
@@ -72,8 +72,9 @@ def _check_sizes(block: PageBlock) -> None:
 
 
 def to_record(thing: Curve | PageBlock) -> dict[str, object]:
-    """Return the fields of a block, and of what it contains, as dicts and lists."""
-    return {field.name: _convert_field(getattr(thing, field.name)) for field in fields(thing)}
+    """Return the kind and the fields of a block, and of what it contains, as dicts and lists."""
+    kind = {} if isinstance(thing, Curve) else {"kind": NAMES[type(thing)]}
+    return kind | {field.name: _convert_field(getattr(thing, field.name)) for field in fields(thing)}
 
 
 def _convert_field(value: object) -> object:
@@ -96,9 +97,7 @@ def _read_block(record: Mapping[str, Any]) -> PageBlock:
     if kind not in KINDS:
         raise UserError(f"unknown block kind {kind!r}; expected one of {', '.join(KINDS)}")
     if kind == "gallery":
-        values["charts"] = [_read_chart(chart) for chart in values["charts"]]
-    return _read_chart(values) if kind == "chart" else KINDS[kind](**values)
-
-
-def _read_chart(record: Mapping[str, Any]) -> Chart:
-    return Chart(**{**record, "curves": [Curve(**curve) for curve in record["curves"]]})
+        values["pictures"] = [_read_block(picture) for picture in values["pictures"]]
+    if kind == "chart":
+        values["curves"] = [Curve(**curve) for curve in values["curves"]]
+    return KINDS[kind](**values)

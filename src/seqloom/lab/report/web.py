@@ -56,7 +56,7 @@ def _render_block(block: PageBlock) -> Markup:
     if isinstance(block, Words):
         return tag("div", *(tag("p", prose(text)) for text in block.paragraphs), class_="words")
     if isinstance(block, Gallery):
-        table = Table(block.title, [{"drawn with JavaScript": chart.title} for chart in block.charts])
+        table = Table(block.title, [{"drawn with JavaScript": picture.title} for picture in block.pictures])
     else:
         table = tabulate(block)
     notes = [table.note, block.note] if table is not block else [block.note]
