@@ -42,6 +42,10 @@ HOLDS = {
     ("long dependencies", "RNN family article, section 7.2"): ({"information": FAR}, {"information": NEAR}),
     ("medium sequences", "RNN family article, section 7.3"): ({"median": 20.0}, {"median": 101.0}),
     ("very long sequences", "RNN family article, section 7.4"): ({"median": 1_000.0}, {"median": 999.0}),
+    ("very long sequences with a small state", "Yang, Kautz & Hatamizadeh 2024, arXiv 2412.06464"): (
+        {"median": 1_000.0},
+        {"median": 999.0},
+    ),
     ("parallel computing", "RNN family article, section 7.4"): ({"device": "cuda"}, {"device": "cpu"}),
     ("short sequences", "network architecture notes, section 7"): ({"median": 49.0}, {"median": 50.0}),
     ("medium sequences", "network architecture notes, section 7"): ({"median": 200.0}, {"median": 201.0}),

@@ -39,7 +39,7 @@ def scan_diagonal(
     if choice.name == "step":
         y = (a[:, 0] * h + b[:, 0]).unsqueeze(1)
     elif choice.name == "export":
-        return _scan_exported(a, b, h)
+        return scan_steps(_step, h, [a, b])
     elif why_not_fused():
         y = linear_scan(a, b, h)
     else:
@@ -47,12 +47,34 @@ def scan_diagonal(
     return y, y[:, -1].clone()
 
 
-def _scan_exported(a: Tensor, b: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-    """Scan in a program of torch.export; complex numbers travel as pairs, which ONNX can hold."""
-    if not a.is_complex():
-        return scan_steps(_step, h, [a, b])
-    y, end = scan_steps(_step_complex, torch.view_as_real(h), [torch.view_as_real(a), torch.view_as_real(b)])
-    return torch.view_as_complex(y.contiguous()), torch.view_as_complex(end.contiguous())
+def scan_pairs(
+    a: Tensor, b: Tensor, h: Tensor, *, lengths: Tensor | None = None, reset: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Do what `scan_diagonal` does for complex numbers held as pairs, real and imaginary part.
+
+    Args:
+        a: (N, 2) or (B, T, N, 2).
+        b: (B, T, N, 2).
+        h: (B, N, 2).
+        lengths: (B,), or None.
+        reset: (B, T), or None.
+
+    Returns:
+        h after every step (B, T, N, 2), and the last (B, N, 2).
+    """
+    if not torch.compiler.is_exporting():
+        a, b, h = (torch.view_as_complex(t.contiguous()) for t in (a, b, h))
+        y, end = scan_diagonal(a.expand(b.shape), b, h, lengths=lengths, reset=reset)
+        return torch.view_as_real(y), torch.view_as_real(end)
+    note(Choice("export", "torch's scan operator"))
+    a = a.expand(b.shape)  # ONNX has no complex numbers
+    if reset is not None:
+        a = a.masked_fill(reset[:, :, None, None], 0)
+    if lengths is not None:
+        past = ~make_mask(lengths, b.shape[1])[:, :, None, None]
+        a = torch.where(past, torch.tensor([1.0, 0.0], dtype=a.dtype, device=a.device), a)
+        b = b.masked_fill(past, 0)
+    return scan_steps(_step_complex, h, [a, b])
 
 
 def _step(h: Tensor, parts: list[Tensor]) -> tuple[Tensor, Tensor]:

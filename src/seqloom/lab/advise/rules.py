@@ -19,6 +19,7 @@ ATTN_RNN = "AttnRNN article"
 FAMILY = "RNN family article, section "
 COURSE = "RNN architecture course"
 NOTES = "network architecture notes, section "
+DELTA = "Yang, Kautz & Hatamizadeh 2024, arXiv 2412.06464"
 
 FAMILY_SHORT, FAMILY_LONG, FAMILY_VERY_LONG = 20, 100, 1_000  # steps (RNN family article, section 7)
 NOTES_SHORT, NOTES_LONG = 50, 200  # steps (network architecture notes, section 7)
@@ -265,6 +266,13 @@ RULES = (
         {"tcn": 1.0, "transformer": 0.5, "local_transformer": 1.0, "linear_transformer": 1.0},
         LONG_TIME,
         LONG_TIME_KEYS,
+    ),
+    Rule(
+        "very long sequences with a small state",
+        DELTA,
+        "for very long sequences and streams, a linear recurrence trains in parallel and keeps a state of fixed size",
+        lambda f: _length_between(f, FAMILY_VERY_LONG, inf),
+        {"gated_deltanet": 1.0, "mamba2": 1.0, "mlstm": 0.5},
     ),
     Rule(
         "parallel computing",

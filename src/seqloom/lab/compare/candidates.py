@@ -14,16 +14,18 @@ from seqloom.lab.cell_names import find_cells
 from seqloom.lab.data.task import Labels, Task
 from seqloom.lab.training.model import check_sight, looks_ahead
 from seqloom.layers import registry
+from seqloom.layers.linear.layer import Mixer
 
 ALL = "all"
 # When time is short, only the first models are kept: a fast one of every family comes first, then its variants.
 WHOLE_SEQUENCE = (
     *("gru", "bi_gru", "attn_rnn", "tcn", "lstm", "bi_transformer:2", "rnn", "bi_lstm", "bi_attn_rnn", "gru:2"),
-    *("attn_rnn:2", "bi_hybrid", "bi_linear_transformer:2", "bi_local_transformer:2"),
+    *("attn_rnn:2", "bi_hybrid", "gated_deltanet:2", "mamba2:2", "mlstm:2"),
+    *("bi_linear_transformer:2", "bi_local_transformer:2"),
 )
 CAUSAL = (
     *("gru", "attn_rnn", "tcn", "lstm", "transformer:2", "rnn", "gru:2", "attn_rnn:2", "lstm:2", "hybrid"),
-    *("linear_transformer:2", "local_transformer:2"),
+    *("gated_deltanet:2", "mamba2:2", "mlstm:2", "linear_transformer:2", "local_transformer:2"),
 )
 ENCODER_DECODER = ("gru", "attn_rnn", "lstm", "transformer:2", "rnn", "gru:2", "tcn", "hybrid", "linear_transformer:2")
 BIDIRECTIONAL = ("bi_gru", "bi_attn_rnn", "bi_lstm")  # first for tags, which depend on later tokens too
@@ -55,7 +57,7 @@ class Candidate:
     @property
     def rates(self) -> tuple[float, ...]:
         """Learning rates to try, the most promising first."""
-        if any(part in self.model for part in ATTENTION):
+        if self.model in Mixer.registry or any(part in self.model for part in ATTENTION):
             return (1e-3, 3e-3, 3e-4)
         return (3e-3, 1e-3, 1e-2)
 

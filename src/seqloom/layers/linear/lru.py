@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from seqloom.core.cell import State
 from seqloom.core.errors import UserError
-from seqloom.kernels.linear.diagonal import scan_diagonal
-from seqloom.layers.linear.layer import Mixer, wide
+from seqloom.kernels.linear.diagonal import scan_pairs
+from seqloom.layers.linear.layer import Mixer, read_float_state, wide
 
 
 class LRU(Mixer, name="lru"):
@@ -68,41 +68,18 @@ class LRU(Mixer, name="lru"):
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None, reset: Tensor | None) -> tuple[Tensor, State]:
         u, g = wide(x), torch.exp(wide(self.gamma))
-        re, im = (g * F.linear(u, wide(B)) for B in self.B)
-        y, end = scan_pairs(self.transition(), re, im, None if state is None else state[0], lengths, reset)
+        b = torch.stack([g * F.linear(u, wide(B)) for B in self.B], -1)
+        h = start_pairs(b, state)
+        y, end = scan_pairs(torch.stack(self.transition(), -1), b, h, lengths=lengths, reset=reset)
         C = wide(self.C)
         out = F.linear(y[..., 0], C[0]) - F.linear(y[..., 1], C[1]) + wide(self.d) * u
         return self.W_o(F.gelu(out).to(x.dtype)), (end,)
 
 
-def scan_pairs(
-    a: tuple[Tensor, Tensor],
-    re: Tensor,
-    im: Tensor,
-    state: Tensor | None,
-    lengths: Tensor | None,
-    reset: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """Scan h' = a h + b for complex numbers held as pairs.
-
-    Args:
-        a: Real and imaginary part, (N,) or (B, T, N).
-        re: Real part of b, (B, T, N).
-        im: Imaginary part of b.
-        state: (B, N, 2), or None for zeros.
-        lengths: (B,), or None.
-        reset: (B, T), or None.
-
-    Returns:
-        h after every step (B, T, N, 2), and the last (B, N, 2).
-    """
-    h = torch.zeros(re.shape[0], re.shape[2], 2, dtype=re.dtype, device=re.device) if state is None else state
-    values = torch.complex(re, im)
-    transition = torch.complex(*a).expand(values.shape)
-    y, end = scan_diagonal(
-        transition, values, torch.view_as_complex(h.to(re.dtype).contiguous()), lengths=lengths, reset=reset
-    )
-    return torch.view_as_real(y), torch.view_as_real(end)
+def start_pairs(b: Tensor, state: State | None) -> Tensor:
+    """Return the state before the first step (B, N, 2), in the type of b (B, T, N, 2)."""
+    h = read_float_state(None if state is None else state[0])
+    return torch.zeros(b.shape[0], *b.shape[2:], dtype=b.dtype, device=b.device) if h is None else h.to(b.dtype)
 
 
 def recur(a: Tensor, b: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:

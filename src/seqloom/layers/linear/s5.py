@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from seqloom.core.cell import State
 from seqloom.core.errors import UserError
+from seqloom.kernels.linear.diagonal import scan_pairs
 from seqloom.layers.linear.layer import Mixer, wide
-from seqloom.layers.linear.lru import scan_pairs
+from seqloom.layers.linear.lru import start_pairs
 
 
 class S5(Mixer, name="s5"):
@@ -86,9 +87,8 @@ class S5(Mixer, name="s5"):
         u = wide(x)
         a, f = self.discretise()
         re, im = (F.linear(u, wide(B)) for B in self.B)
-        b_re, b_im = f[:, 0] * re - f[:, 1] * im, f[:, 0] * im + f[:, 1] * re
-        before = None if state is None else state[0]
-        y, end = scan_pairs((a[:, 0], a[:, 1]), b_re, b_im, before, lengths, reset)
+        b = torch.stack([f[:, 0] * re - f[:, 1] * im, f[:, 0] * im + f[:, 1] * re], -1)
+        y, end = scan_pairs(a, b, start_pairs(b, state), lengths=lengths, reset=reset)
         C = wide(self.C)
         out = 2 * (F.linear(y[..., 0], C[0]) - F.linear(y[..., 1], C[1])) + wide(self.d) * u
         return self.W_o(F.gelu(out).to(x.dtype)), (end,)
