@@ -40,10 +40,8 @@ def scan_diagonal(
         y = (a[:, 0] * h + b[:, 0]).unsqueeze(1)
     elif choice.name == "export":
         return scan_steps(_step, h, [a, b])
-    elif why_not_fused():
-        y = linear_scan(a, b, h)
     else:
-        y = _DiagonalScan.apply(a, b, h)
+        y = scan_states(a, b, h)
     return y, y[:, -1].clone()
 
 
@@ -75,6 +73,12 @@ def scan_pairs(
         a = torch.where(past, torch.tensor([1.0, 0.0], dtype=a.dtype, device=a.device), a)
         b = b.masked_fill(past, 0)
     return scan_steps(_step_complex, h, [a, b])
+
+
+def scan_states(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
+    """Return h after every step; the backward is a scan from the end where torch allows an own backward."""
+    y: Tensor = linear_scan(a, b, h) if why_not_fused() else _DiagonalScan.apply(a, b, h)
+    return y
 
 
 def _step(h: Tensor, parts: list[Tensor]) -> tuple[Tensor, Tensor]:

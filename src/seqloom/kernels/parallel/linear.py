@@ -30,6 +30,8 @@ def run(cell: LinearCell, job: ScanJob) -> tuple[Tensor, State]:
 
     Zoneout, reset and lengths are also linear in h, so they become part of a and b.
     """
+    from seqloom.kernels.linear.diagonal import scan_states  # which imports this file
+
     a, b = cell.coefficients(cell.project(job.x))
     (h,) = job.state
     if job.keep:
@@ -41,12 +43,12 @@ def run(cell: LinearCell, job: ScanJob) -> tuple[Tensor, State]:
         b = torch.where(reset, a * start.unsqueeze(1) + b, b)
         a = torch.where(reset, torch.zeros_like(a), a)
     if job.lengths is None:
-        y = linear_scan(a.to(h.dtype), b.to(h.dtype), h)
+        y = scan_states(a.to(h.dtype), b.to(h.dtype), h)
         return y.to(b.dtype), (clone_part(y[:, -1]),)
     valid = make_mask(job.lengths, a.shape[1]).unsqueeze(-1)
     a = torch.where(valid, a, torch.ones_like(a))
     b = torch.where(valid, b, torch.zeros_like(b))
-    y = linear_scan(a.to(h.dtype), b.to(h.dtype), h)
+    y = scan_states(a.to(h.dtype), b.to(h.dtype), h)
     return torch.where(valid, y, torch.zeros_like(y)).to(b.dtype), (clone_part(y[:, -1]),)
 
 
@@ -66,6 +68,7 @@ def linear_scan(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
     while reach < T:
         later, earlier = slice(reach, None), slice(None, -reach)
         b = torch.cat([b[:, :reach], torch.addcmul(b[:, later], a[:, later], b[:, earlier])], 1)
-        a = torch.cat([a[:, :reach], a[:, later] * a[:, earlier]], 1)
+        if 2 * reach < T:  # another pass follows
+            a = torch.cat([a[:, :reach], a[:, later] * a[:, earlier]], 1)
         reach *= 2
     return b
