@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from record import build_parser, print_row, write_record
-from speed_table import run_both, run_forward, time_calls
+from speed_table import SEED, run_both, run_forward, time_calls
 from torch import Tensor, nn
 
 import seqloom
@@ -89,6 +89,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", default="cuda")
     args = parser.parse_args()
+    torch.manual_seed(SEED)
     rows = []
     for name, hidden in itertools.product(args.types.split(","), map(int, args.hidden.split(","))):
         how = {"dtype": getattr(torch, name), "device": args.device}
@@ -110,7 +111,7 @@ def main() -> None:
             for row, spent in times.values():
                 rows.append(row | {"us_per_step": round(1e6 * statistics.median(spent) / args.length, 3)})
                 print_row(rows[-1])
-        write_record(args.json, length=args.length, rows=rows)
+        write_record(args.json, length=args.length, seed=SEED, rows=rows)
 
 
 if __name__ == "__main__":

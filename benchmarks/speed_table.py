@@ -32,6 +32,7 @@ TYPES = {  # type of the numbers, whether products may be tf32
 }
 CELLS = {"attn_rnn": seqloom.AttnRNN, "gru": seqloom.GRU, "lstm": seqloom.LSTM}
 BASELINES = {"torch.nn.GRU": nn.GRU, "torch.nn.LSTM": nn.LSTM}
+SEED = 0
 CALLS = 3  # in a row: what the host does before a call overlaps with the one before it
 CHECK_STEPS, CHECK_ROWS = 24, 64  # steps and most rows of a check
 PREPARE_STEPS = 128  # long enough for every choice that depends on the length
@@ -55,14 +56,15 @@ def main() -> None:
     args.types, args.cells, args.kernels, args.modes = (
         text.split(",") for text in (args.types, args.cells, args.kernels, args.modes)
     )
+    torch.manual_seed(SEED)
     rows: list[dict[str, Any]] = []
     refused = check_all(args) if args.processes else []
     for mode in args.modes:
         for name in args.types:
             for hidden, batch in itertools.product(args.hidden, args.batch):
                 rows += measure(args, mode, name, hidden, batch, refused)
-            write_record(args.json, length=args.length, refused=refused, rows=rows)
-    write_record(args.json, length=args.length, refused=refused, rows=rows, finished=True)
+            write_record(args.json, length=args.length, seed=SEED, finished=False, refused=refused, rows=rows)
+    write_record(args.json, length=args.length, seed=SEED, finished=True, refused=refused, rows=rows)
 
 
 def allow_tf32(allowed: bool) -> None:

@@ -13,7 +13,6 @@ import study_pages
 from records import ROOT, SPEED_RANGE, SPEED_ROWS, SPEED_STEPS
 
 from seqloom.cli.commands.advise import advise
-from seqloom.kernels import tuning
 from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.stats.forecasts import LEVELS
 from seqloom.lab.studies.support.conditions import TrialSettings
@@ -36,7 +35,6 @@ def readme_facts() -> list[str]:
     """Return the phrases with numbers that README.md may and must contain."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     units, rows = SPEED_RANGE
-    own = tuning.COMPILED_OWN["gru"]
     waits = signature(advise).parameters["seconds"].default
     title = (ROOT / "docs" / "tutorials" / "from-nn-gru.md").read_text(encoding="utf-8").partition("\n")[0]
     usual = TrialSettings((), ())
@@ -45,7 +43,6 @@ def readme_facts() -> list[str]:
         f"{' % and '.join(map(str, LEVELS))} % intervals",
         f"sequences of {SPEED_STEPS} steps, {SPEED_ROWS} rows; is 1x",
         f"range over {units[0]} to {units[1]} units with {rows[0]} and {rows[1]} rows",
-        f"from {own[0]} to {own[-1]} units",
         f"about {usual.budget:,} parameters and {usual.seeds} seeds",
         f"stacks of {WORDS[find_bad_stack()]} or more layers",
         f"a learning rate of {find_unstable_rate():g} on long sequences",

@@ -97,6 +97,23 @@ def test_small_sizes_run_on_one_block_and_large_batches_on_more_rows():
     assert [choose_division(KINDS[0], H, True, 8, 132).from_cache > 0 for H in (512, 768, 1024)] == [False, False, True]
 
 
+@pytest.mark.parametrize(
+    ("cell", "dtype", "hidden", "rows", "forward", "both"),
+    [
+        ("gru", BF16, 64, 1, False, False),
+        ("gru", FP16, 64, 16, False, True),
+        ("gru", FP32, 64, 256, True, False),
+        ("gru", FP32, 256, 256, False, False),
+        ("lstm", FP16, 512, 16, True, False),
+        ("lstm", FP32, 512, 256, True, True),
+    ],
+)
+def test_cudnn_runs_where_it_was_measured_to_be_faster(cell, dtype, hidden, rows, forward, both):
+    for trains, expected in ((False, forward), (True, both)):
+        with torch.set_grad_enabled(trains):
+            assert _gated_kernels.is_cudnn_faster(cell, dtype, hidden, rows) is expected
+
+
 ALL = "lengths reset mask keep"
 SHAPES = [
     ("gru", 32, BF16, 9, 5, ""),  # one block, two groups of rows

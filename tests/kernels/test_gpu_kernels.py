@@ -136,7 +136,21 @@ GATED_TAKEN = [(256, 16, "cuda"), (512, 16, "grid"), (1024, 64, "grid")]
 @pytest.mark.parametrize(("size", "batch", "kernel"), GATED_TAKEN)
 def test_auto_takes_the_fast_kernel_of_a_gated_cell(cell, size, batch, kernel):
     layer = seqloom.Recurrent(cell, size, size, batch_first=True, device="cuda", dtype=BF16)
-    x = torch.randn(batch, 2, size, device="cuda", dtype=BF16)
+    x = torch.randn(batch, 64, size, device="cuda", dtype=BF16)
+    assert seqloom.explain(layer, x).kernels == (f"{cell}_{kernel}",)
+
+
+FLOAT32_TAKEN = [
+    *((64, 16, 64, "aten"), (256, 16, 64, "cuda"), (512, 16, 64, "grid"), (1024, 16, 64, "grid")),
+    *((256, 16, 8, "aten"), (512, 256, 64, "aten")),
+]
+
+
+@pytest.mark.parametrize("cell", IN_FLOAT32)
+@pytest.mark.parametrize(("size", "batch", "steps", "kernel"), FLOAT32_TAKEN)
+def test_auto_takes_the_fast_kernel_in_float32(cell, size, batch, steps, kernel):
+    layer = seqloom.Recurrent(cell, size, size, batch_first=True, device="cuda")
+    x = torch.randn(batch, steps, size, device="cuda")
     assert seqloom.explain(layer, x).kernels == (f"{cell}_{kernel}",)
 
 

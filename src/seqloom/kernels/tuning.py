@@ -122,35 +122,46 @@ PIECE_NUMBERS = 1 << 20  # in the sums of all pieces of one weight: a limit on m
 # --- gru, lstm, ln_gru, ln_lstm on GPUs ---
 
 GATED_LARGEST_HIDDEN = 1024  # on a grid 32 blocks of 32 units, or in float32 64 of 16
-# Up to this hidden size auto prefers the cluster, above it the grid: gru H=512 B=16 grid 1.32 + 1.60, cluster 1.28 +
-# 2.11; H=256 B=16 1.22 + 1.49 and 0.70 + 1.36 (LOG, kernels written without a GPU).
-GATED_CLUSTER_HIDDEN = 448
+# Up to this hidden size, by bytes of a number, auto prefers the cluster, above it the grid: gru H=512 B=16 grid 1.32 +
+# 1.60, cluster 1.28 + 2.11; H=256 B=16 1.22 + 1.49 and 0.70 + 1.36 (LOG, kernels written without a GPU). float32: H=512
+# B=16 grid 6.1 / 4.8 times as fast as nn.GRU, cluster 4.2 / 3.4; H=256 5.7 / 6.9 and 5.5 / 6.0.
+GATED_CLUSTER_HIDDEN = {2: 448, 4: 320}
 
 
 class Region(NamedTuple):
     """Sizes at which cuDNN was measured to be faster than our kernels; both ends of a range belong to it."""
 
     cells: tuple[str, ...]
-    types: tuple[torch.dtype, ...]
+    types: tuple[str, ...]
     hidden: tuple[int, int]
     rows: tuple[int, int]
     trains: bool | None = None  # with gradients, without, or None for either
 
 
-_16_BITS, _MANY = (torch.bfloat16, torch.float16), 1 << 40
-# Measured with 512 steps, 64 to 1,024 units and 1, 16, 64 and 256 rows (LOG, GRU and LSTM in float32 on GPUs);
-# between two sizes the border is in the middle. cuDNN has persistent kernels for up to 128 units in float16 and
-# float32, and for LSTMs of 8 to 48 rows in float16. Above 512 units its products are large if the rows are many.
+_ALL, _FP32, _16_BITS, _ANY = ("gru", "lstm", "rnn"), ("float32", "tf32"), ("bfloat16", "float16"), (1, 1 << 40)
+# Measured with 512 steps, 64 to 1,024 units and 1, 16, 64 and 256 rows (LOG, GRU and LSTM in float32 on GPUs); between
+# two sizes the border is in the middle. "tf32" is float32 where torch's flags allow it for products. cuDNN has
+# persistent kernels for up to 128 units in float16 and float32, and for LSTMs of 8 to 48 rows in float16. Where rows
+# and units are many, its products are large, and in float32 it uses tf32 by torch's default where ours are exact.
 CUDNN_FASTER = (
-    Region(("gru", "rnn"), (torch.float16,), (1, 128), (1, 7), False),
-    Region(("gru", "rnn"), (torch.float16,), (1, 96), (1, 96), True),
-    Region(("gru", "rnn"), (torch.float16,), (97, 128), (1, 32), True),
-    Region(("lstm",), (torch.float16,), (1, 128), (1, 32), False),
-    Region(("lstm",), (torch.float16,), (1, 128), (1, 128), True),
-    Region(("lstm",), (torch.float16,), (384, 1024), (8, 48), False),
-    Region(("gru", "lstm", "rnn"), (torch.float32,), (1, _MANY), (1, _MANY)),  # ours are not measured yet
-    Region(("gru", "lstm", "rnn"), _16_BITS, (513, 1024), (129, _MANY)),
+    Region(("gru", "rnn"), ("float16",), (1, 128), (1, 7), trains=False),
+    Region(("gru", "rnn"), ("float16",), (1, 96), (1, 96), trains=True),
+    Region(("gru", "rnn"), ("float16",), (97, 128), (1, 32), trains=True),
+    Region(("lstm",), ("float16",), (1, 128), (1, 32), trains=False),
+    Region(("lstm",), ("float16",), (1, 128), (1, 128), trains=True),
+    Region(("lstm",), ("float16",), (384, 1024), (8, 48), trains=False),
+    Region(_ALL, _16_BITS, (513, 1024), (129, _ANY[1])),
+    Region(_ALL, _FP32, (1, 128), _ANY, trains=False),
+    Region(("gru", "rnn"), _FP32, (1, 128), (1, 128), trains=True),
+    Region(("lstm",), _FP32, (1, 128), _ANY, trains=True),
+    Region(_ALL, ("float32",), (129, 384), (321, _ANY[1])),
+    Region(_ALL, ("float32",), (385, 1024), (97, _ANY[1])),
+    Region(_ALL, _FP32, (769, 1024), (33, _ANY[1])),
 )
+# Fewer steps stay with cuDNN, without gradients and with them: a launch of ours takes the host longer. GRU H=256 B=32,
+# speed of ours / of cuDNN relative to torch.nn: T=8 float32 0.63 / 0.84 forward, 0.58 / 0.84 both, bf16 1.15 / 1.74 and
+# 0.79 / 1.00; T=32 float32 1.43 / 0.98 and 0.85 / 0.99, bf16 1.84 / 1.38 and 1.16 / 1.07.
+GATED_LEAST_STEPS, GATED_LEAST_STEPS_TRAINING = 16, 40
 # Rows, tiles of units to a block: warps to a tile.
 GATED_SPLITS = {8: {1: 8, 2: 4, 3: 4, 4: 2, 8: 2}, 16: {1: 16, 2: 8, 4: 4}}
 # A thread's registers for weights, by bytes of a number and warps.

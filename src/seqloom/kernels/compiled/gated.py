@@ -80,7 +80,7 @@ def run(cell: Cell, job: ScanJob, prepared: Prepared) -> tuple[Tensor, State]:
 
 def _choose_setting(kind: Kind, hidden: int, dtype: torch.dtype, job: ScanJob) -> GatedSetting:
     flags = job.mask is not None, bool(job.keep), job.reset is not None
-    grid = hidden > tuning.GATED_CLUSTER_HIDDEN and kind.gates <= GRID_MOST_GATES
+    grid = hidden > tuning.GATED_CLUSTER_HIDDEN[dtype.itemsize] and kind.gates <= GRID_MOST_GATES
     return GatedSetting(kind, hidden, dtype, *flags, grid)
 
 

@@ -71,7 +71,15 @@ DEV void multiply(Sums& c, const Weight<IN_SHARED, PRELOAD>& W, int buffer, cons
       u32 w[4];
       W.get(w, k, i);
 #if FORMAT == 2 && !TF32
-      multiply_exactly(c[tall], Parts<4>(w, KEEP_SPLIT), Parts<2>(v[at] + 2 * i, true));
+      // mma truncates its sums, so they are added up outside of it, where none waits for another
+      Parts<4> a[1];
+      Parts<2> r[1];
+      float sum[1][4];
+      a[0].set(w, KEEP_SPLIT);
+      r[0].set(v[at] + 2 * i, true);
+      multiply_exactly(sum, a, r);
+#pragma unroll
+      for (int j = 0; j < 4; j++) c[tall][j] += sum[0][j];
 #else
       float (&sum)[4] = (k / TALL * WORDS / 4 + i) % 2 ? other[tall] : c[tall];
 #if FORMAT == 2

@@ -112,20 +112,6 @@ DEV void load_rows(u32 (&t)[COUNT][SIZE], u32 side, int k, const Block& b) {
       load2(t[j][0], t[j][1], at + 32 * j + (b.lane >> 3 & 1) * 16);
 #endif
 }
-#if FORMAT == 2
-// Add the product of half a tile of weights to the sums of all rows.
-DEV void multiply_floats(float (&sum)[NTILES][4], const u32* w, const u32 (&v)[NTILES][AHEAD][SIZE], int k,
-                         int from) {
-#if TF32
-#pragma unroll
-  for (int n = 0; n < NTILES; n++) mma_tf32(sum[n], w[0], w[1], w[2], w[3], v[n][k][from], v[n][k][from + 1]);
-#else
-  const Parts<4> a(w, KEEP_SPLIT);
-#pragma unroll
-  for (int n = 0; n < NTILES; n++) multiply_exactly(sum[n], a, Parts<2>(v[n][k] + from, true));
-#endif
-}
-#endif
 // Compute for step i: forward U_k h for every gate, reverse the sum of all U_k^T du_k.
 DEV void multiply(float (&c)[UNIT_PRODUCTS][NTILES][4], const Weights& W, u32 (&ring)[RING ? RING : 1][WORDS],
                   int i, const Block& b) {
@@ -139,21 +125,41 @@ DEV void multiply(float (&c)[UNIT_PRODUCTS][NTILES][4], const Weights& W, u32 (&
       for (int s = 0; s < UNIT_VALUES; s++)
 #pragma unroll
         for (int n = 0; n < NTILES; n++) load_rows(v[s][n], at + s * BUFFER + 8 * n * ROW, k, b);
+    u32 w[GATES][WORDS];
 #pragma unroll
-    for (int gate = 0; gate < GATES; gate++) {  // sums that do not wait for each other
-      u32 w[WORDS];
-      W.get(w, ring, k * GATES + gate);
-#if FORMAT == 2
+    for (int gate = 0; gate < GATES; gate++) W.get(w[gate], ring, k * GATES + gate);
+#if FORMAT == 2 && !TF32
 #pragma unroll
-      for (int j = 0; j < 2; j++) multiply_floats(sum[gate], w + 4 * j, v[BACK ? gate : 0], k % AHEAD, 2 * j);
+    for (int j = 0; j < 2; j++) {  // halves of a tile
+      constexpr int N = GATES * NTILES;
+      Parts<4> a[GATES];
+      Parts<2> r[UNIT_VALUES * NTILES];
+      float part[N][4];  // mma truncates its sums, so they are added up outside of it
+#pragma unroll
+      for (int gate = 0; gate < GATES; gate++) a[gate].set(w[gate] + 4 * j, KEEP_SPLIT);
+#pragma unroll
+      for (int s = 0; s < UNIT_VALUES * NTILES; s++)
+        r[s].set(v[s / NTILES][s % NTILES][k % AHEAD] + 2 * j, true);
+      multiply_exactly(part, a, r);
+#pragma unroll
+      for (int i = 0; i < 4 * N; i++) sum[i / 4 / NTILES][i / 4 % NTILES][i % 4] += part[i / 4][i % 4];
+    }
 #else
 #pragma unroll
-      for (int n = 0; n < NTILES; n++) {
-        const u32(&t)[2] = v[BACK ? gate : 0][n][k % AHEAD];
-        mma<TYPE>(sum[gate][n], w[0], w[1], w[2], w[3], t[0], t[1]);
-      }
+    for (int j = 0; j < WORDS / 4; j++)
+#pragma unroll
+      for (int gate = 0; gate < GATES; gate++)  // sums that do not wait for each other
+#pragma unroll
+        for (int n = 0; n < NTILES; n++) {
+          const u32(&t)[SIZE] = v[BACK ? gate : 0][n][k % AHEAD];
+          const u32* four = w[gate] + 4 * j;
+#if FORMAT == 2
+          mma_tf32(sum[gate][n], four[0], four[1], four[2], four[3], t[2 * j], t[2 * j + 1]);
+#else
+          mma<TYPE>(sum[gate][n], four[0], four[1], four[2], four[3], t[0], t[1]);
 #endif
-    }
+        }
+#endif
   }
 #pragma unroll
   for (int gate = 0; gate < GATES; gate++)

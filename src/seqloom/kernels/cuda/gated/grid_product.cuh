@@ -69,6 +69,32 @@ DEV void compute_products(const Weights& W, int i, const Block& b, F side_work) 
       }
     }
     const u32(&t)[WIDE][2] = v[m % MESSAGES_AT_ONCE];
+    constexpr int FIRST_GATES = BACK ? 1 : GATES;  // that see a message
+#if FORMAT == 2 && !TF32
+    constexpr int TOGETHER = BACK ? 4 : 2, N = FIRST_GATES * TOGETHER;
+#pragma unroll
+    for (int k = 0; k < WIDE; k += TOGETHER) {
+      Parts<4> a[N];
+      Parts<2> r[N];
+      float part[N][4];  // mma truncates its sums, so they are added up outside of it
+#pragma unroll
+      for (int i = 0; i < N; i++) {
+        const int gate = BACK ? message : i % FIRST_GATES, at = k + i / FIRST_GATES;
+        u32 w[4];
+        W.get(w, find_tile(gate, WIDE * round + at, 0));
+        a[i].set(w, false);
+        r[i].set(t[at], true);
+      }
+      multiply_exactly(part, a, r);
+#pragma unroll
+      for (int i = 0; i < N; i++) {
+        float (&sum)[4] = c[BACK ? message : i % FIRST_GATES][0];
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+          sum[j] = k == 0 && round == 0 && i < FIRST_GATES ? part[i][j] : sum[j] + part[i][j];
+      }
+    }
+#else
 #pragma unroll
     for (int k = 0; k < WIDE; k++)
 #pragma unroll
@@ -79,14 +105,13 @@ DEV void compute_products(const Weights& W, int i, const Block& b, F side_work) 
           float (&sum)[4] = c[gate][tall];  // sums that do not wait for each other
           if (k == 0 && round == 0) sum[0] = sum[1] = sum[2] = sum[3] = 0.f;
           W.get(w, find_tile(gate, WIDE * round + k, tall));
-#if FORMAT == 2 && TF32
+#if FORMAT == 2
           mma_tf32(sum, w[0], w[1], w[2], w[3], t[k][0], t[k][1]);
-#elif FORMAT == 2
-          multiply_exactly(sum, Parts<4>(w, false), Parts<2>(t[k], true));
 #else
           mma<TYPE>(sum, w[0], w[1], w[2], w[3], t[k][0], t[k][1]);
 #endif
         }
+#endif
     if (round + 1 < ROUNDS || message + 1 < UNIT_VALUES) continue;
     if (tile == 0) {
       side_work();

@@ -63,11 +63,15 @@ class Gated:
 
     def why_not_auto(self, cell: Cell, job: ScanJob) -> str | None:
         """Return why another kernel is faster for this job; None if none is."""
-        dtype, H = autocast_dtype("cuda") or job.x.dtype, cell.hidden_size
-        if job.is_plain and is_cudnn_faster(cell.name, dtype, H, len(job.x)):
-            name = str(dtype).removeprefix("torch.")
-            return f"torch's own (cuDNN) is faster in {name} with {H} units and {len(job.x)} rows"
-        narrow = tuning.GATED_CLUSTER_HIDDEN
+        dtype, H, (B, T) = autocast_dtype("cuda") or job.x.dtype, cell.hidden_size, job.x.shape[:2]
+        if job.is_plain and not self._needs_whole_tiles:  # all that torch's own takes
+            least = tuning.GATED_LEAST_STEPS_TRAINING if torch.is_grad_enabled() else tuning.GATED_LEAST_STEPS
+            if least > T:
+                return f"torch's own (cuDNN) is faster for fewer than {least} steps"
+            if is_cudnn_faster(cell.name, dtype, H, B):
+                name = str(dtype).removeprefix("torch.")
+                return f"torch's own (cuDNN) is faster in {name} with {H} units and {B} rows"
+        narrow = tuning.GATED_CLUSTER_HIDDEN[dtype.itemsize]
         if self.grid:
             return f"{cell.name}_cuda is faster up to {narrow} units" if narrow >= H else None
         leaves = narrow < H and Gated(self.kind, grid=True).why_not(cell, job) is None
@@ -113,9 +117,10 @@ class Gated:
 def is_cudnn_faster(cell: str, dtype: torch.dtype, hidden: int, rows: int) -> bool:
     """Return whether cuDNN was measured to be faster for this cell, with gradients if they are enabled."""
     trains = torch.is_grad_enabled()
+    name = "tf32" if dtype == torch.float32 and allows_tf32() else str(dtype).removeprefix("torch.")
     return any(
         cell in region.cells
-        and dtype in region.types
+        and name in region.types
         and region.hidden[0] <= hidden <= region.hidden[1]
         and region.rows[0] <= rows <= region.rows[1]
         and region.trains in (None, trains)

@@ -12,18 +12,28 @@ DEV void split(u32& big, u32& small, u32 v, bool keep) {
 template <int N>
 struct Parts {
   u32 big[N], small[N];
-  DEV Parts(const u32* v, bool keep) {
+  DEV void set(const u32* v, bool keep) {
 #pragma unroll
     for (int i = 0; i < N; i++) split(big[i], small[i], v[i], keep);
   }
 };
-// c += A B, with all of float32 but small * small. mma truncates its sums, so they are added up outside of
-// it, where none waits for another.
-DEV void multiply_exactly(float (&c)[4], const Parts<4>& a, const Parts<2>& b) {
-  float sum[4];
-  mma_tf32_from_zero(sum, a.small[0], a.small[1], a.small[2], a.small[3], b.big[0], b.big[1]);
-  mma_tf32(sum, a.big[0], a.big[1], a.big[2], a.big[3], b.small[0], b.small[1]);
-  mma_tf32(sum, a.big[0], a.big[1], a.big[2], a.big[3], b.big[0], b.big[1]);
+// c[i] = A[i / (N / NA)] B[i % NB], with all of float32 but small * small. Every mma waits for the one before
+// it in its sum, so those of several products take turns.
+template <int N, int NA, int NB>
+DEV void multiply_exactly(float (&c)[N][4], const Parts<4> (&a)[NA], const Parts<2> (&b)[NB]) {
 #pragma unroll
-  for (int j = 0; j < 4; j++) c[j] += sum[j];
+  for (int i = 0; i < N; i++) {
+    const u32(&w)[4] = a[i / (N / NA)].small;
+    mma_tf32_from_zero(c[i], w[0], w[1], w[2], w[3], b[i % NB].big[0], b[i % NB].big[1]);
+  }
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    const u32(&w)[4] = a[i / (N / NA)].big;
+    mma_tf32(c[i], w[0], w[1], w[2], w[3], b[i % NB].small[0], b[i % NB].small[1]);
+  }
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    const u32(&w)[4] = a[i / (N / NA)].big;
+    mma_tf32(c[i], w[0], w[1], w[2], w[3], b[i % NB].big[0], b[i % NB].big[1]);
+  }
 }
