@@ -366,3 +366,22 @@ def test_odd_sizes_run_on_the_gated_kernels(kind):
     slow = copy.deepcopy(layer)
     slow.kernel = "loop"
     torch.testing.assert_close(layer(x)[0], slow(x)[0], rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("cell", ["gru", "lstm", "ln_gru"])
+def test_heads_run_in_one_launch_and_match_the_loop(cell, dtype):
+    torch.manual_seed(0)
+    layer = seqloom.Recurrent(cell, 20, 96, 2, heads=3, stack_norm="rms", residual=True).to("cuda", dtype)
+    slow, x = copy.deepcopy(layer), torch.randn(9, 5, 20, device="cuda", dtype=dtype)
+    slow.kernel = "loop"
+    reset, lengths = torch.rand(9, 5, device="cuda") < 0.2, torch.tensor([9, 0, 4, 9, 1], device="cuda")
+    one_launch = cell != "ln_gru" or dtype == torch.bfloat16
+    assert seqloom.explain(layer, x).kernels == ("heads_cuda" if one_launch else "heads_each",) * 2
+    tolerance = 1e-4 if dtype == torch.float32 else 0.05
+    results = []
+    for one in (layer, slow):
+        y, _ = one(x, lengths=lengths, reset=reset)
+        results.append([y, *torch.autograd.grad(y.float().square().sum(), list(one.parameters()))])
+    for ours, theirs in zip(*results, strict=True):
+        assert (ours - theirs).norm() < tolerance * theirs.norm() + 1e-6

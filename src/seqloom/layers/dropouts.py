@@ -93,9 +93,16 @@ class Options(TypedDict, total=False):
     init: Init
     learn_initial_state: bool
     residual: bool
+    stack_norm: str | None
     kernel: str
     check: bool
 
 
 def _recurrent_weights(cell: Cell) -> dict[str, Tensor]:
     return {name: w for name, w in weights(cell).items() if name in RECURRENT_WEIGHTS}
+
+
+class HeadsOptions(Options, total=False):
+    """Those settings, and that of layers whose units can be divided into heads."""
+
+    heads: int

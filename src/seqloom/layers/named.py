@@ -11,7 +11,7 @@ from torch.types import Device
 import seqloom.cells
 from seqloom.cells.attn_rnn import CONTEXT
 from seqloom.core.init import Init
-from seqloom.layers.dropouts import Dropouts, Options
+from seqloom.layers.dropouts import Dropouts, HeadsOptions, Options
 from seqloom.layers.recurrent.layer import Recurrent
 
 
@@ -38,7 +38,7 @@ class RNN(Recurrent):
         bidirectional: bool = False,
         device: Device = None,
         dtype: torch.dtype | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[HeadsOptions],
     ) -> None:
         common = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
         super().__init__("rnn", *common, nonlinearity=nonlinearity, **options)
@@ -71,7 +71,7 @@ class LSTM(Recurrent):
         dtype: torch.dtype | None = None,
         *,
         forget_bias: float | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[HeadsOptions],
     ) -> None:
         common = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
         super().__init__("lstm", *common, proj_size=proj_size, forget_bias=forget_bias, **options)
@@ -103,7 +103,7 @@ class GRU(Recurrent):
         *,
         reset_after: bool = True,
         update_bias: float | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[HeadsOptions],
     ) -> None:
         common = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
         super().__init__("gru", *common, reset_after=reset_after, update_bias=update_bias, **options)
@@ -177,7 +177,7 @@ class LNGRU(Recurrent):
         dtype: torch.dtype | None = None,
         *,
         update_bias: float | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[HeadsOptions],
     ) -> None:
         common = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
         super().__init__("ln_gru", *common, update_bias=update_bias, **options)
@@ -207,7 +207,7 @@ class LNLSTM(Recurrent):
         dtype: torch.dtype | None = None,
         *,
         forget_bias: float | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[HeadsOptions],
     ) -> None:
         common = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
         super().__init__("ln_lstm", *common, forget_bias=forget_bias, **options)
@@ -232,7 +232,7 @@ class IndRNN(Recurrent):
         bidirectional: bool = False,
         device: Device = None,
         dtype: torch.dtype | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[HeadsOptions],
     ) -> None:
         common = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
         super().__init__("indrnn", *common, **options)
@@ -257,7 +257,7 @@ class MinGRU(Recurrent):
         bidirectional: bool = False,
         device: Device = None,
         dtype: torch.dtype | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[HeadsOptions],
     ) -> None:
         common = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
         super().__init__("min_gru", *common, **options)
@@ -287,7 +287,7 @@ class MinLSTM(Recurrent):
         dtype: torch.dtype | None = None,
         *,
         forget_bias: float | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[HeadsOptions],
     ) -> None:
         common = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
         super().__init__("min_lstm", *common, forget_bias=forget_bias, **options)
@@ -319,7 +319,7 @@ class NTM(Recurrent):
         *,
         rows: int = 32,
         width: int = 16,
-        **options: Unpack[Options],
+        **options: Unpack[HeadsOptions],
     ) -> None:
         common = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
         super().__init__("ntm", *common, rows=rows, width=width, **options)
@@ -351,7 +351,7 @@ class ODEGRU(Recurrent):
         *,
         substeps: int = 4,
         update_bias: float | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[HeadsOptions],
     ) -> None:
         common = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
         super().__init__("ode_gru", *common, substeps=substeps, update_bias=update_bias, **options)
@@ -381,7 +381,7 @@ class RNNAttention(Recurrent):
         dtype: torch.dtype | None = None,
         *,
         window: int = 16,
-        **options: Unpack[Options],
+        **options: Unpack[HeadsOptions],
     ) -> None:
         common = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
         super().__init__("rnn_attention", *common, window=window, **options)

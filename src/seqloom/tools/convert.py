@@ -99,8 +99,8 @@ def _to_torch(path: str, old: Recurrent) -> nn.RNNBase:
         reason = "it learns its initial state"
     elif not getattr(cell, "reset_after", True):
         reason = "it has reset_after=False"
-    elif old.residual and old.num_layers > 1:
-        reason = "it has residuals between layers"
+    elif (old.residual or old.stack_norm is not None) and old.num_layers > 1:
+        reason = "it has residuals or norms between layers"
     elif old.dropouts != Dropouts():
         reason = f"it has {old.dropouts}"
     elif hasattr(old, "parametrizations") or old._forward_hooks or old._forward_pre_hooks or old._backward_hooks:

@@ -18,6 +18,7 @@ from seqloom.cells.lookup import find_cell
 from seqloom.core.cell import Cell, State
 from seqloom.core.checks import check_placement, read_lengths
 from seqloom.core.errors import InputError, UserError, UserTypeError
+from seqloom.core.heads import HeadsCell
 from seqloom.core.init import Init
 from seqloom.core.job import ScanJob, reverse_steps
 from seqloom.core.precision import parameter_defaults
@@ -27,6 +28,7 @@ from seqloom.kernels.runner import run_job
 from seqloom.layers.dropouts import Dropouts
 from seqloom.layers.formats import SequencesT, read_input
 from seqloom.layers.layer import Layer, StateT, map_state
+from seqloom.layers.norms import make_norm
 from seqloom.layers.recurrent.gpu.row_order import should_sort, sort_longest_first
 from seqloom.layers.recurrent.gpu.streams import CellJob, assign_streams
 from seqloom.layers.recurrent.gpu.wavefront import run_wavefront, should_use_wavefront
@@ -34,7 +36,14 @@ from seqloom.layers.recurrent.plans import try_plan
 from seqloom.layers.recurrent.streaming import is_compiling, is_grad_enabled, try_engine_step
 
 REPR_DEFAULTS = dict(
-    num_layers=1, bias=True, batch_first=False, dropout=0.0, bidirectional=False, residual=False, kernel="auto"
+    num_layers=1,
+    bias=True,
+    batch_first=False,
+    dropout=0.0,
+    bidirectional=False,
+    residual=False,
+    stack_norm=None,
+    kernel="auto",
 )
 
 KEPT = ("_stack", "_plans")  # prepared for calls; a copy of the layer makes them again
@@ -60,9 +69,12 @@ class Recurrent(Layer):
         init: How the weights start, see `Init`.
         learn_initial_state: Whether the first state is a parameter.
         residual: Whether every layer after the first adds its input to its output, so that deep stacks train.
+        stack_norm: What normalises the input of every layer after the first: "rms", "layer" or "batch" (over all real
+            steps of the batch), or None.
         kernel: "auto" for the fastest kernel that fits, or a kernel's name; `seqloom.explain` shows which one runs.
         check: Whether to raise an error for NaN and infinity in the input; synchronises with a GPU.
-        **settings: Settings of the cell, such as `heads` of "attn_rnn".
+        **settings: Settings of the cell, such as `heads` of "attn_rnn". `heads` divides the units of every other cell
+            into so many cells side by side: its recurrent weights are then block-diagonal, see `HeadsCell`.
 
     Raises:
         ValueError: If an argument has a value that does not fit.
@@ -92,6 +104,7 @@ class Recurrent(Layer):
         init: Init = Init(),
         learn_initial_state: bool = False,
         residual: bool = False,
+        stack_norm: str | None = None,
         kernel: str = "auto",
         check: bool = False,
         **settings: Any,  # noqa: ANN401  # of any cell; object would refuse an unpacked dict
@@ -107,7 +120,7 @@ class Recurrent(Layer):
             raise UserError(f"dropout must be a number between 0 and 1, got {dropout!r}")
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
-        self.bidirectional, self.residual = bidirectional, residual
+        self.bidirectional, self.residual, self.stack_norm = bidirectional, residual, stack_norm
         self.dropouts, self.init, self.kernel, self.check = dropouts, init, kernel, check
         kind = find_cell(cell)
         if "bias" in inspect.signature(kind.__init__).parameters:
@@ -127,6 +140,8 @@ class Recurrent(Layer):
                     one.adopt(self, {name: f"{name}_l{layer}{suffix}" for name in names})
                     self.cells.append(one)
                 width = one.output_size * (1 + bidirectional)
+            if stack_norm is not None:
+                self.norms = nn.ModuleList(make_norm(stack_norm, width) for _ in range(num_layers - 1))
         self.output_size, self.causal = width, not bidirectional
         self.proj_size = getattr(one, "proj_size", 0)
         dropouts.check(one)
@@ -204,7 +219,7 @@ class Recurrent(Layer):
         shared = {"lengths": batch.lengths, "reset": flags, "dt": dt}
         ends: list[State] = []
         ways = 1 + self.bidirectional
-        alone = ways == 1 and not self.residual
+        alone = ways == 1 and not self.residual and self.stack_norm is None
         if run is run_job and alone and should_use_wavefront(self.cell_at(0), x, self.num_layers):
             jobs = [self._make_job(i, x, states, shared) for i in range(self.num_layers)]
             x, ends = run_wavefront(
@@ -213,6 +228,8 @@ class Recurrent(Layer):
             return batch.restore(x), batch.restore_states(ends)
         for layer in range(self.num_layers):
             beside = x if layer and self.residual else None
+            if layer and self.stack_norm is not None:
+                x = self.norms[layer - 1](x, batch.lengths)
             if layer and self.dropout:
                 x = F.dropout(x, self.dropout, self.training)
             x = x.to(weight.dtype)
@@ -385,9 +402,15 @@ class Recurrent(Layer):
 
 def _make_cell(kind: type[Cell], input_size: int, hidden_size: int, settings: dict[str, Any]) -> Cell:
     known = [n for n in inspect.signature(kind.__init__).parameters if n not in ("self", "input_size", "hidden_size")]
+    heads = settings.get("heads", 1) if "heads" not in known else 1
+    settings = {name: value for name, value in settings.items() if name != "heads" or "heads" in known}
     wrong = [n for n in settings if n not in known]
     if wrong:
         name, ours = kind.name or kind.__name__, inspect.signature(Recurrent.__init__).parameters
         hint = suggest(wrong[0], [*known, *ours]) or f"it has: {', '.join(known) or 'none'}"
         raise UserTypeError(f"cell {name!r} has no setting {wrong[0]!r}; {hint}")
-    return kind(input_size, hidden_size, **settings)
+    return (
+        kind(input_size, hidden_size, **settings)
+        if heads == 1
+        else HeadsCell(kind, input_size, hidden_size, heads, **settings)
+    )

@@ -52,6 +52,7 @@ _settings = itemgetter(
     "num_layers",
     "input_size",
     "residual",
+    "stack_norm",
 )
 PLAIN = (bool, int, float, str, tuple, type(None))  # types of a cell's settings
 
@@ -282,8 +283,8 @@ def _why_no_plan(layer: Recurrent, cells: list[Cell]) -> str | None:
         return "the layer overrides run_with"
     if layer.check:
         return "check=True looks at the input"
-    if layer.residual and layer.num_layers > 1:
-        return "there are residuals between layers"
+    if (layer.residual or layer.stack_norm is not None) and layer.num_layers > 1:
+        return "there are residuals or norms between layers"
     if noise.zoneout not in (0, (0, 0)):
         return "there is zoneout"
     if layer.training and (noise.recurrent or noise.weight):

@@ -61,7 +61,7 @@ def try_engine_step(
 
 
 is_compiling, is_grad_enabled = torch.compiler.is_dynamo_compiling, torch.is_grad_enabled
-_settings = itemgetter("kernel", "check", "training", "dropout", "dropouts", "residual")
+_settings = itemgetter("kernel", "check", "training", "dropout", "dropouts", "residual", "stack_norm")
 _address, _tracing = Tensor.data_ptr, torch._C._get_tracing_state
 _dispatch_modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
 _autocast = torch._C._is_any_autocast_enabled
@@ -99,8 +99,8 @@ def why_not_stream(layer: Recurrent) -> str | None:
         return "the layer overrides forward"
     if layer.kernel not in ("auto", "cpu", f"{name}_cpu"):
         return f"kernel={layer.kernel!r} was asked for"
-    if layer.residual and layer.num_layers > 1:
-        return "the engine's step has no residuals between layers"
+    if (layer.residual or layer.stack_norm is not None) and layer.num_layers > 1:
+        return "the engine's step has no residuals and norms between layers"
     if layer.check:
         return "check=True looks at the input"
     if noise.zoneout not in (0, (0, 0)):

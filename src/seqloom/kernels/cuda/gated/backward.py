@@ -16,12 +16,14 @@ from seqloom.kernels import tuning
 from seqloom.kernels.cuda.gated.code import GatedSetting, arrange_weights, find_code
 
 
-def go_back(setting: GatedSetting, values: dict[str, Any], dlast: Sequence[Tensor]) -> list[Tensor | None]:
+def go_back(
+    setting: GatedSetting, values: dict[str, Any], dlast: Sequence[Tensor], heads: int = 1
+) -> list[Tensor | None]:
     """Return the gradients of x, the weights, the first states and the starts, in the forward's order."""
     kind, H, x, weight = setting.kind, setting.hidden, values["x"], values["weight"]
     (B, T), wide = x.shape[:2], kind.gates * H
     steps = min(T, max(1, tuning.GATED_CHUNK_NUMBERS // (B * H)))
-    dx, turned = torch.empty_like(x), arrange_weights(setting, weight.view(kind.gates, H, H).transpose(1, 2))
+    dx, turned = torch.empty_like(x), arrange_weights(setting, weight.view(-1, H, H).transpose(1, 2))
     seen, u, du = x.new_empty(B * steps, H), x.new_empty(B * steps, wide), x.new_empty(B * steps, wide)
     ds = [d.to(torch.float32, memory_format=torch.contiguous_format, copy=True) for d in dlast]
     dstart = [torch.zeros_like(values["first_0"]) for i in range(kind.states) if f"start_{i}" in values]
@@ -29,6 +31,7 @@ def go_back(setting: GatedSetting, values: dict[str, Any], dlast: Sequence[Tenso
     sums |= {"dvectors": H * kind.vectors}
     totals = {name: x.new_zeros(B, n, dtype=torch.float32) if n else None for name, n in sums.items()}
     known = values | totals | {"dx": dx, "u": u, "du": du, "weight": turned, "B": B, "T": T}
+    known |= {"head_rows": B // heads if heads > 1 else 0}
     known |= {f"ds_{i}": d for i, d in enumerate(ds)} | {f"dstart_{i}": d for i, d in enumerate(dstart)}
     code, dweight = find_code(setting, "reverse", B, x.device), None
     arguments = code.pack(known)
@@ -36,14 +39,11 @@ def go_back(setting: GatedSetting, values: dict[str, Any], dlast: Sequence[Tenso
         arguments.from_, arguments.steps = begin, min(steps, T - begin)
         rows = B * arguments.steps
         _copy_states(seen[:rows].view(B, -1, H), values, begin)
-        if kind.norm or values["bias"] is None:
-            torch.mm(seen[:rows], weight.t(), out=u[:rows])
-        else:
-            torch.addmm(values["bias"], seen[:rows], weight.t(), out=u[:rows])
+        _multiply_weight(u[:rows], seen[:rows], weight, None if kind.norm else values["bias"], heads)
         code.start(arguments, B, x.device)
-        more = _multiply(du[:rows], seen[:rows])
+        more = _multiply(du[:rows], seen[:rows], heads)
         dweight = more if dweight is None else dweight.add_(more)
-    added = {name: None if t is None else t.sum(0) for name, t in totals.items()}
+    added = {name: None if t is None else t.unflatten(0, (heads, -1)).sum(1).flatten() for name, t in totals.items()}
     dbias = None if values["bias"] is None else added["dbias"]
     own = (dweight, dbias, added["dscale"], added["dscale_c"], added["dbias_c"], added["dvectors"])
     return [dx, *(None if t is None else t.to(x.dtype) for t in own), *ds, *dstart]
@@ -61,14 +61,31 @@ def _copy_states(seen: Tensor, values: dict[str, Any], begin: int) -> None:
         seen.mul_(mask.unsqueeze(1))
 
 
-def _multiply(d: Tensor, r: Tensor) -> Tensor:
-    """Compute d^T r in float32, in pieces of rows: there are many rows and few columns."""
-    rows = len(d)
+def _multiply_weight(u: Tensor, seen: Tensor, weight: Tensor, bias: Tensor | None, heads: int) -> None:
+    """Compute u = seen weight^T + bias, of each head by itself."""
+    if heads > 1:
+        each, by_head = seen.unflatten(0, (heads, -1)), u.unflatten(0, (heads, -1))
+        turned = weight.unflatten(0, (heads, -1)).transpose(1, 2)
+        if bias is None:
+            torch.bmm(each, turned, out=by_head)
+        else:
+            torch.baddbmm(bias.view(heads, 1, -1), each, turned, out=by_head)
+    elif bias is None:
+        torch.mm(seen, weight.t(), out=u)
+    else:
+        torch.addmm(bias, seen, weight.t(), out=u)
+
+
+def _multiply(d: Tensor, r: Tensor, heads: int) -> Tensor:
+    """Compute d^T r of each head in float32, in pieces of rows: there are many rows and few columns."""
+    rows = len(d) // heads
     wanted = max(
         1, min(rows // tuning.GATED_PIECE_ROWS[d.itemsize], tuning.GATED_PIECE_NUMBERS // (d.shape[1] * r.shape[1]))
     )
     n = next(n for n in range(wanted, 0, -1) if rows % n == 0)
-    d, r = d.view(n, rows // n, -1).transpose(1, 2), r.view(n, rows // n, -1)
+    d, r = d.view(heads * n, rows // n, -1).transpose(1, 2), r.view(heads * n, rows // n, -1)
     if d.is_cuda and d.dtype != torch.float32:
-        return torch.bmm(d, r, out_dtype=torch.float32).sum(0)
-    return torch.bmm(d.float(), r.float()).sum(0)
+        parts = torch.bmm(d, r, out_dtype=torch.float32)
+    else:
+        parts = torch.bmm(d.float(), r.float())
+    return parts.unflatten(0, (heads, n)).sum(1).flatten(0, 1)

@@ -19,6 +19,7 @@ struct Forward {
   float *last[4], *spread;  // (B, H); (B, T, NORMS, 2): means and 1 / deviations, or null
   int B, T;
   const Element* vectors;  // (VECTORS, H)
+  int head_rows;  // rows of a head, in whole groups; each head has its own weights. 0: all have the same
 };
 
 // What a lane loads of a step, unconverted: any use would wait for the load.
@@ -31,17 +32,17 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
   const Block b(a);
   const int row = b.first + b.column;
   const bool active = b.active && row < a.B;
-  const Weights W(a.weight, b);
+  const Weights W(find_head(a.weight, GATES * H * H, a, b), b);
   float bias[2][GATES], scale[2][GATES], scale_c[2][1], bias_c[2][1], s[2][STATES], mask[2];
-  load_units(bias, a.bias, b.unit, b.active);
-  if constexpr (NORM) load_units(scale, a.scale, b.unit, b.active);
+  load_units(bias, find_head(a.bias, GATES * H, a, b), b.unit, b.active);
+  if constexpr (NORM) load_units(scale, find_head(a.scale, GATES * H, a, b), b.unit, b.active);
   if constexpr (MEMORY) {
-    load_units(scale_c, a.scale_c, b.unit, b.active);
-    load_units(bias_c, a.bias_c, b.unit, b.active);
+    load_units(scale_c, find_head(a.scale_c, H, a, b), b.unit, b.active);
+    load_units(bias_c, find_head(a.bias_c, H, a, b), b.unit, b.active);
   }
 #if VECTORS
   float vectors[2][VECTORS];
-  load_units(vectors, a.vectors, b.unit, b.active);
+  load_units(vectors, find_head(a.vectors, VECTORS * H, a, b), b.unit, b.active);
 #endif
   const i64 at = active ? (i64)row * H + b.unit : 0, steps = active ? (i64)row * a.T : 0;
 #pragma unroll

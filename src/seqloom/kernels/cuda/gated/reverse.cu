@@ -23,6 +23,7 @@ struct Reverse {
   int B, T, from, steps;
   const Element* vectors;  // (VECTORS, H)
   float* dvectors;         // (B, VECTORS, H): added to
+  int head_rows;           // as in the forward
 };
 
 // What a lane loads of a step, unconverted: any use would wait for the load.
@@ -42,21 +43,21 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
   const Block b(a);
   const int row = b.first + b.column;
   const bool active = b.active && row < a.B;
-  const Weights W(a.weight, b);
+  const Weights W(find_head(a.weight, GATES * H * H, a, b), b);
   float bias[2][GATES], scale[2][GATES], scale_c[2][1], bias_c[2][1], mask[2];
   float ds[2][STATES], dstart[2][STATES] = {}, dbias[2][GATES] = {}, dscale[2][GATES] = {}, dbias_c[2] = {},
                        dscale_c[2] = {};
   if constexpr (NORM) {
-    load_units(bias, a.bias, b.unit, b.active);
-    load_units(scale, a.scale, b.unit, b.active);
+    load_units(bias, find_head(a.bias, GATES * H, a, b), b.unit, b.active);
+    load_units(scale, find_head(a.scale, GATES * H, a, b), b.unit, b.active);
   }
   if constexpr (MEMORY) {
-    load_units(scale_c, a.scale_c, b.unit, b.active);
-    load_units(bias_c, a.bias_c, b.unit, b.active);
+    load_units(scale_c, find_head(a.scale_c, H, a, b), b.unit, b.active);
+    load_units(bias_c, find_head(a.bias_c, H, a, b), b.unit, b.active);
   }
 #if VECTORS
   float vectors[2][VECTORS], dvectors[2][VECTORS] = {};
-  load_units(vectors, a.vectors, b.unit, b.active);
+  load_units(vectors, find_head(a.vectors, VECTORS * H, a, b), b.unit, b.active);
 #endif
   const i64 at = active ? (i64)row * H + b.unit : 0;
 #pragma unroll

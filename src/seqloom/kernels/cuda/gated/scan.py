@@ -31,6 +31,7 @@ class GatedInputs:
         reset: (B, T).
         mask: (B, H) in the type of the weights.
         keep: (B, T, H) for each state.
+        heads: Number of heads, each with its own weights and as many rows: B / heads, a multiple of 16.
     """
 
     setting: GatedSetting
@@ -39,9 +40,12 @@ class GatedInputs:
     reset: Tensor | None
     mask: Tensor | None
     keep: tuple[Tensor, ...]
+    heads: int = 1
 
     @classmethod
-    def of(cls, setting: GatedSetting, bind: Callable[[Mapping[str, Tensor]], Cell], job: ScanJob) -> GatedInputs:
+    def of(
+        cls, setting: GatedSetting, bind: Callable[[Mapping[str, Tensor]], Cell], job: ScanJob, heads: int = 1
+    ) -> GatedInputs:
         """Read them from a job."""
         dtype = setting.dtype
         return cls(
@@ -51,12 +55,17 @@ class GatedInputs:
             None if job.reset is None else job.reset.contiguous(),
             None if job.mask is None else job.mask.to(dtype).contiguous(),
             tuple(k.to(dtype).contiguous() for k in job.keep),
+            heads,
         )
 
     def name(self) -> dict[str, Tensor | None]:
         """Return them by the names of the kernels' arguments."""
         keep = {f"keep_{i}": k for i, k in enumerate(self.keep)}
         return {"lengths": self.lengths, "reset": self.reset, "mask": self.mask, **keep}
+
+    def count_head_rows(self, B: int) -> int:
+        """Return the rows of a head as the kernels take them: 0 if all rows have the same weights."""
+        return B // self.heads if self.heads > 1 else 0
 
 
 def run_scan(
@@ -67,7 +76,8 @@ def run_scan(
     Args:
         inputs: The setting, and what has no gradient.
         x: (B, T, planes * H).
-        own: The weights by the kernels' names; those that the cell lacks may be missing.
+        own: The weights by the kernels' names, of all heads one after the other; those that the cell lacks may be
+            missing.
         state: The states before the first step, (B, H) each.
         start: The states after a reset; empty without resets.
 
@@ -105,7 +115,8 @@ class _GatedScan(torch.autograd.Function):
         last = [torch.empty_like(s) for s in first]
         known = _name(own, first, start, paths) | inputs.name() | {"x": x, "spread": spread, "B": B, "T": T}
         known |= {f"last_{i}": s for i, s in enumerate(last)}
-        known |= {"weight": arrange_weights(inputs.setting, own[0].view(kind.gates, H, H))}
+        known |= {"weight": arrange_weights(inputs.setting, own[0].view(-1, H, H))}
+        known |= {"head_rows": inputs.count_head_rows(B)}
         code = find_code(inputs.setting, "forward", B, x.device)
         code.start(code.pack(known), B, x.device)
         ctx.inputs = inputs
@@ -128,7 +139,7 @@ class _GatedScan(torch.autograd.Function):
             return None, *_differentiate(inputs, (x, *tensors), (dy, *dlast))
         known = _name(*_divide(tensors, k), paths) | inputs.name() | {"x": x, "spread": spread}
         known |= {"dy": dy.to(x.dtype).contiguous()}
-        return None, *go_back(inputs.setting, known, dlast)
+        return None, *go_back(inputs.setting, known, dlast, inputs.heads)
 
 
 def _divide(tensors: Sequence[Any], states: int) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:

@@ -16,6 +16,11 @@ DEV void load_units(float (&v)[2][N], const Element* from, int unit, bool active
 #pragma unroll
     for (int e = 0; e < 2; e++) v[e][k] = active && from ? get_one(from + k * H + unit + e) : 0.f;
 }
+// Return where the weights of this block's rows begin: of each head there are so many numbers.
+template <class Args>
+DEV const Element* find_head(const Element* all, i64 numbers, const Args& a, const Block& b) {
+  return all && a.head_rows ? all + b.first / a.head_rows * numbers : all;
+}
 // Find the length of this warp's row, and the longest of the group.
 DEV void find_lengths(int& length, int& end, const i64* lengths, int B, int T, const Block& b) {
   length = end = 0;
