@@ -49,6 +49,7 @@ def run_everything(run, cell, job):
         ("gru", 3, BF16, True),
         ("gru", 18, FP32, False),
         ("lstm", 2, BF16, True),
+        ("rnn", 2, BF16, False),
         pytest.param("ln_gru", 2, BF16, False, marks=pytest.mark.long),
     ],
 )

@@ -21,7 +21,7 @@ GROUP = 16  # rows of the largest group, all of one head
 
 
 class GatedHeads:
-    """Run all heads of a GRU or LSTM, with or without layer normalisation, in one launch."""
+    """Run all heads of an RNN, GRU or LSTM, with or without layer normalisation, in one launch."""
 
     def why_not(self, cell: Cell, job: ScanJob) -> str | None:
         """Return why this cell or job cannot run here; None if it can."""
@@ -50,7 +50,7 @@ class GatedHeads:
         x = gather(_project(cell, one, job.x))
         rows = ScanJob(x, state, repeat(job.lengths), repeat(job.reset), None, mask, keep)
         dtype = autocast_dtype(x.device.type) or x.dtype
-        setting = Gated(KINDS[one.name])._read_setting(one.hidden_size, rows, dtype)
+        setting = Gated(KINDS[one.name])._read_setting(one, one.hidden_size, rows, dtype)
         inputs = GatedInputs.of(setting, lambda own: _RowsOfHeads(one, own, n), rows, n)
         own = cell.own_parameters()
         named = {name: own[theirs].flatten(0, 1) for name, theirs in CELL_WEIGHTS.items() if theirs in own}
@@ -89,7 +89,7 @@ class _RowsOfHeads(Cell):
 
 def _project(cell: HeadsCell, one: Cell, x: Tensor) -> Tensor:
     """Project the input of all heads: in one product if the cell does nothing else to it."""
-    if one.name not in ("gru", "lstm"):
+    if one.name not in ("gru", "lstm", "rnn"):
         return cell.project(x)
     own = cell.own_parameters()
     bias = own.get("bias_ih")
