@@ -18,11 +18,9 @@ from seqloom.cells.lookup import find_cell
 from seqloom.core.cell import Cell, State
 from seqloom.core.checks import check_placement, read_lengths
 from seqloom.core.errors import InputError, UserError, UserTypeError
-from seqloom.core.heads import HeadsCell
 from seqloom.core.init import Init
 from seqloom.core.job import ScanJob, reverse_steps
 from seqloom.core.precision import parameter_defaults
-from seqloom.core.suggest import suggest
 from seqloom.kernels.aten.cudnn import flatten_parameters
 from seqloom.kernels.runner import run_job
 from seqloom.layers.dropouts import Dropouts
@@ -32,6 +30,7 @@ from seqloom.layers.norms import make_norm
 from seqloom.layers.recurrent.gpu.row_order import should_sort, sort_longest_first
 from seqloom.layers.recurrent.gpu.streams import CellJob, assign_streams
 from seqloom.layers.recurrent.gpu.wavefront import run_wavefront, should_use_wavefront
+from seqloom.layers.recurrent.make import make_cell
 from seqloom.layers.recurrent.plans import try_plan
 from seqloom.layers.recurrent.streaming import is_compiling, is_grad_enabled, try_engine_step
 
@@ -128,11 +127,11 @@ class Recurrent(Layer):
         elif not bias:
             raise UserError(f"bias=False, but cell {kind.name or kind.__name__!r} has no such setting")
         self.cells = nn.ModuleList()
-        width = input_size
+        width, common = input_size, list(inspect.signature(Recurrent.__init__).parameters)
         with parameter_defaults(device, dtype):
             for layer in range(num_layers):
                 for suffix in ("", "_reverse")[: 1 + bidirectional]:
-                    one = _make_cell(kind, width, hidden_size, settings)
+                    one = make_cell(kind, width, hidden_size, settings, common)
                     init.apply(one)
                     if learn_initial_state:
                         one.learn_initial_state()
@@ -398,19 +397,3 @@ class Recurrent(Layer):
         own = {name: getattr(self, name) for name in REPR_DEFAULTS}
         changed = [f"{name}={value!r}" for name, value in own.items() if value != REPR_DEFAULTS[name]]
         return ", ".join([str(self.input_size), str(self.hidden_size), *changed])
-
-
-def _make_cell(kind: type[Cell], input_size: int, hidden_size: int, settings: dict[str, Any]) -> Cell:
-    known = [n for n in inspect.signature(kind.__init__).parameters if n not in ("self", "input_size", "hidden_size")]
-    heads = settings.get("heads", 1) if "heads" not in known else 1
-    settings = {name: value for name, value in settings.items() if name != "heads" or "heads" in known}
-    wrong = [n for n in settings if n not in known]
-    if wrong:
-        name, ours = kind.name or kind.__name__, inspect.signature(Recurrent.__init__).parameters
-        hint = suggest(wrong[0], [*known, *ours]) or f"it has: {', '.join(known) or 'none'}"
-        raise UserTypeError(f"cell {name!r} has no setting {wrong[0]!r}; {hint}")
-    return (
-        kind(input_size, hidden_size, **settings)
-        if heads == 1
-        else HeadsCell(kind, input_size, hidden_size, heads, **settings)
-    )
