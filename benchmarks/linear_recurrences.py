@@ -14,7 +14,7 @@ import gc
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -61,10 +61,10 @@ def time_gpu(call: Callable[[], None], rounds: int = 10) -> tuple[float, float]:
     return statistics.median(times), float(torch.cuda.max_memory_allocated() - held)
 
 
-def run_gpu(file: Path, heads: int, size: int, lengths: list[int]) -> None:
+def run_gpu(file: Path, heads: int, size: int, lengths: list[int], forms: Sequence[str] = FORMS) -> None:
     """Time the kernels "auto" (flash-linear-attention, if installed), "chunk", and flash-linear-attention itself."""
     rows: list[dict[str, object]] = []
-    for form in FORMS:
+    for form in forms:
         for T in lengths:
             for backward in (False, True):
                 for row in time_form(form, T, heads, size, backward):
@@ -178,8 +178,9 @@ if __name__ == "__main__":
     parser.add_argument("--heads", type=int, default=0)
     parser.add_argument("--size", type=int, default=128)
     parser.add_argument("--lengths", type=int, nargs="+", default=[2048, 4096, 8192, 16384])
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS)
     given = parser.parse_args()
     if given.device == "cuda":
-        run_gpu(given.json, given.heads or 8, given.size, given.lengths)
+        run_gpu(given.json, given.heads or 8, given.size, given.lengths, given.forms)
     else:
         run_cpu(given.json, given.heads or 4, given.size, given.lengths[0] if given.lengths[0] != 2048 else 1024)

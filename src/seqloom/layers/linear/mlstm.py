@@ -81,8 +81,8 @@ class MLSTM(LinearMixer, name="mlstm"):
         S = read_float_state(left[0] if left else None)
         m = i.new_zeros(B, self.heads) if not left else left[1].to(i.dtype)
         i, f = _apply_flags(i, f, lengths, reset)
-        m_all = scan_maximum(i, f, m)  # (B, T, heads)
-        decay = f + torch.cat([m.unsqueeze(1), m_all[:, :-1]], 1) - m_all
+        before, m_all = scan_maximum(i, f, m)  # (B, T, heads)
+        decay = f + before - m_all
         k = k * (self.key_size**-0.5 * torch.exp(i - m_all)).unsqueeze(-1)
         v = torch.cat([v, torch.ones_like(v[..., :1])], -1).to(k.dtype)
         y, S = run_linear(make_job(q.to(k.dtype), k, v, decay, None, S, lengths=lengths, reset=reset), self.kernel)
@@ -102,13 +102,14 @@ def _apply_flags(i: Tensor, f: Tensor, lengths: Tensor | None, reset: Tensor | N
     return i.masked_fill(past, -torch.inf), f.masked_fill(past, 0)
 
 
-def scan_maximum(i: Tensor, f: Tensor, m: Tensor) -> Tensor:
-    """Return m' = max(f + m, i) after every step, (B, T, H), in log2(T) passes.
+def scan_maximum(i: Tensor, f: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
+    """Return m before and m' = max(f + m, i) after every step, (B, T, H) each, in log2(T) passes.
 
     Two steps (f1, i1), (f2, i2) are one step (f1 + f2, max(f2 + i1, i2)).
     """
     if torch.compiler.is_exporting():
-        return scan_steps(_step_maximum, m, [i, f])[0]
+        both, _ = scan_steps(_step_maximum, m, [i, f])
+        return both[..., 0], both[..., 1]
     i = torch.cat([torch.maximum(f[:, :1] + m.unsqueeze(1), i[:, :1]), i[:, 1:]], 1)
     T, reach = i.shape[1], 1
     while reach < T:
@@ -116,12 +117,12 @@ def scan_maximum(i: Tensor, f: Tensor, m: Tensor) -> Tensor:
         i = torch.cat([i[:, :reach], torch.maximum(f[:, later] + i[:, earlier], i[:, later])], 1)
         f = torch.cat([f[:, :reach], f[:, later] + f[:, earlier]], 1)
         reach *= 2
-    return i
+    return torch.cat([m.unsqueeze(1), i[:, :-1]], 1), i
 
 
 def _step_maximum(m: Tensor, gates: list[Tensor]) -> tuple[Tensor, Tensor]:
-    m = torch.maximum(gates[1] + m, gates[0])
-    return m, m
+    after = torch.maximum(gates[1] + m, gates[0])
+    return after, torch.stack([m, after], -1)
 
 
 def recur(q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor) -> Tensor:
