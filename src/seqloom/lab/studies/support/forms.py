@@ -10,7 +10,10 @@ from functools import partial
 from torch import Tensor, nn
 
 from seqloom.attention import Attention, LinearAttention, LocalAttention
+from seqloom.kernels.linear.chunk import SCALAR_CHUNK
 from seqloom.layers.hybrid import Hybrid
+from seqloom.layers.linear.gated_deltanet import GatedDeltaNet
+from seqloom.layers.linear.lru import LRU
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.layers.tcn import TCN
 
@@ -80,7 +83,18 @@ def blocks(T: int) -> int:
 
 ONE: Steps = ("1", lambda _: 1)
 ALL: Steps = ("T", lambda T: T)
+CHUNKS: Steps = ("T / c", lambda T: -(-T // SCALAR_CHUNK))
 LOG: Steps = ("2 log T", lambda T: 2 * blocks(T))
+
+
+def _delta_work(d: int) -> float:
+    """Return the products of a step of Gated DeltaNet.
+
+    Projections, convolution and gates; scores, triangular system and its inverse in each chunk; the state.
+    """
+    C = SCALAR_CHUNK
+    return 5 * d * d + (12 + 2 * HEADS) * d + 5 * C * d + 3 * d * d / HEADS + HEADS * (C * C - 1) / 3
+
 
 FORMS = (
     Form(
@@ -125,6 +139,18 @@ FORMS = (
         *("T d^2", lambda T, d: 4 * T * d * d + 2 * T * d * (CHUNK + d // HEADS)),
         *("T d", lambda T, d: T * d),
         *(ONE, ONE),
+    ),
+    Form(
+        *("Gated DeltaNet", lambda d, _: GatedDeltaNet(d, HEADS, kernel="chunk"), 8192),
+        *("T d^2", lambda T, d: T * _delta_work(d)),
+        *("T d", lambda T, d: T * d),
+        *(CHUNKS, CHUNKS),
+    ),
+    Form(
+        *("LRU", lambda d, _: LRU(d), 16384),
+        *("T d^2", lambda T, d: 5 * T * d * d),
+        *("T d", lambda T, d: T * d),
+        *(("log T", lambda T: math.ceil(math.log2(T))), ALL),
     ),
     Form(
         *("TCN", lambda d, T: _tcn(d, T, blocks(T)), 8192),
