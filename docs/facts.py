@@ -87,9 +87,10 @@ def describe_quick_studies() -> str:
     documents = [study_pages.load(f"{n}-quick") for n in names if (study_pages.STUDIES / f"{n}-quick").exists()]
     sizes = [round(row["parameters"], -2) for d in documents for row in d["rows"] if row.get("parameters")]
     seeds, rates = ({f(d["settings"]) for d in documents} for f in (lambda s: s["seeds"], lambda s: len(s["lrs"])))
+    counts = " to ".join(WORDS[n] for n in sorted({min(seeds), max(seeds)}))
     return (
-        f"models of {min(sizes):,} to {max(sizes):,} parameters on a CPU, {WORDS[min(seeds)]} to {WORDS[max(seeds)]} "
-        f"seeds and {WORDS[max(rates)]} learning rates each"
+        f"models of {min(sizes):,} to {max(sizes):,} parameters on a CPU, {counts} seeds and {WORDS[max(rates)]} "
+        "learning rates each"
     )
 
 
