@@ -70,7 +70,7 @@ def draw_confusions(names: tuple[str, ...], y: Array, p: Array) -> PageBlock:
     if len(names) <= MATRIX_CLASSES:
         counts = np.zeros((len(names), len(names)), dtype=int)
         np.add.at(counts, (y, p), 1)
-        note = "Rows are true classes, columns predictions. A shade is a share of the true class, also in percent."
+        note = "Rows are true classes, columns predictions. Shades and percents are shares of the true class."
         return Grid("Confusion matrix", list(names), list(names), counts.tolist(), note, by_row=True)
     wrong = Counter(zip(y[y != p].tolist(), p[y != p].tolist(), strict=True))
     rows = [
