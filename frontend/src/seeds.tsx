@@ -7,7 +7,8 @@ import { useWidth } from "./panel";
 import { fit, LETTER, Readable, Tip, useStops, XAxis, type Box } from "./plot";
 import { makeScale, type Scale } from "./scale";
 
-const ROW = 34;
+const [ROW, HIGH_ROW] = [34, 52]; // pixels of a group, and if there are few
+const FEW_GROUPS = 4;
 const TOP = 8;
 const BOTTOM = 46;
 const DASHES = 4; // .r0 .. .r3 in plots.css
@@ -35,16 +36,17 @@ export function SeedPlot({ dots, looks }: { dots: Dots; looks: number[] }) {
   const stops = useStops(dots.groups.length);
   const longest = Math.max(...dots.groups.map((g) => [...g.name].length), 1);
   const left = Math.min(0.4 * width, 14 + LETTER * longest);
-  const height = TOP + ROW * dots.groups.length + BOTTOM;
+  const tall = dots.groups.length > FEW_GROUPS ? ROW : HIGH_ROW;
+  const height = TOP + tall * dots.groups.length + BOTTOM;
   const box: Box = {
     width, height, left,
     x: (share) => left + share * (width - left - 14),
     y: (share) => height - BOTTOM - share * (height - TOP - BOTTOM),
   };
-  const middle = (i: number) => TOP + (i + 0.5) * ROW;
+  const middle = (i: number) => TOP + (i + 0.5) * tall;
   const point = (event: PointerEvent) => {
     const edge = (event.currentTarget as Element).getBoundingClientRect();
-    const row = Math.floor((((event.clientY - edge.top) / edge.height) * height - TOP) / ROW);
+    const row = Math.floor((((event.clientY - edge.top) / edge.height) * height - TOP) / tall);
     stops.setAt(row >= 0 && row < dots.groups.length ? row : null);
   };
   const chosen = stops.at === null ? null : dots.groups[stops.at];
@@ -69,10 +71,10 @@ export function SeedPlot({ dots, looks }: { dots: Dots; looks: number[] }) {
         <svg class="picture" viewBox={`0 0 ${width} ${height}`} width={width} height={height} role="img" onPointerMove={point} onPointerLeave={stops.clear}
           aria-label={`${dots.title}: ${dots.y_label}, one dot per seed. ${dots.groups.map((g) => `${g.name}: ${describeMean(g)}`).join("; ")}.`}>
           {scale.ticks.map((t) => <line key={t.at} x1={box.x(t.at)} x2={box.x(t.at)} y1={TOP} y2={box.y(0)} class="grid" />)}
-          {stops.at !== null && <rect x={0} width={width} y={TOP + stops.at * ROW} height={ROW} class="span" />}
+          {stops.at !== null && <rect x={0} width={width} y={TOP + stops.at * tall} height={tall} class="span" />}
           <XAxis box={box} scale={scale} label={dots.y_label} />
           {lines.map(([name, value], i) => <line key={name} x1={box.x(scale.at(value))} x2={box.x(scale.at(value))} y1={TOP} y2={box.y(0)} class={`across r${i % DASHES}`} />)}
-          {dots.groups.map((g, i) => <Row key={i} group={g} look={looks[i]} y={middle(i)} box={box} scale={scale} />)}
+          {dots.groups.map((g, i) => <Row key={i} group={g} look={looks[i]} y={middle(i)} tall={tall} box={box} scale={scale} />)}
         </svg>
       </Readable>
     </div>
@@ -80,10 +82,10 @@ export function SeedPlot({ dots, looks }: { dots: Dots; looks: number[] }) {
 }
 
 /** The seeds of a group in order from top to bottom, so that the third dots of two groups belong together. */
-function Row({ group, look, y, box, scale }: { group: Group; look: number; y: number; box: Box; scale: Scale }) {
+function Row({ group, look, y, tall, box, scale }: { group: Group; look: number; y: number; tall: number; box: Box; scale: Scale }) {
   const present = group.values.filter(isNumber);
   const average = mean(present);
-  const apart = Math.min(5, (ROW - 14) / Math.max(1, group.values.length - 1));
+  const apart = Math.min(8, (tall - 14) / Math.max(1, group.values.length - 1));
   const marks = group.values.map((v, k) => (isNumber(v) ? drawMark(look, box.x(scale.at(v)), y + apart * (k - (group.values.length - 1) / 2)) : "")).join("");
   const [low, high] = group.interval ?? [null, null];
   return (

@@ -1,5 +1,6 @@
 """The page in a real browser: Chromium, if it is installed."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,7 @@ CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
 )
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+ROOT = Path(__file__).resolve().parents[3]
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -225,3 +227,18 @@ def test_the_page_shows_the_same_tables_without_scripts(opened):
     texts = plain.locator("#leaderboard").inner_text()
     drawn = opened().locator("#leaderboard table").evaluate_all(cells)[0]
     assert all(cell in texts for row in drawn for cell in row) and len(drawn) == 8
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("width", [390, 1400])
+def test_every_stored_study_is_drawn(opened, tmp_path, width):
+    files = sorted((ROOT / "benchmarks" / "results" / "studies").glob("*/study.json"))
+    if not files:
+        pytest.skip("no study is stored")
+    for file in files:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        report.write_report(report.page_from_json(document), tmp_path / file.parent.name, {"study": "again"})
+        page = opened(width=width, place=(tmp_path / file.parent.name / "report.html").as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") == width, file
+        pictures = [block for block in document["page"]["blocks"] if block["kind"] in ("chart", "dots", "grid")]
+        assert page.locator("svg.picture").count() == len(pictures), file
