@@ -361,7 +361,7 @@ def test_products_follow_the_precision_that_torch_is_told(kind, H):
 @pytest.mark.parametrize("kind", [seqloom.GRU, seqloom.LSTM])
 def test_odd_sizes_run_on_the_gated_kernels(kind):
     layer = kind(100, 100, device="cuda", dtype=torch.bfloat16)
-    x = torch.randn(6, 4, 100, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(40, 4, 100, device="cuda", dtype=torch.bfloat16)  # fewer steps stay with cuDNN
     assert seqloom.explain(layer, x).kernels == (f"{kind.__name__.lower()}_cuda",)
     slow = copy.deepcopy(layer)
     slow.kernel = "loop"
