@@ -51,7 +51,7 @@ EXPORT int64_t seqloom_record(int cell, int dtype, const Args* args) {
 // The size of the arguments, so that a caller with another idea of them finds out.
 EXPORT int64_t seqloom_args_size() { return sizeof(Args); }
 
-#include "step_cells.hpp"
+#include "bound_step.hpp"
 
 // One time step on the calling thread. Returns 0, or 1 where there was no memory.
 EXPORT int seqloom_step(const Call* call) {
@@ -64,6 +64,13 @@ EXPORT int seqloom_step(const Call* call) {
 }
 
 EXPORT int64_t seqloom_step_size() { return sizeof(Step) + sizeof(Stack) + sizeof(Call); }
+
+// A function of Python that runs a step; null, with Python's error set, if it cannot be made.
+EXPORT Object* seqloom_bind_step(const Interface* interface, Object* owner) {
+  return bind_step(interface, owner);
+}
+
+EXPORT int64_t seqloom_bound_step_size() { return 1 + sizeof(Interface) + 1000 * sizeof(BoundStep); }
 
 // Runs a program for float (0) or double (1). Returns 0, 1 where there was no memory, 2 where the rows of the
 // steps do not fit the buffers, or 3 where the code has an unknown operator.

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from seqloom.core.cell import Cell, State
 from seqloom.core.checks import has_memory
 from seqloom.kernels import tuning
+from seqloom.kernels.cpu.bound_step import BoundStep, bind_step
 from seqloom.kernels.cpu.engine import TYPES, load_library
 from seqloom.kernels.cpu.kernels import CONTEXT_FLAGS
 
@@ -120,12 +121,15 @@ class CellStack:
     """
 
     def __init__(
-        self, settings: tuple[object, ...], cells: Sequence[Cell], home: Mapping[str, Tensor], reason: str | None
+        self, settings: Mapping[str, object], cells: Sequence[Cell], home: Mapping[str, Tensor], reason: str | None
     ) -> None:
-        self.layer_settings, self.cells, self.reason = settings, cells, reason
+        self.layer_settings, self.cells, self.reason = tuple(settings.values()), cells, reason
         self.addresses = [w.data_ptr() for w in home.values()]
+        # for the latest shape of inputs of `step` and of sequences of one step, see bound_step.py
+        self.bound: list[BoundStep | None] = [None, None]
         if reason is not None:
             return
+        self.names, self.home = settings, dict(home)
         own = [_own(cell, home) for cell in cells]
         self.dtype = next(iter(own[0].values())).dtype
         self.records = (StepStruct * len(cells))(*map(_record, cells, own))
@@ -133,6 +137,7 @@ class CellStack:
         self.settings = [(cell, name, getattr(cell, name)) for cell in cells for name in CELLS[cell.name][2]]
         self.by_shape: dict[torch.Size, StepFunction] = {}  # of inputs of `step`
         self.by_sequence: dict[torch.Size, StepFunction] = {}  # of sequences of one step
+        self.bound_by_shape: dict[tuple[torch.Size, bool], BoundStep] = {}
         self.alive: list[Any] = []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
@@ -159,6 +164,13 @@ class CellStack:
         whole = whole if x.dim() == 2 else tuple(s.squeeze(1) for s in whole)
         return whole[0] if len(whole) == 1 else whole
 
+    def find(self, shape: torch.Size, time: int | None = None) -> StepFunction:
+        """Return the function that runs a step for inputs of one shape, and make the bound one the latest."""
+        is_sequence = time is not None
+        run = (self.by_sequence if is_sequence else self.by_shape).get(shape) or self.add(shape, time)
+        self.bound[is_sequence] = self.bound_by_shape.get((shape, is_sequence))
+        return run
+
     def add(self, shape: torch.Size, time: int | None = None) -> StepFunction:
         """Return a function of x and hx, in torch's form, that runs a step for inputs of one shape.
 
@@ -172,6 +184,7 @@ class CellStack:
         table = self.by_shape if time is None else self.by_sequence
         if len(table) >= SHAPES_KEPT:
             table.clear()
+            self.bound_by_shape.clear()
         rows = torch.Size(n for i, n in enumerate(shape[:-1]) if i != time)
         H, dtype, call = self.cells[0].hidden_size, self.dtype, load_step()
         assert not isinstance(call, str)  # why_not_step has looked
@@ -186,6 +199,11 @@ class CellStack:
         whole = Whole(ctypes.addressof(self.records), len(self.cells), rows.numel())
         self.alive.append(whole)
         stack, h_shape = ctypes.addressof(whole), h_like.shape
+        like = torch.empty(shape, dtype=dtype, device="cpu")
+        states = [h_like] * (1 + (CELLS[self.cells[0].name][0] == 2))
+        bound = bind_step(self.records, rows.numel(), like, y_like, states, self.home, self.names)
+        if bound is not None:
+            self.bound_by_shape[shape, time is not None] = bound
 
         def prepare(s: Tensor) -> Tensor | None:
             if type(s) is not Tensor or s.shape != h_shape or s.dtype is not dtype or not s.is_cpu:
@@ -222,7 +240,7 @@ class CellStack:
                 raise MemoryError(NO_MEMORY)
             return y, (h1, c1)
 
-        table[shape] = run = step_two_states if CELLS[self.cells[0].name][0] == 2 else step_one_state
+        table[shape] = run = step_two_states if len(states) == 2 else step_one_state
         return run
 
 

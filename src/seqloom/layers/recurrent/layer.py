@@ -276,7 +276,13 @@ class Recurrent(Layer):
             The output (B, H) or (H,), and the state.
         """
         if timespans is None and not is_compiling():
-            result = try_engine_step(self, self.__dict__, input, hx)
+            own = self.__dict__
+            stack = own.get("_stack")
+            if stack is not None and hx is not None and (bound := stack.bound[0]) is not None:
+                result = bound(own, input, hx)
+                if result is not None:
+                    return result
+            result = try_engine_step(self, own, input, hx)
             if result is not None:
                 return result
         if self.bidirectional:
@@ -292,6 +298,11 @@ class Recurrent(Layer):
 
     def _try_single_step(self, input: SequencesT, hx: Tensor | State | None) -> tuple[SequencesT, Any] | None:
         """Run a sequence of one step, as decoders pass it, on the engine; return None if that is not possible."""
+        stack = self.__dict__.get("_stack")
+        if stack is not None and stack.bound[1] is not None and hx is not None and not is_compiling():
+            result: tuple[SequencesT, Any] | None = stack.bound[1](self.__dict__, input, hx)
+            if result is not None:
+                return result
         if type(input) is not Tensor or input.dim() not in (2, 3) or is_grad_enabled() or is_compiling():
             return None
         time = 1 if self.batch_first and input.dim() == 3 else 0

@@ -31,6 +31,7 @@ def try_engine_step(
         hx: The state in torch's form; None at the start.
         time: The dimension of the time, if x is a sequence.
     """
+    stack: Any = own.get("_stack")
     if (
         type(x) is not Tensor
         or "forward" in own
@@ -46,22 +47,21 @@ def try_engine_step(
     ):
         return None
     settings, weights = _settings(own), own["_parameters"]
-    stack: Any = own.get("_stack")
     try:
         is_stale = stack is None or stack.addresses != list(map(_address, weights.values()))
         if is_stale or stack.layer_settings != settings or (hx is None and stack.has_changed(weights)):
             stack = own["_stack"] = _build_stack(layer, settings)
         if stack.reason is not None or (is_grad_enabled() and _has_gradient(x, hx, weights)):
             return None
-        table = stack.by_shape if time is None else stack.by_sequence
-        run = table.get(x.shape) or stack.add(x.shape, time)
+        run = stack.find(x.shape, time)
         return run(x, stack.start(x, time) if hx is None else hx)
     except (AttributeError, RuntimeError, TypeError):  # a tensor without an address: `forward` takes or refuses it
         return None
 
 
 is_compiling, is_grad_enabled = torch.compiler.is_dynamo_compiling, torch.is_grad_enabled
-_settings = itemgetter("kernel", "check", "training", "dropout", "dropouts", "residual", "stack_norm")
+SETTINGS = ("kernel", "check", "training", "dropout", "dropouts", "residual", "stack_norm")
+_settings = itemgetter(*SETTINGS)
 _address, _tracing = Tensor.data_ptr, torch._C._get_tracing_state
 _dispatch_modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
 _autocast = torch._C._is_any_autocast_enabled
@@ -70,7 +70,9 @@ _autocast = torch._C._is_any_autocast_enabled
 def _build_stack(layer: Recurrent, settings: tuple[object, ...]) -> CellStack:
     from seqloom.kernels.cpu.step import CellStack
 
-    return CellStack(settings, _list_cells(layer), _own_weights(layer), why_not_stream(layer))
+    return CellStack(
+        dict(zip(SETTINGS, settings, strict=True)), _list_cells(layer), _own_weights(layer), why_not_stream(layer)
+    )
 
 
 def _list_cells(layer: Recurrent) -> list[Cell]:

@@ -1,0 +1,174 @@
+"""A step of the engine as a function of Python: its checks, its results and the step itself in one call of C.
+
+ctypes and the checks in Python take longer than a step of 100 units. Here the engine gets the addresses of functions of
+Python's stable interface and of torch's C interface, so it is still linked to neither (docs/decisions/0006). Where one
+of them is missing, steps run through `step.py` alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
+
+from seqloom.kernels.cpu.engine import load_library
+
+# Of Interface in csrc/bound_step.hpp, in its order.
+PYTHON_FUNCTIONS = (
+    "PyCFunction_NewEx",
+    "PyObject_Vectorcall",
+    "PyDict_GetItem",
+    "PyDict_Size",
+    "PyDict_Next",
+    "PyLong_AsLongLong",
+    "PyLong_AsUnsignedLongLong",
+    "PyCapsule_New",
+    "PyCapsule_GetPointer",
+    "PyTuple_Pack",
+    "PyTuple_GetItem",
+    "PyTuple_Size",
+    "PyList_New",
+    "PyList_SetItem",
+    "PyList_GetItem",
+    "Py_IncRef",
+    "Py_DecRef",
+    "PyErr_Clear",
+    "PyObject_Type",
+    "PyEval_SaveThread",
+    "PyEval_RestoreThread",
+)
+TORCH_FUNCTIONS = (
+    "aoti_torch_get_data_ptr",
+    "aoti_torch_get_dim",
+    "aoti_torch_get_sizes",
+    "aoti_torch_get_strides",
+    "aoti_torch_get_dtype",
+    "aoti_torch_get_device_type",
+    "aoti_torch_get_layout",
+    "aoti_torch_delete_tensor_object",
+    "aoti_torch_empty_strided",
+)
+OBJECTS = (
+    *(None, True, False, Tensor, tuple),
+    *("forward", "_forward_hooks", "_forward_pre_hooks", "_parameters", "_current_level"),
+    *(_global_forward_hooks, _global_forward_pre_hooks, vars(forward_ad)),
+    torch._C._len_torch_dispatch_stack,
+    torch._C._are_functorch_transforms_active,
+    torch._C._get_tracing_state,
+    torch._C._is_any_autocast_enabled,
+    torch.is_grad_enabled,
+    Tensor.data_ptr,
+    Tensor.is_neg,
+    getattr(torch._C._aoti, "unsafe_alloc_void_ptr_from_tensor", None),
+    getattr(torch._C._aoti, "alloc_tensors_by_stealing_from_void_ptrs", None),
+)
+Interface = ctypes.c_void_p * (len(PYTHON_FUNCTIONS) + len(TORCH_FUNCTIONS) + len(OBJECTS))
+BoundStep = Callable[[dict[str, Any], Any, Any], tuple[Any, Any] | None]  # __dict__ of the layer, input, state
+
+
+class _Form(ctypes.Structure):
+    _fields_ = [("dimensions", ctypes.c_int64), ("sizes", ctypes.c_int64 * 4), ("strides", ctypes.c_int64 * 4)]
+
+
+class _BoundStep(ctypes.Structure):
+    _fields_ = [
+        *(("interface", ctypes.c_void_p), ("layers", ctypes.c_void_p)),
+        *((name, ctypes.c_int64) for name in ("count", "rows", "states", "type", "layout", "numbers")),
+        *((name, _Form) for name in ("x", "y", "h")),
+        *((name, ctypes.c_int64) for name in ("weights", "settings")),
+        *((name, ctypes.c_void_p) for name in ("addresses", "keys", "values")),
+    ]
+
+
+@cache
+def load_interface() -> tuple[Any, Any, Any] | str:
+    """Return the engine's bind function, the table of functions and torch's C interface, or why there is none."""
+    engine = load_library()
+    if isinstance(engine, str):
+        return engine
+    if sys.implementation.name != "cpython":
+        return "it is for CPython"
+    try:
+        native = _load_torch()
+        size = engine.seqloom_bound_step_size
+        addresses = [_find(ctypes.pythonapi, name) for name in PYTHON_FUNCTIONS]
+        addresses += [_find(native, name) for name in TORCH_FUNCTIONS]
+        bind = ctypes.PyDLL(engine._name).seqloom_bind_step
+    except (AttributeError, OSError) as error:
+        return f"this version of Python or torch lacks a function: {error}"
+    if OBJECTS[-1] is None or OBJECTS[-2] is None:
+        return "this version of torch does not pass tensors to C"
+    size.restype = ctypes.c_int64
+    if size() != 1 + ctypes.sizeof(Interface) + 1000 * ctypes.sizeof(_BoundStep):
+        return "the CPU engine belongs to another version of seqloom; install it again"
+    table = Interface(*addresses, *map(id, OBJECTS))
+    bind.restype, bind.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object]
+    return bind, table, native
+
+
+def _load_torch() -> ctypes.CDLL:
+    """Return torch's library, which is loaded already."""
+    folder = Path(torch.__file__).parent / "lib"
+    names = ("libtorch_cpu.so", "libtorch_cpu.dylib", "torch_cpu.dll")
+    return ctypes.CDLL(str(next((folder / n for n in names if (folder / n).exists()), folder / names[0])))
+
+
+def _find(library: ctypes.CDLL, name: str) -> int | None:
+    return ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+
+
+def bind_step(
+    records: ctypes.Array[Any],
+    rows: int,
+    x: Tensor,
+    y: Tensor,
+    states: Sequence[Tensor],
+    home: Mapping[str, Tensor],
+    settings: Mapping[str, object],
+) -> BoundStep | None:
+    """Return a function that runs a step; None if there is none.
+
+    The function takes the layer's `__dict__`, the input and the state. It returns the output and the new state, or None
+    for anything that is not as it was when the function was made, or needs gradients.
+
+    Args:
+        records: The layers of the stack, StepStruct each.
+        rows: Rows of the batch.
+        x: An input, contiguous.
+        y: An output.
+        states: The states, of one shape.
+        home: The layer's weights, all that it has.
+        settings: The layer's settings by their names in its `__dict__`.
+    """
+    interface = load_interface()
+    if isinstance(interface, str):
+        return None
+    bind, table, native = interface
+    addresses = (ctypes.c_uint64 * len(home))(*(w.data_ptr() for w in home.values()))
+    names, values = tuple(map(sys.intern, settings)), tuple(settings.values())
+    keys, known = ((ctypes.c_void_p * len(names))(*map(id, part)) for part in (names, values))
+    kind = native.aoti_torch_dtype_float64 if x.dtype == torch.float64 else native.aoti_torch_dtype_float32
+    step = _BoundStep(ctypes.addressof(table), ctypes.addressof(records), len(records), rows, len(states))
+    step.type, step.layout, step.numbers = (
+        kind(),
+        native.aoti_torch_layout_strided(),
+        sum(map(torch.numel, home.values())),
+    )
+    step.x, step.y, step.h = _describe(x), _describe(y), _describe(states[0])
+    step.weights, step.settings = len(home), len(names)
+    step.addresses, step.keys, step.values = (ctypes.addressof(part) for part in (addresses, keys, known))
+    owner = ctypes.addressof(step), step, records, addresses, keys, known, names, values
+    bound: BoundStep = bind(ctypes.addressof(table), owner)
+    return bound
+
+
+def _describe(t: Tensor) -> _Form:
+    return _Form(t.dim(), (ctypes.c_int64 * 4)(*t.shape), (ctypes.c_int64 * 4)(*t.stride()))
