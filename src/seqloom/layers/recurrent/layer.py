@@ -32,7 +32,7 @@ from seqloom.layers.recurrent.gpu.streams import CellJob, assign_streams
 from seqloom.layers.recurrent.gpu.wavefront import run_wavefront, should_use_wavefront
 from seqloom.layers.recurrent.make import make_cell
 from seqloom.layers.recurrent.plans import try_plan
-from seqloom.layers.recurrent.streaming import is_compiling, is_grad_enabled, try_engine_step
+from seqloom.layers.recurrent.streaming import is_compiling, try_engine_step, try_single_step
 
 REPR_DEFAULTS = dict(
     num_layers=1,
@@ -184,7 +184,7 @@ class Recurrent(Layer):
                 raise InputError("hx and state are two names of one argument, and both were given; leave one out")
             hx = state
         if lengths is None and reset is None and timespans is None:
-            result = self._try_single_step(input, hx)
+            result = try_single_step(self, self.__dict__, input, hx)
             if result is None:
                 result = try_plan(self, self.__dict__, input, hx)
             if result is not None:
@@ -276,13 +276,7 @@ class Recurrent(Layer):
             The output (B, H) or (H,), and the state.
         """
         if timespans is None and not is_compiling():
-            own = self.__dict__
-            stack = own.get("_stack")
-            if stack is not None and hx is not None and (bound := stack.bound[0]) is not None:
-                result = bound(own, input, hx)
-                if result is not None:
-                    return result
-            result = try_engine_step(self, own, input, hx)
+            result = try_engine_step(self, self.__dict__, input, hx)
             if result is not None:
                 return result
         if self.bidirectional:
@@ -295,18 +289,6 @@ class Recurrent(Layer):
         spans = None if timespans is None else timespans.unsqueeze(time)
         y, state = self(input.unsqueeze(time), hx, timespans=spans)
         return y.squeeze(time), state
-
-    def _try_single_step(self, input: SequencesT, hx: Tensor | State | None) -> tuple[SequencesT, Any] | None:
-        """Run a sequence of one step, as decoders pass it, on the engine; return None if that is not possible."""
-        stack = self.__dict__.get("_stack")
-        if stack is not None and stack.bound[1] is not None and hx is not None and not is_compiling():
-            result: tuple[SequencesT, Any] | None = stack.bound[1](self.__dict__, input, hx)
-            if result is not None:
-                return result
-        if type(input) is not Tensor or input.dim() not in (2, 3) or is_grad_enabled() or is_compiling():
-            return None
-        time = 1 if self.batch_first and input.dim() == 3 else 0
-        return try_engine_step(self, self.__dict__, input, hx, time) if input.shape[time] == 1 else None
 
     def select(self, state: StateT, rows: Tensor) -> StateT:
         return map_state(lambda s: s.index_select(1, rows), state)

@@ -32,6 +32,10 @@ def try_engine_step(
         time: The dimension of the time, if x is a sequence.
     """
     stack: Any = own.get("_stack")
+    if stack is not None and hx is not None and (bound := stack.bound[time is not None]) is not None:
+        result: tuple[Tensor, Tensor | State] | None = bound(own, x, hx)
+        if result is not None:
+            return result
     if (
         type(x) is not Tensor
         or "forward" in own
@@ -57,6 +61,19 @@ def try_engine_step(
         return run(x, stack.start(x, time) if hx is None else hx)
     except (AttributeError, RuntimeError, TypeError):  # a tensor without an address: `forward` takes or refuses it
         return None
+
+
+def try_single_step(
+    layer: Recurrent,
+    own: dict[str, Any],
+    x: object,
+    hx: Tensor | State | None,
+) -> tuple[Any, Any] | None:
+    """Run a sequence of one step, as decoders pass it, on the engine; return None if that is not possible."""
+    if type(x) is not Tensor or x.dim() not in (2, 3) or is_grad_enabled() or is_compiling():
+        return None
+    time = 1 if own["batch_first"] and x.dim() == 3 else 0
+    return try_engine_step(layer, own, x, hx, time) if x.shape[time] == 1 else None
 
 
 is_compiling, is_grad_enabled = torch.compiler.is_dynamo_compiling, torch.is_grad_enabled
