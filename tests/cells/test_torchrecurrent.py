@@ -136,8 +136,9 @@ def run_both(name):
 def test_outputs_and_gradients_are_those_of_torchrecurrent(name):
     mine, others = run_both(name)
     assert set(mine) == set(others)
+    near = 1e-7 if name in ("sgu", "dsgu") else 1e-9  # torch's hardsigmoid takes 1/6 in float32 for its derivative
     for result, expected in others.items():
-        torch.testing.assert_close(mine[result], expected, rtol=1e-9, atol=1e-9, msg=lambda m, r=result: f"{r}: {m}")
+        torch.testing.assert_close(mine[result], expected, rtol=near, atol=near, msg=lambda m, r=result: f"{r}: {m}")
 
 
 def test_every_cell_of_torchrecurrent_is_here():

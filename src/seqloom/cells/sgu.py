@@ -17,10 +17,10 @@ class SGUCell(GatedCell, name="sgu", year=2016, idea="one gate", parent="mgu"):
         g  = W_g x
         s  = tanh(U_g (g * h))
         n  = softplus(s * h)
-        z  = hardsigmoid(W_z x + U_z h)
+        z  = clip((W_z x + U_z h) / 6 + 1/2)           to [0, 1]: the hard sigmoid
         h' = (1 - z) * h + z * n
 
-    hardsigmoid(a) is a / 6 + 1/2, clipped to [0, 1]. State: h (B, H). Gao & Glowacka 2016, Deep gate recurrent neural
+    State: h (B, H). Gao & Glowacka 2016, Deep gate recurrent neural
     network, arXiv 1604.02910.
 
     Args:
@@ -39,7 +39,9 @@ class SGUCell(GatedCell, name="sgu", year=2016, idea="one gate", parent="mgu"):
         U_g, U_z = self.blocks()
         s = torch.tanh(F.linear(g * seen, *U_g))
         n = F.softplus(s * h)
-        z = F.hardsigmoid(x_z + F.linear(seen, *U_z))
+        z = ((x_z + F.linear(seen, *U_z)) / 6 + 0.5).clamp(
+            0, 1
+        )  # torch's hardsigmoid has a derivative of float32 alone
         return {"s": s, "n": n, "z": z}
 
     def step(self, x: Tensor, state: State, mask: Tensor | None = None) -> tuple[Tensor, State]:
