@@ -17,7 +17,7 @@ NAMES = {
     "dsgu": {},
     "fast_rnn": {"alpha": "scale_n", "beta": "scale_h"},
     "fast_grnn": {"zeta": "scale_z", "nu": "scale_n"},
-    "minimal_rnn": {"weight_mm": "weight_zh"},
+    "minimal_rnn": {"weight_mm": "weight_zu"},
     "multiplicative_lstm": {
         "weight_hh": "weight_hm",
         "weight_mh": "weight_hh",

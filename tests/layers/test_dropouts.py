@@ -8,6 +8,7 @@ from torch.func import functional_call
 import seqloom
 import seqloom.cells  # the registry, for the parametrisation
 from seqloom import Dropouts
+from seqloom.layers.dropouts import RECURRENT_WEIGHTS
 
 CELLS = seqloom.Cell.registry
 X = torch.randn(4, 6, 3, generator=torch.Generator().manual_seed(3))
@@ -17,7 +18,7 @@ NOISES = {
     "weight": Dropouts(weight=0.5),
 }
 MASKED = sorted(name for name, cell in CELLS.items() if "mask" in cell.takes)
-DROPPING = sorted(set(CELLS) - {"indrnn", "min_gru", "min_lstm"})
+DROPPING = sorted(name for name, kind in CELLS.items() if set(RECURRENT_WEIGHTS) & set(kind(3, 8).state_dict()))
 PAIRS = [("recurrent", c) for c in MASKED] + [("zoneout", c) for c in sorted(CELLS)] + [("weight", c) for c in DROPPING]
 
 

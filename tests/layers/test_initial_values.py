@@ -40,7 +40,10 @@ def test_a_learned_first_state_is_a_parameter_that_gets_a_gradient(cell):
     assert len(actual) == 2 * len(tensors(state))
     assert set(actual) <= set(layer.state_dict())
     y.square().sum().backward()
-    assert actual["initial_0_l0"].grad.any() and actual["initial_0_l0_reverse"].grad.any()
+    moved = {name for name, p in actual.items() if p.grad is not None and p.grad.any()}
+    assert any(name.endswith("_reverse") for name in moved) and any(name.endswith("_l0") for name in moved)
+    if "not read" not in seqloom.Cell.registry[cell].__doc__:  # a state that is the output alone has no gradient
+        assert {"initial_0_l0", "initial_0_l0_reverse"} <= moved
 
 
 @each_cell

@@ -30,7 +30,7 @@ class MinimalRNNCell(GatedCell, name="minimal_rnn", year=2017, idea="one gate", 
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
         super().__init__(input_size, hidden_size, bias)
-        self.weight_zh = empty(hidden_size, hidden_size)
+        self.weight_zu = empty(hidden_size, hidden_size)
         self.reset_parameters()
 
     def remember(self, bias: Tensor, coupled: bool = False) -> None:
@@ -41,7 +41,7 @@ class MinimalRNNCell(GatedCell, name="minimal_rnn", year=2017, idea="one gate", 
 
     def project(self, x: Tensor) -> Tensor:
         z = torch.tanh(super().project(x))
-        return torch.cat([z, F.linear(z, self.weight_zh)], -1)
+        return torch.cat([z, F.linear(z, self.weight_zu)], -1)
 
     def gates(self, x: Tensor, state: State, mask: Tensor | None = None) -> dict[str, Tensor]:
         (h,) = state

@@ -15,7 +15,19 @@ from seqloom.core.init import Init
 from seqloom.core.plurals import count
 from seqloom.core.weights import weights
 
-RECURRENT_WEIGHTS = ("weight_hh", "weight_q", "weight_g", "weight_flow", "weight_ch")  # matrices that multiply a state
+RECURRENT_WEIGHTS = (  # matrices that multiply a state
+    *(
+        "weight_hh",
+        "weight_q",
+        "weight_g",
+        "weight_flow",
+        "weight_ch",
+        "weight_hm",
+        "weight_zh",
+        "weight_ss",
+        "weight_sh",
+    ),
+)
 
 
 @dataclass(frozen=True)
