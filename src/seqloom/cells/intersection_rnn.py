@@ -32,6 +32,7 @@ class IntersectionRNNCell(GatedCell, name="intersection_rnn", year=2016, idea="d
         bias: Add a bias to both products.
     """
 
+    memory = 1
     w, u, states = 4, 4, 2
     keep = (3, 3, 1)
 

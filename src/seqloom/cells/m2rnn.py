@@ -32,6 +32,8 @@ class M2RNNCell(Cell, name="m2rnn", year=2026, idea="memory", parent="rnn"):
         UserError: If `keys` is below 1.
     """
 
+    memory = 1
+
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True, keys: int = 4) -> None:
         super().__init__(input_size, hidden_size)
         if keys < 1:

@@ -41,6 +41,8 @@ class MassLSTMCell(Cell, name="mass_lstm", year=2021, idea="lstm", parent="lstm"
         UserError: If `mass_size` is out of range.
     """
 
+    memory = 1
+
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True, mass_size: int = 0) -> None:
         super().__init__(input_size, hidden_size)
         if not 0 <= mass_size <= input_size:

@@ -31,6 +31,7 @@ class MCLSTMCell(GatedCell, name="mc_lstm", year=2017, idea="lstm", parent="lstm
         bias: Add a bias to both products.
     """
 
+    memory = 1
     w, u, states = 5, 5, 3
     keep = (0, 0, 1)
 

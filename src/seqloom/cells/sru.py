@@ -29,6 +29,8 @@ class SRUCell(Cell, name="sru", year=2017, idea="linear", parent="lstm"):
         bias: Add a bias to both gates.
     """
 
+    memory = 1
+
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
         super().__init__(input_size, hidden_size)
         self.weight_ih = empty(3 * hidden_size, input_size)

@@ -30,6 +30,8 @@ class TLSTMCell(Cell, name="t_lstm", year=2016, idea="linear", parent="t_rnn"):
         bias: Add a bias to W x.
     """
 
+    memory = 1
+
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
         super().__init__(input_size, hidden_size)
         self.weight_ih = empty(3 * hidden_size, input_size)

@@ -74,6 +74,8 @@ class Cell(nn.Module, metaclass=_CellType):
         year: Year of the cell's publication; 0 if unknown.
         idea: The group of cells that it belongs to in `seqloom list cells`, such as "one gate"; "" if none.
         parent: Name of the cell that it changes; "" if none.
+        memory: Index of the state that carries the memory, for what sets a first state, such as a decoder. It is 0
+            unless the first state is the output alone, which no step reads.
 
     Raises:
         UserError: If a size is not positive, or the name belongs to a cell of seqloom.
@@ -103,6 +105,7 @@ class Cell(nn.Module, metaclass=_CellType):
     year: ClassVar[int] = 0
     idea: ClassVar[str] = ""
     parent: ClassVar[str] = ""
+    memory: ClassVar[int] = 0
 
     def __init_subclass__(
         cls, name: str = "", year: int = 0, idea: str = "", parent: str = "", **kwargs: object

@@ -169,7 +169,7 @@ def _make_score(attention: str | Score | None, query_size: int, key_size: int) -
 
 
 class _Bridge(nn.Module):
-    """Map the source's summary to a recurrent layer's first output; other states have their usual start."""
+    """Map the source's summary to the memory of a recurrent layer; other states have their usual start."""
 
     def __init__(self, memory_size: int, layer: Recurrent) -> None:
         super().__init__()
@@ -179,5 +179,9 @@ class _Bridge(nn.Module):
     def forward(self, summary: Tensor, layer: Recurrent) -> Tensor | State:
         h = torch.tanh(self.linear(summary)).unflatten(-1, (self.cells, -1)).transpose(0, 1).contiguous()
         starts = [layer.cell_at(i).start(summary) for i in range(self.cells)]
-        _, *others = (torch.stack(parts) for parts in zip(*starts, strict=True))
-        return (h, *others) if others else h
+        states = [torch.stack(parts) for parts in zip(*starts, strict=True)]
+        memory = layer.cell_at(0).memory
+        if states[memory].dim() > h.dim():  # a memory of several rows: all start from the same summary
+            h = h.unsqueeze(-2).expand(states[memory].shape)
+        states[memory] = h
+        return tuple(states) if len(states) > 1 else h
