@@ -1,4 +1,4 @@
-"""Train the demo models of docs/playground.html on sentences and digits made here, and write the page.
+"""Train the demo models of docs/playground.html on texts made here, and write the page.
 
     python docs/playground.py              train the models and write the page
     python docs/playground.py --page       write the page again with the models that it holds, after a new build
@@ -27,6 +27,14 @@ BAD = "bad dull cold weak dreary silly boring stale dark awful clumsy false hars
 NOUNS = "plot cast score script film story acting music ending dialogue movie pace humour"
 STARTS = ("the {} is", "this {} is", "i think the {} is", "its {} was", "the {} seems")
 DEGREES = ("", "", "very ", "really ", "so ")
+ENDINGS = {
+    "Russian": "ov ova enko in sky",
+    "Italian": "ini elli etti one ucci",
+    "Swedish": "sson gren qvist lund",
+    "Greek": "opoulos akis idis ou",
+    "Polish": "wicz czyk ski ska",
+    "Basque": "etxea egi arte urru",
+}
 EXAMPLES = ("the plot is dull , but the cast is great", "this film is not very good", "the story is not slow")
 
 
@@ -55,14 +63,39 @@ def make_reviews(rows: int = 6000) -> pl.DataFrame:
     return pl.DataFrame({"text": texts, "label": labels})
 
 
-def make_recall(rows: int = 5000) -> pl.DataFrame:
-    """Digits between dots: the label is the first digit, which has to be kept to the end."""
-    draw = random.Random(2)
-    texts = [
-        "".join(draw.choice("0123456789") if i == 0 or draw.random() < 0.3 else "." for i in range(draw.randint(3, 14)))
-        for _ in range(rows)
-    ]
-    return pl.DataFrame({"text": texts, "label": [text[0] for text in texts]})
+def make_names(rows: int = 6000) -> pl.DataFrame:
+    """Invented surnames: the ending tells the language, as in most real ones; the rest is chance."""
+    draw = random.Random(3)
+    names, labels = [], []
+    for _ in range(rows):
+        language = draw.choice(tuple(ENDINGS))
+        stem = "".join(draw.choice("bdfgklmnprstv") + draw.choice("aeiou") for _ in range(draw.randint(1, 3)))
+        names.append(stem + draw.choice("lmnrstk") + draw.choice(ENDINGS[language].split()))
+        labels.append(language)
+    return pl.DataFrame({"text": names, "label": labels})
+
+
+def make_adding(rows: int = 12000) -> pl.DataFrame:
+    """The adding problem with digits: the label is the sum of the two digits behind a plus sign."""
+    draw = random.Random(4)
+    texts, labels = [], []
+    for _ in range(rows):
+        digits = [draw.choice("01234") for _ in range(draw.randint(3, 7))]
+        marked = draw.sample(range(len(digits)), 2)
+        texts.append("".join(f"+{d}" if i in marked else d for i, d in enumerate(digits)))
+        labels.append(str(sum(int(digits[i]) for i in marked)))
+    return pl.DataFrame({"text": texts, "label": labels})
+
+
+def make_copying(rows: int = 12000) -> pl.DataFrame:
+    """The copy problem, one symbol at a time: two letters, a pause, and which of them to repeat."""
+    draw = random.Random(5)
+    texts, labels = [], []
+    for _ in range(rows):
+        letters, place = [draw.choice("abcdefghijkl") for _ in range(2)], draw.randrange(2)
+        texts.append("".join(letters) + "." * draw.randint(1, 6) + str(place + 1))
+        labels.append(letters[place])
+    return pl.DataFrame({"text": texts, "label": labels})
 
 
 def train(name: str, data: pl.DataFrame, model: str, runs: Path, **settings: object) -> Entry:
@@ -82,27 +115,31 @@ def main() -> None:
 
 def record() -> dict:  # type: ignore[type-arg]
     """Train the models and record their examples."""
-    tasks: dict[str, tuple[Callable[[], pl.DataFrame], dict[str, object]]] = {
-        "sentiment": (make_reviews, {"steps": 900, "unit": "words"}),
-        "recall": (make_recall, {"steps": 900, "unit": "characters", "kind": "classify"}),
+    by_letter = {"unit": "characters", "kind": "classify"}
+    tasks: dict[str, tuple[Callable[[], pl.DataFrame], dict[str, object], tuple[str, ...]]] = {
+        "sentiment": (make_reviews, {"steps": 900, "unit": "words"}, EXAMPLES),
+        "names": (make_names, {"steps": 600, **by_letter}, ("petrovic", "bellini", "andersson")),
+        "adding": (make_adding, {"steps": 1200, "lr": 8e-3, **by_letter}, ("2+31+40", "+1023+2")),
+        "copying": (make_copying, {"steps": 1200, "lr": 8e-3, **by_letter}, ("ab...1", "cd....2")),
     }
+    recording: dict = {}  # type: ignore[type-arg]
     with tempfile.TemporaryDirectory() as folder:
-        entries = [
-            train(name, make(), model, Path(folder), **settings)
-            for name, (make, settings) in tasks.items()
-            for model in MODELS
-        ]
-        sentiment = record_examples(Service(entries[: len(MODELS)]), 3, EXAMPLES)
-        recall = record_examples(Service(entries[len(MODELS) :]), 4)
-        return merge(sentiment, recall)
+        for name, (make, settings, texts) in tasks.items():
+            entries = [train(name, make(), model, Path(folder), **settings) for model in MODELS]
+            for entry in entries:
+                scores = [line["accuracy"] for line in entry.run.metrics() if "accuracy" in line]
+                print(f"{entry.name}: accuracy {scores[-1]:.3f}", flush=True)
+            part = record_examples(Service(entries), 3, texts)
+            recording = merge(recording, part, name) if recording else part
+    return recording
 
 
-def merge(first: dict, second: dict) -> dict:  # type: ignore[type-arg]
+def merge(first: dict, second: dict, prefix: str) -> dict:  # type: ignore[type-arg]
     """Join two recordings; the keys of the second one's arrays get a prefix."""
     for examples in second["explanations"].values():
         for document in examples.values():
-            document["key"] = f"b{document['key']}"
-    second["arrays"] = {f"b{key}": array for key, array in second["arrays"].items()}
+            document["key"] = f"{prefix}{document['key']}"
+    second["arrays"] = {f"{prefix}{key}": array for key, array in second["arrays"].items()}
     joined = {name: first[name] | second[name] for name in first if name != "about"}
     return joined | {"about": first["about"] | {"runs": first["about"]["runs"] + second["about"]["runs"]}}
 

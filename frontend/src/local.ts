@@ -4,9 +4,13 @@ import { Model, type Packed, type Run } from "./model";
 import type { Clamp, Explanation, Finding, LayerInfo, Question } from "./types";
 
 const LEAST_CHANGE = 0.02; // of a probability that counts as an effect, as in finding.py
+const LEAST_TURN = 0.1; // between the parts before and after a word at which a text turns, as in finding.py
 const MAX_STEPS = 400; // steps that a page explains by itself
 const HELD_UNITS = 8; // units that are held one by one, those that change most
 const MAX_OUTPUTS = 8;
+
+const f = (v: number) => v.toFixed(2);
+const winner = (p: Float64Array) => p.indexOf(Math.max(...p));
 
 export class LocalModel {
   private readonly model: Model;
@@ -51,7 +55,7 @@ export class LocalModel {
       steps: words,
       unknown,
       notes,
-      findings: this.find(words, ids, run, target, growth, without, effects, clamps, uniform),
+      findings: this.find(words, ids, run, target, growth, without, effects, clamps, uniform, read),
       prediction: {
         text: labels[model.choose(run.outputs)],
         value: run.outputs[target],
@@ -104,26 +108,27 @@ export class LocalModel {
   /** The same statements as finding.py, in the same words. */
   private find(
     words: string[], ids: number[], run: Run, target: number, growth: Float64Array[], without: Float64Array[],
-    effects: number[], clamps: Clamp[], uniform: boolean,
+    effects: number[], clamps: Clamp[], uniform: boolean, read: (ids: number[]) => Float64Array,
   ): Finding[] {
     const labels = this.model.packed.labels;
     const [p, label] = [run.outputs[target], `'${labels[target]}'`];
-    const best = effects.indexOf(Math.max(...effects));
-    const f = (v: number) => v.toFixed(2);
-    if (effects[best] < LEAST_CHANGE) {
-      return [{ text: `No single step decides ${label} (${f(p)}).`, check: `occlusion: at most ${f(effects[best])} each`, confirmed: true, step: null, unit: null }];
+    const most = effects.indexOf(Math.max(...effects));
+    if (effects[most] < LEAST_CHANGE) {
+      return [{ text: `No single step decides ${label} (${f(p)}).`, check: `occlusion: at most ${f(effects[most])} each`, confirmed: true, step: null, unit: null }];
     }
+    const order = [...effects.keys()].sort((a, b) => effects[b] - effects[a]);
+    const negations = order.filter((t) => effects[t] >= LEAST_CHANGE && this.isNegation(words[t]));
+    const best = [...negations, most].find((t) => winner(without[t]) !== target) ?? most;
     const rest = p - effects[best];
-    const rival = without[best].indexOf(Math.max(...without[best]));
+    const rival = winner(without[best]);
     const turn = rival !== target
       ? `'${words[best]}' turns the prediction to ${label} (${f(rest)} -> ${f(p)}); without it the prediction is '${labels[rival]}'.`
       : `${label} (${f(p)}) rests most on '${words[best]}', without which it is ${f(rest)}.`;
     const first: Finding = { text: turn, check: `occlusion: ${f(p)} with it, ${f(rest)} without it`, confirmed: true, step: best, unit: null };
     const findings = [first];
-    const winners = growth.map((q) => q.indexOf(Math.max(...q)));
     let last = -1;
-    winners.forEach((w, t) => {
-      if (w !== target) last = t;
+    growth.forEach((q, t) => {
+      if (winner(q) !== target) last = t;
     });
     if (last >= 0 && last + 1 < words.length) {
       const at = last + 1;
@@ -132,9 +137,47 @@ export class LocalModel {
       if (at === best && confirmed) first.text = `${text} ${turn}`;
       else findings.push({ text, check: `occlusion: ${f(p)} with it, ${f(p - effects[at])} without it`, confirmed, step: at, unit: null });
     }
-    const unit = this.findUnit(words, ids, run, target, best, clamps, uniform);
+    const contrast = this.findContrast(words, ids, p, target, growth, effects[most], read);
+    if (contrast) findings.splice(contrast.step === first.step ? 1 : 0, 0, contrast); // a word that decides alone says more
+    const unit = this.findUnit(words, ids, run, target, findings[0].step!, clamps, uniform);
     if (unit) findings.push(unit);
     return findings.sort((a, b) => Number(b.confirmed) - Number(a.confirmed));
+  }
+
+  private isNegation(word: string): boolean {
+    const plain = word.toLowerCase().replace("\u2019", "'");
+    return this.model.packed.negations.includes(plain) || plain.endsWith("n't");
+  }
+
+  /** The word at which a text turns, or after which it decides; see finding.py. */
+  private findContrast(
+    words: string[], ids: number[], p: number, target: number, growth: Float64Array[], most: number,
+    read: (ids: number[]) => Float64Array,
+  ): Finding | null {
+    const labels = this.model.packed.labels;
+    let best: { change: number; step: number; before: Float64Array; after: number } | null = null;
+    const isWord = words.map((word) => /[\p{L}\p{N}]/u.test(word)); // punctuation belongs to neither part
+    for (let t = 1; t < words.length - 1; t++) {
+      if (!this.model.packed.contrasts.includes(words[t].toLowerCase())) continue;
+      const end = isWord.lastIndexOf(true, t - 1);
+      const start = isWord.indexOf(true, t + 1);
+      if (end < 0 || start < 0) continue;
+      const before = growth[end];
+      const after = read(ids.slice(start));
+      if (winner(after) !== target || after[target] < p - LEAST_TURN) continue;
+      const change = after[target] - before[target];
+      if (!best || change > best.change) best = { change, step: t, before, after: after[target] };
+    }
+    if (!best) return null;
+    const { step, before, after } = best;
+    const [rival, left] = [winner(before), before[target]];
+    const [word, label] = [`'${words[step]}'`, `'${labels[target]}'`];
+    let text: string;
+    if (rival !== target && p - left >= LEAST_TURN) text = `Turns at ${word}: '${labels[rival]}' (${f(before[rival])}) before it, ${label} (${f(after)}) after it.`;
+    else if (p - left >= Math.max(LEAST_TURN, most)) text = `What follows ${word} decides ${label} (${f(p)}): ${f(after)} alone, ${f(left)} without it.`;
+    else return null;
+    const check = `occlusion: ${f(p)} with ${word} and what follows, ${f(left)} without; ${f(after)} without what precedes`;
+    return { text, check, confirmed: true, step, unit: null };
   }
 
   /** Hold units that change at a step at their values before it, and name the one that matters most. */

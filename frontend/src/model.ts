@@ -27,6 +27,8 @@ export interface Packed {
   threshold: number | null;
   positive: number;
   parameters: number;
+  contrasts: string[]; // of `seqloom.lab.explore.turning_words`
+  negations: string[];
   tensors: Record<string, { shape: number[]; data: string }>;
 }
 

@@ -39,6 +39,27 @@ def test_the_first_sentence_names_the_turning_word(subject):
     assert named >= 8
 
 
+def test_a_text_turns_at_a_word_whose_two_sides_disagree_by_the_model_itself(subject, run):
+    findings = explain(subject, subject.read("the plot is dull , but the cast is great")).document["findings"]
+    before, after = (
+        row["probabilities"] for row in run.predict(["the plot is dull", "the cast is great"], probabilities=True)
+    )
+    turn = next(finding for finding in findings if finding["text"].startswith("Turns at"))
+    assert (
+        turn["text"] == f"Turns at 'but': 'bad' ({before['bad']:.2f}) before it, 'good' ({after['good']:.2f}) after it."
+    )
+    assert f"and what follows, {before['good']:.2f} without; {after['good']:.2f} without what precedes" in turn["check"]
+    assert turn["step"] == 5
+
+
+@pytest.mark.parametrize(
+    "text", ["the plot is great , but the cast is warm", "but the cast is warm", "the cast is warm but"]
+)
+def test_a_word_that_turns_nothing_is_not_called_a_turn(subject, text):
+    findings = explain(subject, subject.read(text)).document["findings"]
+    assert not any(finding["text"].startswith(("Turns at", "What follows")) for finding in findings)
+
+
 def test_the_prediction_is_that_of_predict_and_growth_that_of_prefixes(subject, run):
     text = "the film is warm , but the script is weak"
     document = explain(subject, subject.read(text)).document

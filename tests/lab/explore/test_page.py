@@ -202,6 +202,12 @@ def test_a_saved_page_runs_the_model_by_itself(opened, service, run, tmp_path):
         header, *_, last = (line.split(",") for line in saved.value.path().read_text().splitlines())
         shown = dict(zip(header[2:], map(float, last[-len(header[2:]) :]), strict=True))
         assert shown == pytest.approx(run.predict([text], probabilities=True)[0]["probabilities"], abs=1e-4)
+        written = service.answer("explain", {"run": "turns", "input": text})["findings"]
+        said = page.locator(".finding .plain").all_inner_texts()
+        assert said[0] == written[0]["text"]
+        assert [t for t in said if "but" in t] == [
+            f["text"] for f in written if "but" in f["text"] and "unit" not in f["text"]
+        ]
     page.locator("form select").select_option("z")
     page.locator("form input").nth(1).fill("1")
     page.get_by_role("button", name="hold").click()

@@ -9,11 +9,13 @@ import torch
 
 from seqloom.lab.explore.contributions import Run, Target, read_target, remove_windows
 from seqloom.lab.explore.inside import Array, Inside, LayerView
-from seqloom.lab.explore.subject import Example, Subject
+from seqloom.lab.explore.subject import Example, Subject, cut_batch
+from seqloom.lab.explore.turning_words import is_contrast, is_negation
 from seqloom.tools.intervene import Clamp, record
 
 LEAST_CHANGE = 0.02  # of a probability that counts as an effect; smaller ones change with the seed
 SMALL_CHANGE = 0.05  # of a probability without the first steps, if the last ones alone give the same prediction
+LEAST_TURN = 0.1  # of a probability, that the part after a turning word changes
 LEAST_STEPS = 6  # of an input whose beginning may not matter
 GATE_WORDS = {
     ("gru", "z"): ("kept its state (z rose", "opened to the input (z fell"),
@@ -65,10 +67,13 @@ def describe(
     """
     if subject.kind in ("regress", "forecast"):
         return _describe_value(example, inside, target, occlusion)
-    statements = [_describe_turn(subject, example, inside, target, growth, occlusion, run)]
+    statements = [_describe_turn(subject, example, inside, target, occlusion, run)]
     if (flip := _describe_flip(example, inside, target, growth, occlusion)) is not None:
         same = flip.step == statements[0].step
         statements = [_join(statements[0], flip)] if same and flip.confirmed else [*statements, flip]
+    if (contrast := _describe_contrast(subject, example, inside, target, run, float(occlusion[1].max()))) is not None:
+        at = int(contrast.step == statements[0].step)  # a word that decides alone says more
+        statements.insert(at, contrast)
     step = statements[0].step
     if step is not None and inside.layers:
         statements += _describe_unit(subject, example, inside, target, step)
@@ -98,22 +103,35 @@ def _describe_turn(
     example: Example,
     inside: Inside,
     target: Target,
-    growth: tuple[list[int], torch.Tensor],
     occlusion: tuple[list[tuple[int, int]], torch.Tensor],
     run: Run,
 ) -> Statement:
-    """Name the step without which the prediction would change most."""
+    """Name the step without which the prediction would change most.
+
+    A negation without which the prediction is another one comes before words with a larger effect: without the word
+    that is negated there is often nothing left to predict from.
+    """
     windows, effects = occlusion
-    best = int(effects.argmax())
-    window, effect, p = windows[best], float(effects[best]), _value(inside, target)
-    word, label = _name(example, window), _label(inside, target)
-    check = f"occlusion: {p:.2f} with it, {p - effect:.2f} without it"
-    if effect < LEAST_CHANGE:
-        return Statement(f"No single step decides {label} ({p:.2f}).", f"occlusion: at most {effect:.2f} each", True)
+    p, label = _value(inside, target), _label(inside, target)
+    order = effects.argsort(descending=True).tolist()
+    best = order[0]
+    if float(effects[best]) < LEAST_CHANGE:
+        check = f"occlusion: at most {float(effects[best]):.2f} each"
+        return Statement(f"No single step decides {label} ({p:.2f}).", check, True)
+    negations = [i for i in order if float(effects[i]) >= LEAST_CHANGE and _is_negation(example, windows[i])]
+    candidates = [*negations, best]
     with torch.no_grad():
-        without = run(remove_windows(example.batch, [window], subject.deletes and len(example.steps) > 1))
-    other = without.values[0] if target.step is None else without.values[0, target.step]
-    rival = int(other.argmax())
+        without = run(
+            remove_windows(example.batch, [windows[i] for i in candidates], subject.deletes and len(example.steps) > 1)
+        )
+    others = without.values if target.step is None else without.values[:, target.step]
+    rivals = others.argmax(1).tolist()
+    chosen, rival = next(
+        ((i, r) for i, r in zip(candidates, rivals, strict=True) if r != target.output), (best, rivals[-1])
+    )
+    window, effect = windows[chosen], float(effects[chosen])
+    word = _name(example, window)
+    check = f"occlusion: {p:.2f} with it, {p - effect:.2f} without it"
     if rival != target.output:
         verb, it = ("turn", "them") if word.startswith("steps ") else ("turns", "it")
         text = f"{word} {verb} the prediction to {label} ({p - effect:.2f} -> {p:.2f})"
@@ -122,6 +140,57 @@ def _describe_turn(
         text = f"{label} ({p:.2f}) rests most on {word}, without which it is {p - effect:.2f}."
         text = text[0].upper() + text[1:]
     return Statement(text, check, True, window[0])
+
+
+def _is_negation(example: Example, window: tuple[int, int]) -> bool:
+    return window[1] - window[0] == 1 and is_negation(example.steps[window[0]])
+
+
+def _describe_contrast(
+    subject: Subject, example: Example, inside: Inside, target: Target, run: Run, most: float
+) -> Statement | None:
+    """Name the word at which a text turns, or after which it decides.
+
+    It turns if the model predicts something else from the part before the word alone, and the same as from the whole
+    from the part after it alone. What follows decides if it gives the prediction alone, and leaving it out changes
+    more than leaving out any single step. Punctuation beside the word belongs to neither part.
+    """
+    words = [t for t, word in enumerate(example.steps) if is_contrast(word)]
+    ends, starts = _find_parts(example.steps)
+    words = [t for t in words if ends[t] > 0 and starts[t] < len(example.steps)]
+    if not words or not subject.deletes or target.step is not None or inside.outputs.values.ndim != 2:
+        return None
+    with torch.no_grad():
+        before = torch.cat([run(cut_batch(example.batch, ends[t])).values for t in words])
+        after = run(remove_windows(example.batch, [(0, starts[t]) for t in words], delete=True)).values
+    p, k = _value(inside, target), target.output
+    keeps = [i for i in range(len(words)) if int(after[i].argmax()) == k and float(after[i, k]) >= p - LEAST_TURN]
+    if not keeps:
+        return None
+    best = max(keeps, key=lambda i: float(after[i, k] - before[i, k]))
+    step, rival = words[best], int(before[best].argmax())
+    left, now = float(before[best, k]), float(after[best, k])
+    word, label = _name(example, (step, step + 1)), _label(inside, target)
+    if rival != k and p - left >= LEAST_TURN:
+        was = f"{inside.outputs.labels[rival]!r} ({float(before[best, rival]):.2f})"
+        text = f"Turns at {word}: {was} before it, {label} ({now:.2f}) after it."
+    elif p - left >= max(LEAST_TURN, most):
+        text = f"What follows {word} decides {label} ({p:.2f}): {now:.2f} alone, {left:.2f} without it."
+    else:
+        return None
+    check = f"occlusion: {p:.2f} with {word} and what follows, {left:.2f} without; {now:.2f} without what precedes"
+    return Statement(text, check, True, step)
+
+
+def _find_parts(steps: tuple[str, ...]) -> tuple[list[int], list[int]]:
+    """Return for each step where the part before it ends, and where the part after it starts, without punctuation."""
+    is_word = [any(letter.isalnum() for letter in step) for step in steps]
+    ends, starts = [0] * len(steps), [len(steps)] * len(steps)
+    for t in range(1, len(steps)):
+        ends[t] = t if is_word[t - 1] else ends[t - 1]
+    for t in range(len(steps) - 2, -1, -1):
+        starts[t] = t + 1 if is_word[t + 1] else starts[t + 1]
+    return ends, starts
 
 
 def _describe_flip(

@@ -18,6 +18,7 @@ from seqloom.lab.data.coders.text import TextCoder
 from seqloom.lab.data.task import Classes
 from seqloom.lab.explore.inside import find_equations
 from seqloom.lab.explore.subject import Subject
+from seqloom.lab.explore.turning_words import CONTRASTS, NEGATIONS
 from seqloom.lab.training.for_task import ForClassify
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.layers.transformer.layer import Projected, Transformer
@@ -81,6 +82,8 @@ def pack_model(subject: Subject) -> dict[str, Any]:
         "threshold": decision.threshold,
         "positive": decision.positive,
         "parameters": sum(p.numel() for p in subject.model.parameters()),
+        "contrasts": sorted(CONTRASTS),
+        "negations": sorted(NEGATIONS),
         "tensors": {
             name: {
                 "shape": list(tensor.shape),
