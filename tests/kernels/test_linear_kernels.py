@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import seqloom
 from seqloom.core.errors import DtypeError, InputError, UserError
 from seqloom.kernels.linear import chunk, engine, recurrent
 from seqloom.kernels.linear.choice import record_choices
@@ -175,3 +176,19 @@ def test_a_recorder_sees_every_choice():
         run_linear(make((1, 3, 1, 2, 2, 1), "none", "none"))
         scan_diagonal(*(torch.rand(1, 3, 2) for _ in range(2)), torch.zeros(1, 2))
     assert [c.name for c in choices] == ["cpu", "cpu"]
+
+
+@pytest.mark.parametrize("kind", [seqloom.MinGRU, seqloom.MinLSTM])
+def test_positive_candidates_match_the_scan_in_log_space(kind):
+    torch.manual_seed(0)
+    layer = kind(4, 6, batch_first=True, positive=True).double()
+    x, cell = torch.randn(2, 30, 4, dtype=torch.float64), layer.cell_at(0)
+    a, b = cell.coefficients(cell.project(x))
+    assert (b > 0).all()
+    sums = a.log().cumsum(1)
+    expected = (sums + torch.logcumsumexp(b.log() - sums, 1)).exp()  # Heinsen 2023, arXiv 2311.06281
+    y, last = layer(x)
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(last[0], expected[:, -1])
+    layer.kernel = "loop"
+    torch.testing.assert_close(layer(x)[0], expected)

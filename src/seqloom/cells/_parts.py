@@ -51,3 +51,8 @@ def is_plain(x: Tensor) -> bool:
         and x.device.type == "cpu"
         and not (torch.compiler.is_compiling() or is_functorch_wrapped_tensor(x))
     )
+
+
+def keep_positive(x: Tensor) -> Tensor:
+    """Return x + 1/2 where x >= 0 and sigmoid(x) elsewhere: continuous, increasing and above 0 (Feng et al. 2024)."""
+    return torch.where(x >= 0, x + 0.5, torch.sigmoid(x))

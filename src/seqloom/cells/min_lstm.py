@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seqloom.cells._parts import empty, init_linear
+from seqloom.cells._parts import empty, init_linear, keep_positive
 from seqloom.core.cell import Cell, State
 from seqloom.core.errors import UserError
 
@@ -20,13 +20,14 @@ class MinLSTMCell(Cell, name="min_lstm", year=2024, idea="linear", parent="lstm"
         h' = f / (f + i) * h + i / (f + i) * n
 
     The cell is linear in h, so a parallel scan computes all steps at once. State: h (B, H).
-    Feng et al. 2024, arXiv 2410.01201.
+    With `positive`, n = g(W_n x) is above 0, as in `MinGRUCell`. Feng et al. 2024, arXiv 2410.01201.
 
     Args:
         input_size: Number of input features, D.
         hidden_size: Number of units, H.
         bias: Add a bias to the product.
         forget_bias: Initial bias of the forget gate. None draws it with the rest.
+        positive: Keep candidates above 0.
 
     Example:
         >>> y, state = seqloom.scan(seqloom.MinLSTMCell(4, 8), torch.randn(3, 10, 4))
@@ -34,8 +35,16 @@ class MinLSTMCell(Cell, name="min_lstm", year=2024, idea="linear", parent="lstm"
         torch.Size([3, 10, 8])
     """
 
-    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, forget_bias: float | None = None) -> None:
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        forget_bias: float | None = None,
+        positive: bool = False,
+    ) -> None:
         super().__init__(input_size, hidden_size)
+        self.positive = positive
         self.forget_bias = forget_bias
         self.weight_ih = empty(3 * hidden_size, input_size)
         self.bias_ih = empty(3 * hidden_size) if bias else None
@@ -59,7 +68,7 @@ class MinLSTMCell(Cell, name="min_lstm", year=2024, idea="linear", parent="lstm"
 
     def gates(self, x: Tensor, state: State) -> dict[str, Tensor]:
         f, i, n = x.chunk(3, -1)
-        return {"f": torch.sigmoid(f), "i": torch.sigmoid(i), "n": n}
+        return {"f": torch.sigmoid(f), "i": torch.sigmoid(i), "n": keep_positive(n) if self.positive else n}
 
     def coefficients(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return a and b of h' = a * h + b, for any number of steps at once: (..., 3H) -> 2 x (..., H)."""

@@ -241,6 +241,9 @@ class IndRNN(Recurrent):
 class MinGRU(Recurrent):
     """Minimal GRU, linear in its state and trained by a parallel scan; see `Recurrent` and `MinGRUCell`.
 
+    Args:
+        positive: Keep candidates above 0, as the paper does to work in log space.
+
     Example:
         >>> seqloom.MinGRU(8, 16)(torch.randn(5, 3, 8))[0].shape  # (T, B, D) -> (T, B, H)
         torch.Size([5, 3, 16])
@@ -257,10 +260,12 @@ class MinGRU(Recurrent):
         bidirectional: bool = False,
         device: Device = None,
         dtype: torch.dtype | None = None,
+        *,
+        positive: bool = False,
         **options: Unpack[HeadsOptions],
     ) -> None:
         common = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
-        super().__init__("min_gru", *common, **options)
+        super().__init__("min_gru", *common, positive=positive, **options)
 
 
 class MinLSTM(Recurrent):
@@ -268,6 +273,7 @@ class MinLSTM(Recurrent):
 
     Args:
         forget_bias: Initial bias of the forget gate.
+        positive: Keep candidates above 0, as the paper does to work in log space.
 
     Example:
         >>> seqloom.MinLSTM(8, 16)(torch.randn(5, 3, 8))[0].shape  # (T, B, D) -> (T, B, H)
@@ -287,10 +293,11 @@ class MinLSTM(Recurrent):
         dtype: torch.dtype | None = None,
         *,
         forget_bias: float | None = None,
+        positive: bool = False,
         **options: Unpack[HeadsOptions],
     ) -> None:
         common = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
-        super().__init__("min_lstm", *common, forget_bias=forget_bias, **options)
+        super().__init__("min_lstm", *common, forget_bias=forget_bias, positive=positive, **options)
 
 
 class NTM(Recurrent):

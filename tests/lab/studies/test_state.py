@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.task import IGNORE
 from seqloom.lab.studies.state import MODELS, UNIFORM, State, StateSettings, track
 from seqloom.lab.studies.support.contenders import count_trained
@@ -138,3 +139,15 @@ def test_published_numbers_name_their_source_and_belong_to_a_problem_of_the_stud
     problems = {c.task["problem"] for c in State.full.conditions}
     assert all(problem in problems and "arXiv" in source for problem, _, source in PUBLISHED)
     assert "Deletang et al. 2023" in State(State.quick).caption()
+
+
+def test_linear_recurrences_take_part_with_and_without_negative_eigenvalues():
+    models = ("gated_deltanet", "gated_deltanet negative", "mamba2")
+    study = State(replace(State.quick, models=models, hidden=16))
+    for model in models:
+        built = study.build(model, 16, "default", study.settings.conditions[0])
+        kinds = [m.negative_eigenvalues for m in built.modules() if hasattr(m, "negative_eigenvalues")]
+        assert kinds == ([] if model == "mamba2" else [model.endswith("negative")])
+        assert built(torch.randint(2, (2, 20))).shape == (2, 20, 2)
+    with pytest.raises(UserError, match="mamba2 has no setting for negative eigenvalues"):
+        study.build("mamba2 negative", 16, "default", study.settings.conditions[0])
