@@ -20,13 +20,14 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from record import describe_run
+from record import describe_run, time_best
 from torch import Tensor
 
 from seqloom.kernels.linear import flash
 from seqloom.kernels.linear.dispatch import run_linear
-from seqloom.kernels.linear.job import make_job
+from seqloom.kernels.linear.job import LinearJob, make_job
 
+ROUNDS = 4  # on a CPU: processor time of the fastest call
 FORMS = ("gated_delta", "delta", "scalar", "channel")
 
 
@@ -134,33 +135,30 @@ def run_cpu(file: Path, heads: int, size: int, T: int) -> None:
         )
     except ImportError:
         print("fla_naive.py, a copy of fla/ops/gated_delta_rule/naive.py, is not on the path")
-    rows = []
     best = dict.fromkeys(calls, float("inf"))
+    one = {name: t[:, :1].contiguous() for name, t in p.items() if t is not None}
+    state = torch.randn(1, heads, size, size)
+
+    def make_step() -> LinearJob:
+        return make_job(one["q"], one["k"], one["v"], one["decay"], None, state, beta=one["beta"])
+
+    job = make_step()
+    steps: dict[str, Callable[[], object]] = {
+        "cpu, one step": lambda: run_linear(job, "cpu"),
+        "cpu, one step and its checks": lambda: run_linear(make_step()),
+    }
+    best |= dict.fromkeys(steps, float("inf"))
     with torch.no_grad():
-        for _ in range(7):  # in turn: others' programs disturb all alike
+        for _ in range(ROUNDS):  # in turn: other programs disturb all alike
             for name, call in calls.items():
-                for _ in range(5 if name == "cpu" else 1):
-                    begun = time.perf_counter()
-                    call()
-                    best[name] = min(best[name], time.perf_counter() - begun)
-        for name, seconds in best.items():
-            rows.append({"T": T, "kernel": name, "us_per_token": 1e6 * seconds / T})
-        one = {n: t[:, :1].contiguous() for n, t in (("q", p["q"]), ("k", p["k"]), ("v", p["v"]))}
-        state = torch.randn(1, heads, size, size)
-        g, b = decay[:, :1].contiguous(), beta[:, :1].contiguous()
-        job = make_job(one["q"], one["k"], one["v"], g, None, state, beta=b)
-        for name, call in {
-            "cpu, one step": lambda: run_linear(job, "cpu"),
-            "cpu, one step and its checks": lambda: run_linear(
-                make_job(one["q"], one["k"], one["v"], g, None, state, beta=b)
-            ),
-        }.items():
-            fastest = float("inf")
-            for _ in range(5_000):
-                begun = time.perf_counter()
-                call()
-                fastest = min(fastest, time.perf_counter() - begun)
-            rows.append({"T": 1, "kernel": name, "us_per_token": 1e6 * fastest})
+                best[name] = min(best[name], time_best(call, 1, 3 if name == "cpu" else 1, time.process_time))
+            for name, call in steps.items():
+                best[name] = min(best[name], time_best(call, 50, 20, time.process_time))
+    lengths = {name: 1 if name in steps else T for name in best}
+    rows: list[dict[str, object]] = [
+        {"T": lengths[name], "kernel": name, "us_per_token": 1e6 * seconds / lengths[name]}
+        for name, seconds in best.items()
+    ]
     for row in rows:
         print(row)
     write(file, rows)

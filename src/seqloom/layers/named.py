@@ -394,8 +394,7 @@ class RNNAttention(Recurrent):
         super().__init__("rnn_attention", *common, window=window, **options)
 
 
-# Classes of a saved layer, so that torch.load(file) reads a whole model with weights_only=True. `Recurrent` itself is
-# not among them: its constructor can load a cell from a file.
+# Classes that torch.load reads with weights_only=True. Not `Recurrent`: its constructor can load a cell from a file.
 NAMED = (RNN, LSTM, GRU, AttnRNN, LNGRU, LNLSTM, IndRNN, MinGRU, MinLSTM, NTM, ODEGRU, RNNAttention)
 CELLS = [getattr(seqloom.cells, f"{layer.__name__}Cell") for layer in NAMED]
 torch.serialization.add_safe_globals([*NAMED, *CELLS, Dropouts, Init, nn.ModuleList])

@@ -73,7 +73,7 @@ def run(job: LinearJob) -> tuple[Tensor, Tensor]:
     job = job.widen()
     B, T, H, K = job.q.shape
     V, dtype = job.v.shape[-1], job.state.dtype
-    y, end = job.v.new_empty(B, T, H, V), torch.empty_like(job.state, memory_format=torch.contiguous_format)
+    y, end = torch.empty(B, T, H, V, dtype=dtype), torch.empty(B, H, K, V, dtype=dtype)
     parts = (job.q, job.k, job.v, job.decay, job.erase, job.beta, job.state)
     read = [t if t is None or t.is_contiguous() else t.contiguous() for t in parts]  # alive during the call
     channels = 0 if job.decay is None else job.decay.shape[-1]

@@ -63,7 +63,7 @@ class LinearJob:
     def widen(self) -> LinearJob:
         """Return the job with every tensor in the type of the state."""
         wide = self.state.dtype
-        if all(t.dtype == wide for t in self.tensors):
+        if all(t is None or t.dtype == wide for t in (self.q, self.k, self.v, self.decay, self.erase, self.beta)):
             return self
         decay, erase, beta = (None if t is None else t.to(wide) for t in (self.decay, self.erase, self.beta))
         q, k, v = (t.to(wide) for t in (self.q, self.k, self.v))
