@@ -14,15 +14,14 @@ import shutil
 import statistics
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import Any
 
 import cell_map
 import compiled_cells
 import forms
 import goals
+import speed
 import study_pages
-from records import GRU, RESULTS, ROOT, SPEED_RANGE, SPEED_ROWS, SPEED_STEPS, Row, import_pyplot, span
+from records import RESULTS, ROOT, Row
 
 IMAGES = ROOT / "docs" / "images"
 PAGES = (
@@ -34,14 +33,12 @@ PAGES = (
 MARKS = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.S)
 COMPETITORS = ("attn_rnn", "uniform weights", "gru")
 MNIST = "sequential MNIST"  # the condition of the study on the front page
-DTYPES = ("bfloat16", "float16", "float32", "tf32")
-SLOWER = 0.97  # ratios above this are called even
 
 
 def main() -> None:
     for page in PAGES:
         page.write_text(fill(page.read_text(encoding="utf-8")), encoding="utf-8")
-    draw_speed(IMAGES / "speed.svg")
+    speed.draw_speed(IMAGES / "speed.svg")
     compiled_cells.draw_stages(IMAGES / "compiler.svg")
     cell_map.draw_tree(IMAGES / "cells.svg")
     for name in ("intents", "translation", "forecast"):
@@ -51,138 +48,6 @@ def main() -> None:
 def fill(text: str) -> str:
     """Return a page with every generated part written again."""
     return MARKS.sub(lambda match: f"{match[1]}{PARTS[match[2]]()}{match[3]}", text)
-
-
-def speed_tables() -> str:
-    """Return one table for each type: microseconds per step, and how many times as fast as torch.nn.GRU."""
-    lines = []
-    for dtype in DTYPES:
-        rows, notes = newest_times(dtype)
-        if not rows:
-            continue
-        lines += ["", f"### {dtype}", ""]
-        lines += ["| layer | H | B | T | forward | forward, graph | both passes | both passes, graph |"]
-        lines += ["|---|--:|--:|--:|---|---|---|---|"]
-        for shape in sorted({shape_of(row) for row in rows}):
-            hidden, length, batch = shape
-            here = [row for row in rows if shape_of(row) == shape]
-            for kernel in dict.fromkeys(row["kernel"] for row in here):
-                name = GRU if here[0]["cell"] == GRU and kernel == here[0]["kernel"] else f"`{kernel}`"
-                cells = " | ".join(time_cells([row for row in here if row["kernel"] == kernel]))
-                lines.append(f"| {name} | {hidden} | {batch} | {length} | {cells} |")
-        lines += ["", *(f"- {note}" for note in notes)]
-    return "\n".join([*lines, "", ""])
-
-
-def newest_times(dtype: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the newest row for each cell, shape and pass, torch.nn.GRU of the same run first, and the commands."""
-    seen: set[tuple[Any, ...]] = set()
-    rows, notes = [], []
-    files = [json.loads(file.read_text()) for file in RESULTS.rglob("*.json") if f"h200-bench-{dtype}" in file.name]
-    for document in sorted(files, key=lambda document: document["date"], reverse=True):
-        own = [row for row in document["rows"] if not row["cell"].startswith("torch.nn")]
-        new = [row for row in own if (row["cell"], *shape_of(row)) not in seen]
-        shapes = {shape_of(row) for row in new}
-        rows += [row for row in document["rows"] if row["cell"] == GRU and shape_of(row) in shapes and first(row, rows)]
-        rows += new
-        seen |= {(row["cell"], *shape_of(row)) for row in new}
-        if new:
-            gpu, torch = document["hardware"]["gpus"][0]["name"], document["versions"]["torch"]
-            end = "" if document["finished"] else " (stopped early)"
-            notes.append(f"{document['date'][:10]}, {gpu}, torch {torch}: `{document['command']}`{end}")
-    return rows, notes
-
-
-def first(row: Row, rows: list[dict[str, Any]]) -> bool:
-    """Whether no row of the same cell, shape and pass is there yet."""
-    return all((r["cell"], shape_of(r), r["pass"]) != (row["cell"], shape_of(row), row["pass"]) for r in rows)
-
-
-def shape_of(row: Row) -> tuple[int, int, int]:
-    return row["hidden"], row["length"], row["batch"]
-
-
-def time_cells(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield microseconds per step and the ratio to torch.nn.GRU, for both passes, without and with a CUDA graph."""
-    for name in ("forward", "forward+backward"):
-        row: Row = next((row for row in rows if row["pass"] == name), {})
-        for prefix in ("", "graph_"):
-            time, ratio = row.get(f"{prefix}us_per_step"), row.get(f"{prefix}ratio_to_gru")
-            times = "" if not ratio or row["cell"] == GRU else f" ({ratio:.1f}x)"
-            yield "" if time is None else f"{time:.3g}{times}"
-
-
-def speed_summary() -> str:
-    """Return the range of the speed relative to torch.nn.GRU for each type: eager, and as CUDA graphs on both sides."""
-    lines = ["| | GRU, eager | GRU, graph | AttnRNN, eager | AttnRNN, graph |", "|---|--:|--:|--:|--:|"]
-    for dtype in DTYPES:
-        rows, _ = newest_times(dtype)
-        rows = [row for row in rows if is_summarised(row)]
-        cells = [
-            span([row.get(ratio) for row in rows if row["cell"] == cell and row["pass"] == "forward+backward"])
-            for cell in ("gru", "attn_rnn")
-            for ratio in ("ratio_to_gru", "graph_ratio_to_gru")
-        ]
-        if any(cells):
-            lines.append(f"| {dtype} | {' | '.join(cell or 'not measured' for cell in cells)} |")
-    return "\n".join([*lines, ""])
-
-
-def is_summarised(row: Row) -> bool:
-    (least, most), rows = SPEED_RANGE
-    return row["length"] == SPEED_STEPS and row["batch"] in rows and least <= row["hidden"] <= most
-
-
-def slower_places() -> str:
-    """Return the shapes at which a layer is slower than torch.nn.GRU, in either pass, eager or as a CUDA graph."""
-    places = []
-    for name, cell in (("AttnRNN", "attn_rnn"), ("GRU", "gru")):
-        for dtype in DTYPES:
-            shapes: dict[int, set[int]] = {}
-            for row in newest_times(dtype)[0]:
-                ratios = [row[key] for key in ("ratio_to_gru", "graph_ratio_to_gru") if row.get(key)]
-                if row["cell"] == cell and min(ratios, default=1) < SLOWER:
-                    shapes.setdefault(row["hidden"], set()).add(row["batch"])
-            if shapes:
-                units = [f"{h} units with {join(sorted(rows))} rows" for h, rows in sorted(shapes.items())]
-                places.append(f"{name} in {dtype}: {'; '.join(units)}")
-    return "Slower than `torch.nn.GRU` in at least one pass:\n\n" + "".join(f"- {place}\n" for place in places)
-
-
-def join(numbers: list[int]) -> str:
-    return " and ".join([", ".join(map(str, numbers[:-1])), str(numbers[-1])]) if numbers[1:] else str(numbers[0])
-
-
-def draw_speed(file: Path) -> None:
-    """Draw the speed of both passes relative to torch.nn.GRU for each type."""
-    plt = import_pyplot()
-
-    styles = {("gru", ""): ("#3949ab", "-"), ("gru", "graph_"): ("#3949ab", ":")}
-    styles |= {("attn_rnn", ""): ("#d81b60", "-"), ("attn_rnn", "graph_"): ("#d81b60", ":")}
-    names = {"gru": "seqloom.GRU", "attn_rnn": "seqloom.AttnRNN"}
-    dtypes = [dtype for dtype in DTYPES if newest_times(dtype)[0]]
-    figure, axes = plt.subplots(1, len(dtypes), figsize=(9, 3.2), sharey=True, layout="constrained")
-    for axis, dtype in zip(axes, dtypes, strict=True):
-        rows, _ = newest_times(dtype)
-        shown = (SPEED_ROWS, SPEED_STEPS, "forward+backward")
-        rows = [r for r in rows if (r["batch"], r["length"], r["pass"]) == shown]
-        for (cell, prefix), (colour, line) in styles.items():
-            points = {r["hidden"]: r[f"{prefix}ratio_to_gru"] for r in rows if r["cell"] == cell}
-            points = {hidden: ratio for hidden, ratio in sorted(points.items()) if ratio}
-            if points:
-                label = f"{names[cell]}, {'CUDA graphs' if prefix else 'eager'}"
-                axis.plot(points.keys(), points.values(), line, color=colour, marker="o", markersize=4, label=label)
-        axis.axhline(1, color="#777", linewidth=1)
-        axis.set(title=dtype, xscale="log", yscale="log", xlabel="hidden size")
-        axis.set_xticks([64, 128, 256, 512, 1024], ["64", "128", "256", "512", "1024"])
-        axis.set_yticks([0.5, 1, 2, 5, 10, 20], ["0.5x", "1x", "2x", "5x", "10x", "20x"])
-        axis.minorticks_off()
-        axis.grid(alpha=0.25)
-    axes[0].set_ylabel("speed, torch.nn.GRU = 1x")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
-    figure.savefig(file, metadata={"Date": None})
-    plt.close(figure)
 
 
 def draw_tutorial(name: str) -> None:
@@ -358,7 +223,8 @@ def percent(row: Row) -> str:
 PARTS = {
     part.__name__: part
     for part in (
-        *(speed_tables, speed_summary, slower_places, results_table, untuned_accuracies, competition),
+        *(speed.speed_tables, speed.speed_summary, speed.slower_places, speed.other_layers),
+        *(results_table, untuned_accuracies, competition),
         *cell_map.PARTS,
         *compiled_cells.PARTS,
         *goals.PARTS,

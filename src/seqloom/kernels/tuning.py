@@ -154,6 +154,7 @@ CUDNN_FASTER = (
     Region(_ALL, _FP32, (1, 128), _ANY, trains=False),
     Region(("gru", "rnn"), _FP32, (1, 128), (1, 128), trains=True),
     Region(("lstm",), _FP32, (1, 128), _ANY, trains=True),
+    Region(("lstm",), ("float32",), (129, 384), (129, _ANY[1]), trains=True),
     Region(_ALL, ("float32",), (129, 384), (321, _ANY[1])),
     Region(_ALL, ("float32",), (385, 1024), (97, _ANY[1])),
     Region(_ALL, _FP32, (769, 1024), (33, _ANY[1])),
