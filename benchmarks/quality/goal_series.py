@@ -78,9 +78,5 @@ def etth1(seed: int, size: Size) -> Training:
     return forecast_hours(seed, size, segment=24, dropout=0.1, batch=64, lr=3e-4)
 
 
-def etth1_half(seed: int, size: Size) -> Training:
-    return forecast_hours(seed, size, segment=24, dropout=0.5, batch=64, lr=3e-4)
-
-
 def etth1_long(seed: int, size: Size) -> Training:
     return forecast_hours(seed, size, segment=48, dropout=0.5, batch=256, lr=1e-3)

@@ -28,6 +28,7 @@ from record import describe_run
 
 STEPS_AHEAD = 4  # of the host before a stream
 BEGAN = time.perf_counter()
+MOST_SILENCE = 60.0  # seconds without a finished step after which the device counts as stuck
 WARM_UP_STEPS = 3  # eager steps before a step is recorded
 
 Batch = tuple[Tensor, ...]
@@ -290,10 +291,18 @@ def train_all(trainings: Sequence[Training], device: torch.device, limit: float,
             active.append(Trainer(training, device, limit - (time.perf_counter() - BEGAN)))
         except Exception as error:
             append(ledger, describe(training) | {"failed": explain(error)})
+    moved = time.perf_counter()
     while active:
         ready = [trainer for trainer in active if trainer.is_ready()]
-        if not ready:
+        if ready:
+            moved = time.perf_counter()
+        elif time.perf_counter() - moved < MOST_SILENCE:
             time.sleep(2e-4)
+        else:
+            for trainer in active:
+                failed = f"no step ended within {MOST_SILENCE:g} s, after {trainer.done} steps"
+                append(ledger, describe(trainer.training) | {"failed": failed, "curve": trainer.curve})
+            return
         for trainer in ready:
             t = trainer.training
             try:

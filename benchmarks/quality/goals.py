@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from goal_characters import shakespeare
 from goal_images import psmnist, psmnist_light, psmnist_scan, psmnist_shift, smnist, smnist_shift, smnist_wide
 from goal_reviews import imdb
-from goal_series import etth1, etth1_half, etth1_long
+from goal_series import etth1, etth1_long
 from goal_size import Size
 from goal_synthetic import adding, copy
 from goal_tags import conll, conll_all, ewt
@@ -41,7 +41,6 @@ RECIPES: dict[str, Callable[[int, Size], Training]] = {
     "conll": conll,
     "conll_all": conll_all,
     "etth1": etth1,
-    "etth1_half": etth1_half,
     "etth1_long": etth1_long,
     "multi30k": multi,
 }
