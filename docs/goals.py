@@ -127,7 +127,7 @@ def goals_table() -> str:
         recipe = choose_recipe(goal, records)
         target = f"{'at most' if goal.lower else 'at least'} {goal.show(goal.target)}"
         if recipe is None:
-            lines.append(f"| {goal.name} | {target} | {goal.published} | | not run: {REASONS[goal.key]} | |")
+            lines.append(f"| {goal.name} | {target} | {goal.published} | | no result: {REASONS[goal.key]} | |")
             continue
         verdict, is_reached = recipe.judge()
         note = "" if is_reached else f": {REASONS[goal.key]}"
