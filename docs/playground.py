@@ -21,6 +21,8 @@ from seqloom.lab.explore.saved_page import build_page, read_page, record_example
 from seqloom.lab.explore.service import Entry, Service
 
 PAGE = Path(__file__).parent / "playground.html"
+DEEPER: dict[str, object] = {"layers": 2, "steps": 2500, "lr": 3e-3}
+HARDER = {("adding", "transformer"): DEEPER, ("copying", "transformer"): DEEPER}
 MODELS = ("gru", "lstm", "attn_rnn", "transformer")
 GOOD = "good great warm sharp funny clever moving fresh bright lovely brilliant honest tender witty charming"
 BAD = "bad dull cold weak dreary silly boring stale dark awful clumsy false harsh slow tedious"
@@ -88,12 +90,12 @@ def make_adding(rows: int = 12000) -> pl.DataFrame:
 
 
 def make_copying(rows: int = 12000) -> pl.DataFrame:
-    """The copy problem, one symbol at a time: two letters, a pause, and which of them to repeat."""
+    """The copy problem, one symbol at a time: which of two letters to repeat after a pause, and the letters."""
     draw = random.Random(5)
     texts, labels = [], []
     for _ in range(rows):
         letters, place = [draw.choice("abcdefghijkl") for _ in range(2)], draw.randrange(2)
-        texts.append("".join(letters) + "." * draw.randint(1, 6) + str(place + 1))
+        texts.append(str(place + 1) + "".join(letters) + "." * draw.randint(1, 8))
         labels.append(letters[place])
     return pl.DataFrame({"text": texts, "label": labels})
 
@@ -103,7 +105,9 @@ def train(name: str, data: pl.DataFrame, model: str, runs: Path, **settings: obj
     file = runs / f"{name}.csv"
     if not file.exists():
         data.write_csv(file)
-    run = seqloom.fit(str(file), name=f"{name}-{model}", model=model, runs=runs, **(sizes | settings))
+    run = seqloom.fit(
+        str(file), name=f"{name}-{model}", model=model, runs=runs, **(sizes | settings | HARDER.get((name, model), {}))
+    )
     return Entry(run.name, run)
 
 
@@ -120,7 +124,7 @@ def record() -> dict:  # type: ignore[type-arg]
         "sentiment": (make_reviews, {"steps": 900, "unit": "words"}, EXAMPLES),
         "names": (make_names, {"steps": 600, **by_letter}, ("petrovic", "bellini", "andersson")),
         "adding": (make_adding, {"steps": 1200, "lr": 8e-3, **by_letter}, ("2+31+40", "+1023+2")),
-        "copying": (make_copying, {"steps": 1200, "lr": 8e-3, **by_letter}, ("ab...1", "cd....2")),
+        "copying": (make_copying, {"steps": 1200, "lr": 8e-3, **by_letter}, ("1ab...", "2cd.....")),
     }
     recording: dict = {}  # type: ignore[type-arg]
     with tempfile.TemporaryDirectory() as folder:

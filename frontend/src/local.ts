@@ -114,7 +114,7 @@ export class LocalModel {
     const [p, label] = [run.outputs[target], `'${labels[target]}'`];
     const most = effects.indexOf(Math.max(...effects));
     if (effects[most] < LEAST_CHANGE) {
-      return [{ text: `No single step decides ${label} (${f(p)}).`, check: `occlusion: at most ${f(effects[most])} each`, confirmed: true, step: null, unit: null }];
+      return [{ text: `No single step decides ${label} (${f(p)}).`, check: `occlusion: at most ${f(Math.max(0, effects[most]))} each`, confirmed: true, step: null, unit: null }];
     }
     const order = [...effects.keys()].sort((a, b) => effects[b] - effects[a]);
     const negations = order.filter((t) => effects[t] >= LEAST_CHANGE && this.isNegation(words[t]));

@@ -83,7 +83,7 @@ export interface Recording {
 
 export class Recorded implements Source {
   readonly canSearch = false;
-  readonly pause = 30;
+  readonly pause = 8; // enough to skip letters that are typed faster than a page computes
   private readonly models: Record<string, LocalModel> = {};
   private readonly matrices = new WeakMap<Explanation, Record<string, Matrix>>();
 

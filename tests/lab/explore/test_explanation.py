@@ -158,6 +158,12 @@ def test_fifty_thousand_steps_are_cut_with_a_sentence(subject):
     assert example.notes == (f"The input has 50,000 steps; the first {MAX_STEPS:,} are shown and explained.",)
 
 
+def test_a_typed_text_that_is_cut_says_so(subject):
+    example = subject.read("the plot " * 25_000)
+    assert len(example.steps) == MAX_STEPS
+    assert any("more than 5000 steps" in note or "50,000 steps" in note for note in example.notes)
+
+
 def test_removing_windows_keeps_the_rest():
     from seqloom.lab.data.task import Batch
 

@@ -116,7 +116,7 @@ def _describe_turn(
     order = effects.argsort(descending=True).tolist()
     best = order[0]
     if float(effects[best]) < LEAST_CHANGE:
-        check = f"occlusion: at most {float(effects[best]):.2f} each"
+        check = f"occlusion: at most {max(0.0, float(effects[best])):.2f} each"
         return Statement(f"No single step decides {label} ({p:.2f}).", check, True)
     negations = [i for i in order if float(effects[i]) >= LEAST_CHANGE and _is_negation(example, windows[i])]
     candidates = [*negations, best]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import warnings
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -104,7 +105,12 @@ class Subject:
             UserError: If it is empty or does not fit the task.
         """
         row = self._parse(text) if isinstance(text, str) else text
-        return self.label(self.task.encode([row]), row)
+        with warnings.catch_warnings(record=True) as messages:  # such as an input that is cut as in training
+            warnings.simplefilter("always", UserWarning)
+            batch = self.task.encode([row])
+        example = self.label(batch, row)
+        notes = (f"{str(one.message)[:1].upper()}{str(one.message)[1:]}." for one in messages)
+        return replace(example, notes=(*notes, *example.notes))
 
     def _parse(self, text: str) -> Any:  # noqa: ANN401  # whatever `Task.encode` takes
         stripped = text.strip()
