@@ -1,8 +1,5 @@
 """Prepared calls of AttnRNN's GPU kernels, emulated on the CPU: the same bits as the calls that they replace."""
 
-import gc
-import weakref
-
 import pytest
 import torch
 
@@ -77,24 +74,34 @@ def test_a_prepared_call_has_second_derivatives_and_takes_missing_gradients():
     torch.testing.assert_close(*more)
 
 
-def test_a_backward_in_chunks_and_memory_that_is_kept(monkeypatch):
+def test_a_backward_in_chunks_keeps_its_memory_for_the_next(monkeypatch):
     monkeypatch.setattr(tuning, "CHUNK_BYTES", 1)
     layer, prepared, ordinary = make_plans("row", row, FP32, (11, 2, 16))
-    x = torch.randn(11, 2, 16)
-    for _ in range(2):
-        torch.testing.assert_close(*(run(one, layer, x, [], True) for one in (prepared, ordinary)), rtol=0, atol=0)
-    cell = prepared.cells[0]
-    (chunk,) = cell.chunks.values()
-    assert not chunk.values  # the tensors of the pass are free
-    monkeypatch.setattr(plan, "CHUNKS_KEPT", 0)
+    x, (cell,) = torch.randn(11, 2, 16), prepared.cells
+    seen = set()
+    for i in range(plan.CHUNKS_KEPT + 4):
+        actual = run(prepared, layer, x, [], True)
+        if i < 2:
+            torch.testing.assert_close(actual, run(ordinary, layer, x, [], True), rtol=0, atol=0)
+        (chunk,) = cell.chunks.values()
+        assert not chunk.values  # the tensors of the pass are free
+        seen.add(id(chunk))
+    assert len(seen) == 1
+
+
+def test_only_the_latest_cells_keep_memory_and_only_a_little(monkeypatch):
     monkeypatch.setattr(plan, "_with_chunk", type(plan._with_chunk)())
+    monkeypatch.setattr(plan, "CHUNKS_KEPT", 1)
+    x, made = torch.randn(3, 2, 16), [make_plans("row", row, FP32, (3, 2, 16)) for _ in range(2)]
+    for layer, prepared, _ in made:
+        run(prepared, layer, x, [], True)
+    assert [len(prepared.cells[0].chunks) for _, prepared, _ in made] == [0, 1]
+    layer, prepared, _ = made[0]
     run(prepared, layer, x, [], True)
-    known, chunk = weakref.ref(chunk), None
+    assert [len(prepared.cells[0].chunks) for _, prepared, _ in made] == [1, 0]
     monkeypatch.setattr(plan, "KEPT_BYTES", 0)
-    cell.chunks = {}
     run(prepared, layer, x, [], True)
-    gc.collect()
-    assert known() is None and not cell.chunks
+    assert not prepared.cells[0].chunks
 
 
 def test_an_input_at_an_odd_address_is_copied():

@@ -322,21 +322,56 @@ def test_dropout_between_layers_is_torchs_own(name):
     ours = getattr(seqloom, name)(5, 8, 3, dropout=0.4).cuda()
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(7, 3, 5, device="cuda", requires_grad=True)
-    for train in (True, False):
-        results = []
-        for layer in (theirs, ours):
-            layer.train(train)
-            torch.manual_seed(3)
-            y = layer(x)[0]
-            with torch.no_grad():
-                again = layer(x)[0]
-            results.append([y, again, *torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])])
-        torch.testing.assert_close(*results)
-        assert torch.equal(results[1][0], results[1][1]) is not train  # dropped anew in each call
+    results = []
+    for layer in (theirs, ours):
+        torch.manual_seed(3)
+        y = layer(x)[0]
+        with torch.no_grad():
+            again = layer(x)[0]
+        assert not torch.equal(y, again)  # dropped anew in each call
+        results.append([y, again, *torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])])
+    torch.testing.assert_close(*results)
+    torch.testing.assert_close(ours.eval()(x)[0], theirs.eval()(x)[0])
     (dx,) = torch.autograd.grad(ours.train()(x)[0].sum(), x)
     with pytest.raises(UserError, match="no second derivative"):
         torch.autograd.grad(ours(x)[0].sum(), x, create_graph=True)
     assert dx.isfinite().all()
+
+
+def _move_there_and_back(layer):
+    layer.cpu().cuda()
+
+
+def _load_weights(layer):
+    layer.load_state_dict({name: torch.randn_like(w) for name, w in layer.state_dict().items()})
+
+
+def _swap_data(layer):
+    for w in layer.parameters():
+        w.data = torch.randn_like(w)
+
+
+def _allow_tf32(_):
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+
+
+@pytest.mark.parametrize("change", [_move_there_and_back, _load_weights, _swap_data, _allow_tf32])
+@pytest.mark.parametrize("kind", [seqloom.AttnRNN, seqloom.GRU, seqloom.LSTM])
+def test_a_changed_layer_has_no_stale_plan(kind, change, monkeypatch):
+    monkeypatch.setattr(torch.backends.cuda.matmul, "fp32_precision", "ieee")
+    layer = kind(64, 64, num_layers=2).cuda()
+    x = torch.randn(9, 4, 64, device="cuda", requires_grad=True)
+
+    def run(one):
+        y, state = one(x)
+        last = state if isinstance(state, torch.Tensor) else state[0]
+        gradients = torch.autograd.grad(y.square().sum() + last.sum(), [x, *one.parameters()])
+        with torch.no_grad():
+            return [y, last, *gradients, one(x)[0]]
+
+    run(layer)
+    change(layer)
+    torch.testing.assert_close(run(layer), run(copy.deepcopy(layer)), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("H", [100, 300])

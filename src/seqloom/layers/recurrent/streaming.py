@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
+from seqloom.kernels import tuning
+
 if TYPE_CHECKING:  # a cycle, and the engine's Python side, which only streams need
     from seqloom.core.cell import Cell, State
     from seqloom.kernels.cpu.step import CellStack
@@ -73,7 +75,9 @@ def try_single_step(
     if type(x) is not Tensor or x.dim() not in (2, 3) or is_grad_enabled() or is_compiling():
         return None
     time = 1 if own["batch_first"] and x.dim() == 3 else 0
-    return try_engine_step(layer, own, x, hx, time) if x.shape[time] == 1 else None
+    if x.shape[time] != 1 or x.numel() > tuning.STEP_MOST_ROWS * x.shape[-1]:
+        return None
+    return try_engine_step(layer, own, x, hx, time)
 
 
 is_compiling, is_grad_enabled = torch.compiler.is_dynamo_compiling, torch.is_grad_enabled

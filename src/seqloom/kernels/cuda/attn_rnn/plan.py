@@ -107,6 +107,7 @@ class PreparedCell:
         self.initial, self.stream = cell.initial, self._find_stream()
         self.start = self._make_start()
         self.chunks: dict[int | None, Chunk] = {}
+        self.is_listed = False  # whether it is one of the cells that keep a chunk
 
     def _find_stream(self) -> int | None:
         """Return the number of the current stream; None while a graph is captured, whose memory is its own."""
@@ -184,13 +185,15 @@ class PreparedCell:
         """Keep the memory of a short pass for the next one on this stream."""
         if stream is None or chunk.count_bytes() > KEPT_BYTES:
             return
-        if not self.chunks:
-            _with_chunk.append(weakref.ref(self))
         self.chunks = {stream: chunk}
+        if self.is_listed:
+            return
+        self.is_listed = True
+        _with_chunk.append(weakref.ref(self))
         while len(_with_chunk) > CHUNKS_KEPT:
             oldest = _with_chunk.popleft()()
             if oldest is not None:
-                oldest.chunks = {}
+                oldest.chunks, oldest.is_listed = {}, False
 
 
 class _PreparedScan(torch.autograd.Function):
