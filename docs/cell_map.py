@@ -105,7 +105,8 @@ def cell_speed() -> str:
                 f"{row['forward_ratio']:.3g} | `{row['kernel'].partition(' (')[0]}` |"
                 for row in here
             ]
-            lines += ["", f"`{record['command']}`, {record['date'][:10]}, torch {record['versions']['torch']}."]
+            lines += ["", f"`{record['command']}`, {record['date'][:10]}, torch {record['versions']['torch']}"]
+            lines[-1] += f"; {record['note']}." if "note" in record else "."
     return "\n".join([*(lines or ["", "Not measured yet."]), "", ""])
 
 

@@ -248,7 +248,7 @@ def test_slstm_is_finite_for_gates_that_overflow_an_exponential():
 def test_the_matrix_of_the_orthogonal_rnn_is_orthogonal_in_every_type():
     P = torch.randn(64, 64) / 8
     for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-5), (torch.bfloat16, 5e-2)):
-        U = exponentiate((P - P.T).to(dtype)).double()
+        U = torch.eye(64, dtype=torch.float64) + exponentiate((P - P.T).to(dtype)).double()
         torch.testing.assert_close(U @ U.T, torch.eye(64, dtype=torch.float64), rtol=0, atol=tolerance)
 
 

@@ -44,6 +44,7 @@ def summarise_times(record: Mapping[str, Any], dtype: str) -> dict[str, Any]:
     steps, machine = record["steps"], record["hardware"]
     rows = [row for row in record["rows"] if row["dtype"] == dtype and "both_ms" in row]
     on = ", ".join(gpu["name"] for gpu in machine["gpus"]) or f"one thread of {machine['cpu']}"
+    on += f" ({record['note']})" if "note" in record else ""
     return {
         "us_per_step": {row["cell"]: round(1e3 * row["both_ms"] / steps, 2) for row in rows},
         "about": f"{record['batch']} rows, {steps} steps, {record['hidden']} inputs and units, {dtype}, {on}",
