@@ -21,6 +21,7 @@ NEEDS = {
     "huggingface_trainer": ("transformers", "accelerate"),
     "skorch_grid_search": ("skorch", "sklearn"),
     "export_to_onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "recurrent_ppo": ("gymnasium", "stable_baselines3", "sb3_contrib"),
 }
 LAST_NUMBER = {  # the range of the last number that a script prints after these words
     "word_language_model": ("perplexity", 1.5, 2.5),
@@ -28,6 +29,7 @@ LAST_NUMBER = {  # the range of the last number that a script prints after these
     "huggingface_trainer": ("steps:", 0.9, 1),
     "skorch_grid_search": ("test accuracy", 0.9, 1),
     "recurrent_policy": ("update 80:", 0.95, 1),
+    "recurrent_ppo": ("reward", 0.9, 1),
     "streaming_audio": ("difference", 0, 1e-4),
     "export_to_onnx": ("from torch", 0, 1e-4),
     "my_cell": ("error", 0, 0.05),

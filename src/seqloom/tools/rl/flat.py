@@ -1,0 +1,89 @@
+"""A recurrent layer whose state is one tensor, as buffers of rollouts store it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from seqloom.core.cell import State
+from seqloom.core.errors import InputError, UserError
+from seqloom.layers.recurrent.layer import Recurrent
+
+
+class FlatRecurrent(nn.Module):
+    """Run a recurrent layer over rollouts and return its state as one tensor (B, S), whatever the cell.
+
+    Args:
+        layer: A recurrent layer that reads forwards.
+
+    Attributes:
+        state_size: Numbers in the state of one row, S; 2 H for one layer of LSTM, H for one of GRU.
+
+    Raises:
+        ValueError: If the layer reads backwards too.
+
+    Example:
+        >>> from seqloom.tools.rl.flat import FlatRecurrent
+        >>> layer = FlatRecurrent(seqloom.LSTM(3, 8, batch_first=True))
+        >>> starts = torch.tensor([[True, False, False, True, False]] * 2)  # a second episode begins at step 3
+        >>> y, state = layer(torch.randn(2, 5, 3), torch.zeros(2, layer.state_size), starts)
+        >>> y.shape, state.shape
+        (torch.Size([2, 5, 8]), torch.Size([2, 16]))
+    """
+
+    def __init__(self, layer: Recurrent) -> None:
+        super().__init__()
+        if layer.bidirectional:
+            raise UserError("bidirectional=True, but an agent cannot read the steps to come; leave it out")
+        self.layer = layer
+        training = layer.training
+        with torch.no_grad():
+            weight = next(layer.parameters())
+            _, state = layer.eval()(weight.new_zeros(1, 1, layer.input_size))
+        layer.train(training)
+        self.single = isinstance(state, Tensor)
+        parts = (state,) if isinstance(state, Tensor) else state
+        self.shapes = [(part.shape[0], *part.shape[2:]) for part in parts]  # without the batch
+        self.types = [part.dtype for part in parts]
+        self.sizes = [part.numel() for part in parts]
+        self.state_size = sum(self.sizes)
+
+    def forward(self, x: Tensor, state: Tensor, starts: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Run whole rollouts in one call.
+
+        Args:
+            x: (B, T, D).
+            state: (B, S), the state before the first step; of no effect in rows that start an episode there.
+            starts: (B, T), where a step is the first of an episode (boolean, or not 0); None for nowhere.
+
+        Returns:
+            The outputs (B, T, H) and the state (B, S) after the last step.
+        """
+        if state.shape != (len(x), self.state_size):
+            raise InputError(
+                f"the state has shape {tuple(state.shape)}, expected {(len(x), self.state_size)}: "
+                "a row for each row of x, as an earlier call returned it"
+            )
+        reset = None if starts is None else starts.bool()
+        time = 1 if self.layer.batch_first else 0
+        y, end = self.layer(
+            x if time else x.transpose(0, 1),
+            self.unpack(state),
+            reset=reset if reset is None or time else reset.transpose(0, 1),
+        )
+        return y if time else y.transpose(0, 1), self.pack(end)
+
+    def pack(self, state: Tensor | State) -> Tensor:
+        """Return the layer's state, (layers, B, ...) or a tuple of these, as (B, S)."""
+        parts = (state,) if isinstance(state, Tensor) else state
+        kind = next(self.layer.parameters()).dtype
+        flat = [part.transpose(0, 1).flatten(1).to(kind) for part in parts]
+        return flat[0] if len(flat) == 1 else torch.cat(flat, -1)
+
+    def unpack(self, state: Tensor) -> Tensor | State:
+        """Return a state (B, S) as the layer takes it."""
+        parts = tuple(
+            part.unflatten(-1, shape).transpose(0, 1).to(kind)
+            for part, shape, kind in zip(state.split(self.sizes, -1), self.shapes, self.types, strict=True)
+        )
+        return parts[0] if self.single else parts
