@@ -392,11 +392,11 @@ void write_directly(const Head<T>& head, int64_t i, const T* S, T* room) {
 template <class T>
 void run_linear(const LinearArgs& a, int threads) {
   const int64_t heads = a.B * a.H, steps = a.T * a.writes, panels = (a.V + PANEL<T> - 1) / PANEL<T>;
+  if (!heads) return;
   threads = (int)std::min<int64_t>(threads, std::max<int64_t>(1, heads * steps * a.K * a.V / PER_THREAD));
   const bool direct = steps < FEW_WRITES;
   // heads are divided first; where there are fewer than threads, the columns of each are too
-  const int64_t groups =
-      direct ? 1 : std::min<int64_t>(panels, (threads + heads - 1) / std::max<int64_t>(heads, 1));
+  const int64_t groups = direct ? 1 : std::min<int64_t>(panels, (threads + heads - 1) / heads);
   const int64_t share = (panels + groups - 1) / groups;
   const int64_t room = direct_room<T>(a);
   std::vector<Chunk<T>*> chunks;

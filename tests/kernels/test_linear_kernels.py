@@ -131,6 +131,12 @@ def test_threads_change_no_result():
     assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
 
 
+def test_an_empty_batch_has_no_outputs(kernel):
+    q = torch.randn(0, 9, 2, 4)
+    y, state = kernel.run(make_job(q, q, q, beta=q[..., 0]))
+    assert y.shape == (0, 9, 2, 4) and state.shape == (0, 2, 4, 4)
+
+
 def test_mistakes_are_named():
     q = torch.randn(2, 3, 1, 4)
     with pytest.raises(InputError, match=r"v must be \(2, 3, 1, 5\), got shape \(2, 2, 1, 5\)"):
