@@ -59,9 +59,9 @@ class FlatRecurrent(nn.Module):
         Returns:
             The outputs (B, T, H) and the state (B, S) after the last step.
         """
-        if state.shape != (len(x), self.state_size):
+        if tuple(state.shape) != (x.shape[0], self.state_size):
             raise InputError(
-                f"the state has shape {tuple(state.shape)}, expected {(len(x), self.state_size)}: "
+                f"the state has shape {tuple(state.shape)}, expected {(x.shape[0], self.state_size)}: "
                 "a row for each row of x, as an earlier call returned it"
             )
         reset = None if starts is None else starts.bool()
