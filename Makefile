@@ -31,10 +31,10 @@ test-cluster: .venv/installed
 	$(PIP) -e '.[$(EXTRAS),cluster]'
 	$(BIN)/python -m pytest tests/lab/jobs/test_jobs.py -k "cluster"
 
-# The example scripts and the policy for RecurrentPPO, which need libraries that nothing else here needs.
+# The example scripts and the modules for reinforcement learning, which need libraries that nothing else here needs.
 test-examples: .venv/installed
-	$(PIP) -e '.[$(EXTRAS),examples,rl]'
-	$(BIN)/python -m pytest tests/test_examples.py tests/tools/test_rl_sb3.py
+	$(PIP) -e '.[$(EXTRAS),examples,rl,torchrl]'
+	$(BIN)/python -m pytest tests/test_examples.py tests/tools/test_rl_sb3.py tests/tools/test_rl_tensordicts.py
 
 # Mutated files and random settings: N cases of each kind.
 N ?= 1000

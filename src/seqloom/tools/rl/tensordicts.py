@@ -1,0 +1,75 @@
+"""A recurrent layer that reads and writes keys of a TensorDict, for TorchRL; needs `pip install 'seqloom[torchrl]'`."""
+
+from __future__ import annotations
+
+from seqloom.core.errors import InputError, require
+from seqloom.layers.recurrent.layer import Recurrent
+from seqloom.tools.rl.flat import FlatRecurrent
+
+require("tensordict", "seqloom.tools.rl.tensordicts", "torchrl")
+from tensordict import TensorDictBase  # noqa: E402
+from tensordict.nn import TensorDictModuleBase  # noqa: E402
+
+
+class RecurrentModule(TensorDictModuleBase):
+    """Run a recurrent layer over single steps (B, D) while acting and over rollouts (B, T, D) while learning.
+
+    The state is one tensor of S numbers for each row, whatever the cell. In a rollout it is read at the first step
+    only; the steps at which `is_init` is True start from the layer's initial state.
+
+    Args:
+        layer: A recurrent layer that reads forwards.
+        in_key: The key of the input.
+        out_key: The key of the outputs.
+        state_key: The key of the state. The state after a step is written to ("next", state_key).
+        init_key: The key of the flags that mark the first step of an episode, (B, 1) or (B, T, 1).
+
+    Example::
+
+        from tensordict import TensorDict
+        from seqloom.tools.rl.tensordicts import RecurrentModule
+
+        memory = RecurrentModule(seqloom.GRU(3, 8, batch_first=True))
+        step = memory(TensorDict({"observation": torch.randn(2, 3)}, batch_size=[2]))
+        step["embed"]  # (2, 8)
+        step["next", "recurrent_state"]  # (2, 8)
+    """
+
+    def __init__(
+        self,
+        layer: Recurrent,
+        in_key: str = "observation",
+        out_key: str = "embed",
+        state_key: str = "recurrent_state",
+        init_key: str = "is_init",
+    ) -> None:
+        super().__init__()
+        self.memory = FlatRecurrent(layer)
+        self.in_keys = [in_key, state_key, init_key]
+        self.out_keys = [out_key, ("next", state_key)]
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Write the outputs and the state; a missing state is 0, and missing flags are False.
+
+        Args:
+            tensordict: Its input is (B, D) or (B, T, D), its state (B, S) or (B, T, S).
+
+        Returns:
+            The same TensorDict. The state of a rollout, (B, T, S), is that after the last step at every step.
+        """
+        in_key, state_key, init_key = self.in_keys
+        out_key, next_key = self.out_keys
+        x = tensordict.get(in_key)
+        if x.dim() not in (2, 3):
+            raise InputError(f"{in_key} must be (B, D) for a step or (B, T, D) for rollouts, got {tuple(x.shape)}")
+        single = x.dim() == 2
+        x = x.unsqueeze(1) if single else x
+        state, starts = tensordict.get(state_key, None), tensordict.get(init_key, None)
+        if state is None:
+            state = x.new_zeros(x.shape[0], self.memory.state_size)
+        elif not single:
+            state = state[:, 0]
+        y, end = self.memory(x, state, None if starts is None else starts.reshape(x.shape[:2]))
+        tensordict.set(out_key, y.squeeze(1) if single else y)
+        tensordict.set(next_key, end if single else end.unsqueeze(1).expand(-1, x.shape[1], -1))
+        return tensordict
