@@ -82,6 +82,7 @@ def test_each_option_alone_matches_the_loop(kind, option):
     check(cell, make_job(cell, options=(option,)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", of_every_cell())
 def test_every_cell_passes_a_short_form_of_the_public_check(monkeypatch, kind):
     jobs = [((3, 5, 7, 20), True, ()), ((3, 5, 7, 20), False, checking.OPTIONS)]
