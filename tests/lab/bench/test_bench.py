@@ -3,6 +3,7 @@ import math
 import shlex
 import sys
 from functools import partial
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -25,7 +26,9 @@ KEYS = {
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch):
-    """Skip the kernel checks unless a test is about them, and use short rounds."""
+    """Skip the kernel checks unless a test is about them, use short rounds, and time no other package."""
+    monkeypatch.setattr(race, "rivals", race.rivals.__wrapped__)  # not cached
+    monkeypatch.setattr(race, "find_spec", lambda _: None)
     monkeypatch.setattr(timing, "ROUND", 0.001)
     monkeypatch.setattr(testing, "check_kernel", lambda *_: None)
 
@@ -148,8 +151,9 @@ def test_other_libraries_have_a_row_where_they_are_installed(monkeypatch, reques
         "    return torch.stack([h, h]), torch.stack([h[:, -1:], h[:, -1:]])\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(race, "rivals", race.rivals.__wrapped__)
+    monkeypatch.setattr(race, "find_spec", find_spec)
     for name in ("torchrecurrent", "flashrnn"):  # not left to the tests that follow
+        monkeypatch.delitem(sys.modules, name, raising=False)
         request.addfinalizer(partial(sys.modules.pop, name, None))
     rows = [row for row in times(ragged=ragged) if not row.cell.startswith(("torch.nn", "gru"))]
     assert [(row.cell, row.kernel) for row in rows] == 2 * [

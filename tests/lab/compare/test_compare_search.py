@@ -140,11 +140,11 @@ def test_the_page_and_the_document_are_complete_and_the_winner_predicts(whole):
     results = collect_results(whole)
     page, stored = build_page(whole, results, True), build_document(whole, results, True)
     titles = [block.title for block in page.blocks]
-    assert titles[:7] == [
+    assert titles[:9] == [
         "Leaderboard", "Test results by seed", "Learning curves", "Classes", "Confusion matrix", "Reliability",
-        "Worst test rows",
+        "A test row of each class", "Worst test rows, drawn", "Worst test rows",
     ]  # fmt: skip
-    classes, confusion, worst = page.blocks[3], page.blocks[4], page.blocks[6]
+    classes, confusion, worst = page.blocks[3], page.blocks[4], page.blocks[8]
     assert sum(row["rows"] for row in classes.rows) == 360 and len(worst.rows) == 10
     assert [sum(shares) for shares in confusion.values] == pytest.approx([100] * 10, abs=0.5)
     assert [row["loss"] for row in worst.rows] == sorted((row["loss"] for row in worst.rows), reverse=True)

@@ -260,7 +260,7 @@ def test_every_view_of_a_run_of_each_kind_is_drawn(opened, tmp_path, kind):
         page.locator(".rows button").nth(1).click()
         page.locator(".rows button.current").wait_for()
         page.locator("summary", has_text="Learning curves").click()
-        page.locator(".curves svg circle").first.wait_for()  # one validation: a point
+        page.locator("details[open] .gallery svg path.marks").first.wait_for()  # one validation: a point
         assert page.get_by_role("alert").count() == 0
 
 
