@@ -117,4 +117,4 @@ def _recurrent_weights(cell: Cell) -> dict[str, Tensor]:
 class HeadsOptions(Options, total=False):
     """Those settings, and that of layers whose units can be divided into heads."""
 
-    heads: int
+    heads: int | None

@@ -70,10 +70,11 @@ class Recurrent(Layer):
         residual: Whether every layer after the first adds its input to its output, so that deep stacks train.
         stack_norm: What normalises the input of every layer after the first: "rms", "layer" or "batch" (over all real
             steps of the batch), or None.
+        heads: Divide the units into so many cells side by side: recurrent weights are then block-diagonal. "attn_rnn"
+            has heads of its own, which this sets.
         kernel: "auto" for the fastest kernel that fits, or a kernel's name; `seqloom.explain` shows which one runs.
         check: Whether to raise an error for NaN and infinity in the input; synchronises with a GPU.
-        **settings: Settings of the cell, such as `heads` of "attn_rnn". `heads` divides the units of every other cell
-            into so many cells side by side: its recurrent weights are then block-diagonal, see `HeadsCell`.
+        **settings: Settings of the cell, such as `slots` of "attn_rnn".
 
     Raises:
         ValueError: If an argument has a value that does not fit.
@@ -104,6 +105,7 @@ class Recurrent(Layer):
         learn_initial_state: bool = False,
         residual: bool = False,
         stack_norm: str | None = None,
+        heads: int | None = None,
         kernel: str = "auto",
         check: bool = False,
         **settings: Any,  # noqa: ANN401  # of any cell; object would refuse an unpacked dict
@@ -122,6 +124,7 @@ class Recurrent(Layer):
         self.bidirectional, self.residual, self.stack_norm = bidirectional, residual, stack_norm
         self.dropouts, self.init, self.kernel, self.check = dropouts, init, kernel, check
         kind = find_cell(cell)
+        settings |= {} if heads is None else {"heads": heads}
         if "bias" in inspect.signature(kind.__init__).parameters:
             settings["bias"] = bias
         elif not bias:
