@@ -1,6 +1,7 @@
 """Use one thread per test: the layers are small, and tests run two at a time."""
 
 import os
+from collections import Counter
 
 import pytest
 import torch
@@ -38,7 +39,14 @@ def _seeded():
 
 
 def pytest_collection_modifyitems(config, items):
+    seen = Counter()
     for item in items:
+        sample = item.get_closest_marker("sample")
+        if sample is not None:
+            key = item.nodeid.partition("[")[0]
+            if seen[key] % sample.args[0]:
+                item.add_marker(pytest.mark.long)
+            seen[key] += 1
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
         if _is_of_other_cell(item) and not item.get_closest_marker("every_cell"):

@@ -96,6 +96,7 @@ def asking(name, dtype=torch.float64):
 
 
 @pytest.mark.slow
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", of_cell(NAMED))
 def test_a_kernel_passes_the_public_check(name):
     check_kernel(name, name.rpartition("_")[0])
@@ -107,6 +108,7 @@ def test_a_kernel_passes_the_public_check_in_float64(monkeypatch, name):
     check_kernel(name, name.rpartition("_")[0], torch.float64)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "settings",
     [

@@ -91,6 +91,7 @@ def elsewhere(layer):
     return x, state, torch.tensor([13, 1, 0, 5])
 
 
+@pytest.mark.sample(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(Cell.registry))
 def test_export_takes_any_batch_and_length(name):

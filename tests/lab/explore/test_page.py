@@ -241,6 +241,7 @@ QUICK = ("tags", "series", "forecast", "translation", "audio")
 ALL = [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.long) for kind in KINDS]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", ALL)
 def test_every_view_of_a_run_of_each_kind_is_drawn(opened, tmp_path, kind):
     with serve(Service([Entry(kind, train_kind(kind, tmp_path))])) as place:

@@ -153,6 +153,7 @@ def test_the_command_saves_a_page(run, tmp_path, capsys):
     assert facts["bytes"] == page.stat().st_size and facts["examples"] == {"turns": 1}
 
 
+@pytest.mark.long
 def test_the_command_writes_the_attributions_of_the_held_out_rows(run, tmp_path, capsys):
     table = tmp_path / "table.parquet"
     with pytest.raises(SystemExit) as done:

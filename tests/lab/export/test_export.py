@@ -109,6 +109,7 @@ def make_model(task, **settings):
     return build(task, TrainSettings(**(SMALL | settings))).eval()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.slow
 @pytest.mark.usefixtures("_one_registry")
 @pytest.mark.parametrize("name", FORMS)
@@ -146,6 +147,7 @@ def test_the_runner_splits_texts_into_the_words_of_training():
     assert [text.lower() for text in texts] == pl.Series(texts).str.to_lowercase().to_list()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_pt2_file_predicts_without_seqloom(tasks, tmp_path):
     model = round_weights(make_model(tasks["series"], model="gru", hidden=16))

@@ -144,6 +144,7 @@ for result in run(jobs, Processes(1), "out"):
 """
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "killed"])
 def test_workers_end_with_their_parent_and_what_is_finished_is_kept(number, tmp_path):
@@ -234,6 +235,7 @@ def test_two_jobs_of_one_key_are_refused(tmp_path):
         Processes(0)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_job_for_several_gpus_runs_under_torchrun(tmp_path):
     assert run_ranks(Job("a", "sample_jobs:ranks"), tmp_path, 2) == {"sum": 1, "count": 2}

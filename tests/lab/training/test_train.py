@@ -177,6 +177,7 @@ def test_a_forecast_of_some_features_reads_them_in_the_order_it_needs():
     torch.testing.assert_close(model.predict(batch).values, batch.x[:, -1:, 1:2].expand(3, 8, 1))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["ode_gru", "bi_ode_gru", "gru"])
 def test_irregular_time_stamps_reach_the_layer(model, tmp_path):

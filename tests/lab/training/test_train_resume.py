@@ -68,6 +68,7 @@ CASES = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("number", [2, 7, 10])
