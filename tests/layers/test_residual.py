@@ -38,7 +38,7 @@ def test_a_stream_with_residuals_matches_the_whole_sequence():
 
 
 def test_a_layer_with_residuals_does_not_become_one_of_torch():
-    with pytest.raises(ValueError, match="residuals between layers"):
+    with pytest.raises(ValueError, match="residuals or norms between layers"):
         seqloom.convert(seqloom.GRU(5, 8, 2, residual=True), to="torch")
 
 
