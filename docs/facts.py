@@ -12,7 +12,9 @@ from inspect import signature
 import study_pages
 from records import ROOT, SPEED_RANGE, SPEED_ROWS, SPEED_STEPS
 
+import seqloom.cells  # noqa: F401  (fills the registry)
 from seqloom.cli.commands.advise import advise
+from seqloom.core.cell import Cell
 from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.stats.forecasts import LEVELS
 from seqloom.lab.studies.support.conditions import TrialSettings
@@ -53,6 +55,8 @@ def readme_facts() -> list[str]:
         "exit code 2",  # tests/cli checks it
         title.removeprefix("# From ").join(("[from ", "]")),
         f"Licensed under {project['license']}",
+        f"{len(Cell.registry)} recurrent cells",
+        "Mamba-2, RWKV-7",  # names
     ]
 
 

@@ -170,6 +170,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.xdist_group("faults")  # they share what they do not change, compiled
 @pytest.mark.parametrize("fault", FAULTS)

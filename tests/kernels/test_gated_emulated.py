@@ -135,6 +135,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "H", "dtype", "B", "T", "wishes"), SHAPES)
 def test_a_kernel_is_at_most_twice_as_far_from_float64_as_the_loop(name, H, dtype, B, T, wishes):

@@ -37,6 +37,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "H", "dtype", "B", "T", "wishes"), SHAPES)
 def test_a_grid_is_at_most_twice_as_far_from_float64_as_the_loop(name, H, dtype, B, T, wishes):
@@ -62,6 +63,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):

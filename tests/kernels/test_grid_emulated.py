@@ -50,6 +50,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("H", "heads", "dtype", "B", "T", "asked", "settings"), SHAPES)
 def test_a_grid_is_at_most_twice_as_far_from_float64_as_the_loop(H, heads, dtype, B, T, asked, settings):
@@ -116,6 +117,7 @@ WHOLE = ("words of two blocks for those of one", "squares from the mean of anoth
 SIZES = {"parts of sums in one place": 160, **dict.fromkeys(WHOLE, 96)}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, request, fault):

@@ -139,6 +139,7 @@ def test_the_step_leaves_large_layers_with_slots_to_forward():
     assert "too slow above 512 units of 4 slots" in str(why_not_stream(layer))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_chunks_of_a_graph_are_as_accurate_as_the_loop(monkeypatch, dtype):

@@ -26,6 +26,7 @@ def close(a, b):
     torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}], ids=["one", "stacked"])
 @some_cells

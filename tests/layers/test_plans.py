@@ -63,6 +63,7 @@ def kinds(layer):
     return {type(plan) for plan in layer.__dict__["_plans"].plans.values()}
 
 
+@pytest.mark.sample(2)
 @each_cell
 @pytest.mark.parametrize("kernel", ["auto", "cpu"])
 @pytest.mark.parametrize(

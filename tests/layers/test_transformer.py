@@ -152,6 +152,7 @@ def test_padding_needs_no_place_in_a_learned_table():
     torch.testing.assert_close(y[:1, :2], layer(x[:1, :8])[0][:, 6:])
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("attention", [CAUSAL[name] for name in ("dense", "local", "linear", "performer")])
 @torch.no_grad()
@@ -176,6 +177,7 @@ def test_it_exports_with_any_batch_and_length():
 COMPILED = [(CAUSAL[name], "eager") for name in ("dense", "local", "linear", "performer")]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("attention", "backend"), [*COMPILED, ("linear", "aot_eager_decomp_partition")])
 def test_it_compiles_in_one_graph(attention, backend):
     layer = Transformer(D, 4, 1, causal=True, attention=attention, position="sinusoidal")

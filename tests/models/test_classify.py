@@ -70,6 +70,7 @@ def test_invalid_arguments_are_refused():
         Classify(make("gru", 3, 8), 2, embed=Embed(9, 4))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("readout", READOUTS)
 @pytest.mark.parametrize("layer", ["attn_rnn", "bi_lstm", "tcn"])
 def test_a_classifier_learns_saves_loads_and_predicts_the_same(layer, readout, tmp_path):

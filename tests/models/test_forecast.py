@@ -54,6 +54,7 @@ def test_a_shifted_series_has_a_shifted_forecast(name, scale):
         torch.testing.assert_close(model(x * 1000), y * 1000, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("quantiles", [(), (0.1, 0.5, 0.9)])
 @pytest.mark.parametrize("name", MODELS)

@@ -33,6 +33,7 @@ MODELS = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "lengths"), [("segments", None), *((name, LENGTHS) for name in MODELS)])
 def test_a_loss_compiles_in_one_graph_and_learns_the_same(name, lengths):
@@ -64,6 +65,7 @@ OF_A_ROW = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("make", OF_A_ROW.values(), ids=OF_A_ROW)
 def test_what_a_row_gives_exports_with_any_number_of_rows_and_any_lengths(make):

@@ -146,7 +146,7 @@ def test_the_page_and_the_document_are_complete_and_the_winner_predicts(whole):
     ]  # fmt: skip
     classes, confusion, worst = page.blocks[3], page.blocks[4], page.blocks[8]
     assert sum(row["rows"] for row in classes.rows) == 360 and len(worst.rows) == 10
-    assert [sum(shares) for shares in confusion.values] == pytest.approx([100] * 10, abs=0.5)
+    assert len(confusion.values) == 10 and sum(map(sum, confusion.values)) == 360
     assert [row["loss"] for row in worst.rows] == sorted((row["loss"] for row in worst.rows), reverse=True)
     assert stored["verdict"] == page.verdict and stored["plan"]["steps"] == 9 and stored["versions"]["torch"]
     assert stored["command"].startswith("seqloom compare digits --models rnn,gru,tcn,lstm,")

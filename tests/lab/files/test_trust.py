@@ -95,6 +95,7 @@ def test_a_run_from_elsewhere_is_not_resumed(run, elsewhere):
     assert witness.exists()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("command_name", "task_name"),
     [("predict", "adding"), ("evaluate", "adding"), ("generate", "text"), ("translate", "pairs")],
@@ -158,6 +159,7 @@ def test_a_comparison_from_elsewhere_is_not_executed(tmp_path, elsewhere, capsys
     assert not witness.exists()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["run.json", "task/task.json", "best/state.json", "best/weights.safetensors"])
 def test_a_flipped_bit_is_reported_and_never_changes_a_prediction(tmp_path, name):
     task = open_task("adding", steps=5, valid=8, test=8)

@@ -175,6 +175,7 @@ def layers(study, condition, models):
     return {m: count_trained(model.layer) for m, model in made.items()}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("condition", Family.full.conditions, ids=lambda c: c.name)
 def test_the_family_has_one_size_at_every_depth(condition):
     actual = layers(Family(device="cuda"), condition, Family.full.models)
