@@ -55,7 +55,7 @@ def readme_facts() -> list[str]:
         "exit code 2",  # tests/cli checks it
         title.removeprefix("# From ").join(("[from ", "]")),
         f"Licensed under {project['license']}",
-        f"{len(Cell.registry)} recurrent cells",
+        f"{sum(kind.__module__.startswith('seqloom.cells.') for kind in Cell.registry.values())} recurrent cells",
         "Mamba-2, RWKV-7",  # names
     ]
 
