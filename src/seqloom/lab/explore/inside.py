@@ -182,17 +182,15 @@ def group_units(h: Array) -> list[int]:
 
     Positive and negative activity count as separate features, as they mean different things.
     """
-    from warnings import catch_warnings, simplefilter
-
     from sklearn.decomposition import NMF
 
     parts = np.concatenate([np.maximum(h, 0), np.maximum(-h, 0)], 1)
     k = min(GROUPS, *h.shape)
     if k < 2 or not parts.any():
         return [0] * h.shape[1]
-    with catch_warnings():
-        simplefilter("ignore")  # an unfinished factorisation is good enough to sort units
-        weights = NMF(k, init="nndsvda", max_iter=60, random_state=0).fit(parts.astype(np.float64)).components_
+    # With tol=0 an unfinished factorisation, which is good enough to sort units, gives no warning; to catch one would
+    # change the filters of other threads.
+    weights = NMF(k, init="nndsvda", max_iter=60, tol=0, random_state=0).fit(parts.astype(np.float64)).components_
     both = weights[:, : h.shape[1]] + weights[:, h.shape[1] :]
     groups: list[int] = both.argmax(0).tolist()
     return groups
