@@ -80,6 +80,11 @@ class HeadsCell(Cell):
         parts = {name: getattr(self, name).unbind(0) for name in one.__dict__["_names"]}
         return [bind_weights(one, {name: each[k] for name, each in parts.items()}) for k in range(self.heads)]
 
+    def first_cell(self) -> Cell:
+        """Return the first head as a cell; kernels that fit it fit all."""
+        one: Cell = self.__dict__["one"]
+        return bind_weights(one, {name: getattr(self, name)[0] for name in one.__dict__["_names"]})
+
     def list_jobs(self, job: ScanJob) -> list[ScanJob]:
         """Return the job of each head: the same input, and its part of all that units have."""
         parts = [[t.chunk(self.heads, -1) for t in many] for many in (job.state, job.keep)]

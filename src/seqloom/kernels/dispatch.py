@@ -12,7 +12,7 @@ from seqloom.core.errors import UserError
 from seqloom.core.heads import HeadsCell
 from seqloom.core.job import ScanJob
 from seqloom.kernels.cuda.gated.heads import GatedHeads
-from seqloom.kernels.registry import Kernel, list_kernels
+from seqloom.kernels.registry import Kernel, KernelCode, list_kernels
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def choose(cell: Cell, job: ScanJob, kernel: str = "auto") -> Choice:
     Raises:
         UserError: If the cell has no such kernel, or the kernel cannot run this job; with the reason.
     """
-    if isinstance(cell, HeadsCell) and kernel in ("auto", "cuda", "heads_cuda", "each", "heads_each"):
+    if isinstance(cell, HeadsCell) and kernel in ("auto", "cuda", "each"):
         return _choose_for_heads(cell, job, kernel)
     if kernel == "auto":
         return _choose_fastest(cell, job)
@@ -70,34 +70,38 @@ def _choose_fastest(cell: Cell, job: ScanJob) -> Choice:
     raise AssertionError("the loop runs everything")
 
 
+@dataclass(frozen=True)
 class EachHead:
-    """Run every head of a cell by the fastest kernel of its own."""
+    """Run every head of a cell by the kernel that was chosen for the first."""
+
+    code: KernelCode
 
     def why_not(self, cell: Cell, job: ScanJob) -> str | None:
-        """Return None: every head has a kernel."""
-        return None
+        """Return why the heads cannot run here; None if they can."""
+        assert isinstance(cell, HeadsCell)
+        return self.code.why_not(cell.first_cell(), cell.list_jobs(job)[0])
 
     def run(self, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
         """Run the heads one after the other."""
         assert isinstance(cell, HeadsCell)
-        cells, jobs = cell.list_cells(), cell.list_jobs(job)
-        code = choose(cells[0], jobs[0]).kernel.code
-        results = [code.run(*one) for one in zip(cells, jobs, strict=True)]
+        results = [self.code.run(*one) for one in zip(cell.list_cells(), cell.list_jobs(job), strict=True)]
         ends = zip(*(end for _, end in results), strict=True)
         return torch.cat([y for y, _ in results], -1), tuple(torch.cat(parts, -1) for parts in ends)
 
 
 TOGETHER = Kernel("heads", "cuda", "NVIDIA GPU: all heads in one launch", GatedHeads())
-EACH = Kernel("heads", "each", "every head by its own kernel", EachHead())
 
 
 def _choose_for_heads(cell: HeadsCell, job: ScanJob, kernel: str) -> Choice:
-    """Return the kernel for all heads in one launch, or for every head by itself."""
-    reason = None if kernel in ("each", EACH.name) else TOGETHER.code.why_not(cell, job)
-    if reason is None and kernel not in ("each", EACH.name):
-        return Choice(TOGETHER, detail=f"{cell.heads} heads in one launch")
-    if kernel in ("cuda", TOGETHER.name):
-        raise UserError(f"kernel {TOGETHER.name!r} cannot run this: {reason}; kernel='auto' takes the fastest that can")
-    one = choose(cell.list_cells()[0], cell.list_jobs(job)[0])
-    rejected = () if reason is None else ((TOGETHER.name, reason),)
-    return Choice(EACH, rejected, f"{cell.heads} heads, each by {one.name}")
+    """Return the kernel for all heads in one launch ("auto", "cuda"), or for every head by itself ("auto", "each")."""
+    rejected = []
+    if kernel != "each":
+        reason = TOGETHER.code.why_not(cell, job)
+        if reason is None:
+            return Choice(TOGETHER, detail=f"{cell.heads} heads in one launch")
+        if kernel == "cuda":
+            raise UserError(f"kernel 'cuda' cannot run this: {reason}; kernel='auto' takes the fastest that can")
+        rejected.append((TOGETHER.name, reason))
+    one = _choose_fastest(cell.first_cell(), cell.list_jobs(job)[0])
+    each = Kernel("heads", "each", "every head by its own kernel", EachHead(one.kernel.code))
+    return Choice(each, tuple(rejected), f"{cell.heads} heads, each by {one.name}")

@@ -26,7 +26,7 @@ class GatedHeads:
     def why_not(self, cell: Cell, job: ScanJob) -> str | None:
         """Return why this cell or job cannot run here; None if it can."""
         assert isinstance(cell, HeadsCell)
-        one = cell.list_cells()[0]
+        one = cell.first_cell()
         if one.name not in KINDS:
             return f"it is for {', '.join(KINDS)}, not {one.name or type(one).__name__!r}"
         if one.hidden_size % tuning.HIDDEN_MULTIPLE:
@@ -36,7 +36,7 @@ class GatedHeads:
     def run(self, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
         """Run the heads over the job's sequences."""
         assert isinstance(cell, HeadsCell)
-        one, n, B = cell.list_cells()[0], cell.heads, len(job.x)
+        one, n, B = cell.first_cell(), cell.heads, len(job.x)
 
         def gather(t: Tensor) -> Tensor:
             return _gather_rows(t, n, -B % GROUP)
