@@ -3,41 +3,10 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqloom.core.errors import UserError
 from seqloom.core.masks import make_mask
-
-
-class RMSNorm(nn.Module):
-    """Divide every vector by its root mean square: x / sqrt(mean(x^2) + eps) * w.
-
-    Args:
-        size: Number of features.
-    """
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), 1e-5)
-
-
-class LayerNorm(nn.Module):
-    """Give every vector mean 0 and variance 1, then scale and shift it: (x - mean) / sqrt(var + eps) * w + b.
-
-    Args:
-        size: Number of features.
-    """
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.ones(size)), nn.Parameter(torch.zeros(size))
-
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        return F.layer_norm(x, self.weight.shape, self.weight.to(x.dtype), self.bias.to(x.dtype), 1e-5)
 
 
 class BatchNorm(nn.Module):
@@ -62,24 +31,17 @@ class BatchNorm(nn.Module):
         self.register_buffer("variance", torch.ones(size))
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        mean, variance = self.mean.to(x.dtype), self.variance.to(x.dtype)
+        mean, variance = self.mean, self.variance
         if self.training:
             real = x.new_ones(x.shape[:2]) if lengths is None else make_mask(lengths, x.shape[1]).to(x.dtype)
             steps, real = real.sum().clamp(min=1), real.unsqueeze(-1)
             mean = (x * real).sum((0, 1)) / steps
             variance = ((x - mean).square() * real).sum((0, 1)) / steps
             with torch.no_grad():
-                self.mean.lerp_(mean.to(self.mean.dtype), self.momentum)
+                self.mean.lerp_(mean, self.momentum)
                 unbiased = variance * steps / (steps - 1).clamp(min=1)
-                self.variance.lerp_(unbiased.to(self.variance.dtype), self.momentum)
-        return (x - mean) * torch.rsqrt(variance + 1e-5) * self.weight.to(x.dtype) + self.bias.to(x.dtype)
-
-
-NORMS: dict[str, type[RMSNorm] | type[LayerNorm] | type[BatchNorm]] = {
-    "rms": RMSNorm,
-    "layer": LayerNorm,
-    "batch": BatchNorm,
-}
+                self.variance.lerp_(unbiased, self.momentum)
+        return (x - mean) * torch.rsqrt(variance + 1e-5) * self.weight + self.bias
 
 
 def make_norm(name: str, size: int) -> nn.Module:
@@ -92,6 +54,10 @@ def make_norm(name: str, size: int) -> nn.Module:
     Raises:
         UserError: If there is no such norm.
     """
-    if name not in NORMS:
-        raise UserError(f"stack_norm must be 'rms', 'layer', 'batch' or None, got {name!r}")
-    return NORMS[name](size)
+    if name == "batch":
+        return BatchNorm(size)
+    if name == "layer":
+        return nn.LayerNorm(size)
+    if name == "rms":
+        return nn.RMSNorm(size, eps=1e-5)
+    raise UserError(f"stack_norm must be 'rms', 'layer', 'batch' or None, got {name!r}")

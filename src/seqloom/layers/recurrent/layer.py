@@ -230,11 +230,12 @@ class Recurrent(Layer):
             return batch.restore(x), batch.restore_states(ends)
         for layer in range(self.num_layers):
             beside = x if layer and self.residual else None
+            x = x.to(weight.dtype)  # autocast may have changed it
             if layer and self.stack_norm is not None:
-                x = self.norms[layer - 1](x, batch.lengths)
+                norm = self.norms[layer - 1]
+                x = norm(x, batch.lengths) if self.stack_norm == "batch" else norm(x)
             if layer and self.dropout:
                 x = F.dropout(x, self.dropout, self.training)
-            x = x.to(weight.dtype)
             outputs: list[Tensor] = []
             jobs = [self._make_job(i, x, states, shared) for i in range(layer * ways, (layer + 1) * ways)]
             with assign_streams(jobs) as assigned:
