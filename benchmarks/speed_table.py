@@ -13,6 +13,7 @@ import multiprocessing
 import statistics
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -150,7 +151,7 @@ def measure(
     """Yield the times of one shape, torch's layers first."""
     dtype, tf32 = TYPES[name]
     allow_tf32(tf32)
-    wrong = {(r["type"], r["cell"], r["kernel"], r["hidden"]) for r in refused}
+    wrong = {(r["type"], r["cell"], r["kernel"], r["hidden"]) for r in refused if "mode" not in r}
     wanted = [(cell, kernel) for cell in args.cells for kernel in args.kernels]
     wanted = [(c, k) for c, k in wanted if (name, c, k, hidden) not in wrong]
     for pass_ in ("forward", "both"):
@@ -159,15 +160,20 @@ def measure(
             more = {} if cell in BASELINES else {"kernel": kernel}
             layer, x = build(cell, dtype, args.device, hidden, batch, args.length, **more)
             call = partial(run_forward if pass_ == "forward" else run_both, layer, x, torch.ones_like(x))
-            if mode == "graph":
-                call = record_graph(call)
+            try:
+                if mode == "graph":
+                    call = record_graph(call)
+                time_calls(call, args.device)
+            except Exception as error:  # the other layers are timed
+                where = {"type": name, "cell": cell, "kernel": kernel, "hidden": hidden, "batch": batch}
+                refused.append(where | {"mode": mode, "pass": pass_, "why": f"{type(error).__name__}: {error}"[:300]})
+                traceback.print_exc()
+                continue
             calls[cell, name_kernel(layer, x, pass_ == "both") if more else kernel] = call
         times: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
-        for i in range(1 + args.rounds):
+        for _ in range(args.rounds):
             for key, call in calls.items():
-                spent = time_calls(call, args.device)
-                if i:
-                    times[key].append(spent)
+                times[key].append(time_calls(call, args.device))
         for (cell, kernel), values in times.items():
             us = round(1e6 * statistics.median(values) / args.length, 4)
             row = {"type": name, "hidden": hidden, "batch": batch, "mode": mode, "pass": pass_}
