@@ -138,6 +138,9 @@ class TrainPolicy:
         return loss.detach()
 
 
+TASKS: dict[str, type] = {"language model": TrainLanguageModel, "recurrent PPO": TrainPolicy}
+
+
 def compare(
     name: str, side: type, device: str, parts: int, calls: int, wait: Callable[[], object]
 ) -> dict[str, object]:
@@ -183,12 +186,13 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--parts", type=int, default=12, help="how many times the sides take turns")
     parser.add_argument("--calls", type=int, default=5, help="calls of a part")
+    parser.add_argument("--tasks", default=",".join(TASKS), help="names, separated by commas")
     parser.add_argument("--threads", type=int, default=1, help="of the CPU")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     wait: Callable[[], object] = torch.cuda.synchronize if args.device == "cuda" else lambda: None
-    tasks = (("language model", TrainLanguageModel), ("recurrent PPO", TrainPolicy))
-    rows = [compare(name, side, args.device, args.parts, args.calls, wait) for name, side in tasks]
+    names = args.tasks.split(",")
+    rows = [compare(name, TASKS[name], args.device, args.parts, args.calls, wait) for name in names]
     write_record(args.json, seed=0, threads=args.threads, rows=rows)
 
 
