@@ -1,11 +1,12 @@
 """Sixteen cells on four tasks in one table: names, digits, adding and the register, with the same budget for each.
 
-python benchmarks/quality/cells_table.py --device cuda --data .carry/data --json FILE
+python benchmarks/quality/cells_table.py --device cuda --data .carry/data --prepare 16 --json FILE
 
 Each model is an input layer of 32 features, one recurrent layer with about as many weights as a GRU of 64 units, and a
-linear head. Every cell has the same steps, batch, optimiser and three learning rates; the rate with the best validation
-loss is trained again with two more seeds, and the table has the mean and the range of the three on the test set. Rows
-are written as groups of trainings end.
+linear head. Every cell has the same steps, batch and optimiser. Four learning rates are tried with two seeds and half
+of the steps; if the best of any cell lies at an end of the grid, all cells get the next rate too. The rate with the
+best mean validation loss is trained with five new seeds, and only these read the test set. Rows are written as groups
+of trainings end. `--resume FILE` takes the rows of an earlier record with the same settings and trains what is missing.
 
 - names: the language of a surname (18), letter by letter; accuracy
 - digits: 8 x 8 pixels, one at a time; accuracy
@@ -16,6 +17,8 @@ are written as groups of trainings end.
 import csv
 import gzip
 import json
+import math
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -41,8 +44,10 @@ CELLS = (
     *("cfc", "lem", "cornn", "orthogonal_rnn"),
 )
 WIDTH, UNITS, MULTIPLE = 32, 64, 16
-RATES = (3e-3, 1e-2, 1e-3)
-SEEDS = (0, 1, 2)
+LADDER = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # learning rates
+START = (2, 6)  # the part of the ladder that is tried first
+TUNING_SEEDS = (0, 1)
+SEEDS = (10, 11, 12, 13, 14)
 GROUP = 24  # trainings at once
 LONGEST_NAME = 20
 
@@ -158,11 +163,110 @@ def make_register(device: torch.device, steps: int = 40) -> Problem:
     return Problem("register", problem.symbols, 1, problem.classes, draw, *fixed)
 
 
+def count_weights(cell: str, hidden: int) -> int:
+    return sum(p.numel() for p in seqloom.Recurrent(cell, WIDTH, hidden).parameters())
+
+
 def choose_hidden(cell: str) -> int:
     """Return the multiple of 16 units whose number of weights is closest to that of the GRU."""
-    goal = sum(p.numel() for p in seqloom.Recurrent("gru", WIDTH, UNITS).parameters())
-    sizes = range(MULTIPLE, 16 * MULTIPLE, MULTIPLE)
-    return min(sizes, key=lambda h: abs(sum(p.numel() for p in seqloom.Recurrent(cell, WIDTH, h).parameters()) - goal))
+    goal = count_weights("gru", UNITS)
+    return min(range(MULTIPLE, 16 * MULTIPLE, MULTIPLE), key=lambda h: abs(count_weights(cell, h) - goal))
+
+
+def choose_rates(rows: list[dict[str, Any]], task: str) -> dict[str, float]:
+    """Return for each cell the rate with the best mean validation loss; a training that failed excludes its rate."""
+    losses: dict[tuple[str, float], list[float]] = {}
+    for row in rows:
+        if row["task"] == task and row["part"] == "tune":
+            value = row.get("valid", math.inf)
+            losses.setdefault((row["cell"], row["rate"]), []).append(value if math.isfinite(value) else math.inf)
+    best: dict[str, tuple[float, float]] = {}
+    for (cell, rate), values in losses.items():
+        mean = sum(values) / len(values)
+        if mean < math.inf:
+            best[cell] = min(best.get(cell, (math.inf, 0.0)), (mean, rate))
+    return {cell: rate for cell, (_, rate) in best.items()}
+
+
+class Table:
+    """Rows of finished trainings, and the trainings that make them."""
+
+    def __init__(self, settings: Any) -> None:
+        self.begun, self.settings, self.device = time.monotonic(), settings, torch.device(settings.device)
+        self.sizes = {cell: choose_hidden(cell) for cell in settings.cells}
+        weights = {cell: count_weights(cell, hidden) for cell, hidden in self.sizes.items()}
+        self.record = describe_run(steps=settings.steps, batch=settings.batch, units=self.sizes, weights=weights)
+        self.rows: list[dict[str, Any]] = []
+        if settings.resume:
+            before = json.loads(settings.resume.read_text())
+            if (before["steps"], before["batch"]) != (settings.steps, settings.batch):
+                raise SystemExit(f"{settings.resume} has {before['steps']} steps of {before['batch']} rows")
+            self.rows = [row for row in before["rows"] if "failed" not in row]
+
+    def is_over(self) -> bool:
+        return time.monotonic() - self.begun > self.settings.limit
+
+    def train(self, problem: Problem, part: str, wanted: list[tuple[str, float, int]]) -> None:
+        """Train (cell, rate, seed) in groups, and add a row for each."""
+        key = ("task", "part", "cell", "rate", "seed")
+        finished = {tuple(row[k] for k in key) for row in self.rows}
+        wanted = [one for one in wanted if (problem.name, part, *one) not in finished]
+        steps = self.settings.steps if part == "final" else self.settings.steps // 2
+        for first in range(0, len(wanted), GROUP):
+            if self.is_over():
+                return
+            group = wanted[first : first + GROUP]
+            trainings = [
+                SmallTraining(
+                    f"{problem.name}/{cell}/{rate}/{seed}",
+                    partial(Model, problem, cell, self.sizes[cell]),
+                    lambda random, _: problem.draw(random, self.settings.batch),
+                    compute_loss,
+                    Recipe(steps, rate),
+                    seed,
+                )
+                for cell, rate, seed in group
+            ]
+            for one, done in zip(group, train_many(trainings, self.device), strict=True):
+                row: dict[str, Any] = dict(zip(key, (problem.name, part, *one), strict=True))
+                if done.model is None or done.failed:
+                    self.rows.append(row | {"failed": done.failed[:300]})
+                    continue
+                row |= {"valid": evaluate(done.model, problem.valid)[0], "loss": done.losses[-1]}
+                row |= {"skipped": done.skipped} if done.skipped else {}
+                if part == "final":
+                    row[problem.better] = evaluate(done.model, problem.test)[1]
+                self.rows.append(row)
+            self.write()
+            print(f"{problem.name} {part}: {len(self.rows)} rows, {time.monotonic() - self.begun:.0f} s", flush=True)
+
+    def write(self) -> None:
+        if self.settings.json:
+            self.settings.json.parent.mkdir(parents=True, exist_ok=True)
+            self.settings.json.write_text(json.dumps(self.record | {"rows": self.rows}, indent=0) + "\n")
+
+    def fill(self, problem: Problem) -> None:
+        """Tune every cell on one task, widening the grid while the best rate of a cell lies at its end; then train."""
+        cells, (low, high) = self.settings.cells, START
+        while not self.is_over():
+            rates = LADDER[low:high]
+            self.train(problem, "tune", [(c, r, s) for r in rates for s in TUNING_SEEDS for c in cells])
+            best = choose_rates(self.rows, problem.name)
+            wider = (low - (rates[0] in best.values()), high + (rates[-1] in best.values()))
+            wider = (max(0, wider[0]), min(len(LADDER), wider[1]))
+            if wider == (low, high):
+                self.train(problem, "final", [(c, best[c], s) for s in SEEDS for c in cells if c in best])
+                return
+            low, high = wider
+
+
+def prepare(settings: Any) -> None:
+    """Compile the kernels of all cells in several processes, which fill the cache."""
+    command = [sys.executable, __file__, "--device", settings.device, "--data", str(settings.data), "--warm"]
+    parts = [settings.cells[i :: settings.prepare] for i in range(settings.prepare)]
+    started = [subprocess.Popen([*command, "--cells", *part]) for part in parts if part]
+    for process in started:
+        process.wait()
 
 
 def main() -> None:
@@ -171,59 +275,33 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--cells", nargs="*", default=list(CELLS))
     parser.add_argument("--tasks", nargs="*", default=["names", "register", "adding", "digits"])
-    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--limit", type=float, default=float("inf"), help="start no group after this many seconds")
+    parser.add_argument("--prepare", type=int, default=0, help="compile in this many processes first")
+    parser.add_argument("--warm", action="store_true", help="compile only")
+    parser.add_argument("--resume", type=Path, help="record of an earlier run with the same settings")
     settings = parser.parse_args()
-    begun, device = time.monotonic(), torch.device(settings.device)
+    table = Table(settings)
     makers = {
-        "names": partial(read_names, settings.data, device),
-        "digits": partial(read_digits, settings.data, device),
-        "adding": partial(make_adding, device),
-        "register": partial(make_register, device),
+        "names": partial(read_names, settings.data, table.device),
+        "digits": partial(read_digits, settings.data, table.device),
+        "adding": partial(make_adding, table.device),
+        "register": partial(make_register, table.device),
     }
-    sizes = {cell: choose_hidden(cell) for cell in settings.cells}
-    record = describe_run(steps=settings.steps, batch=settings.batch, units=sizes)
-    rows: list[dict[str, Any]] = []
-
-    def train(problem: Problem, wanted: list[tuple[str, float, int]]) -> None:
-        """Train (cell, rate, seed) in groups, and add a row for each."""
-        for first in range(0, len(wanted), GROUP):
-            if time.monotonic() - begun > settings.limit:
-                return
-            group = wanted[first : first + GROUP]
-            trainings = [
-                SmallTraining(
-                    f"{problem.name}/{cell}/{rate}/{seed}",
-                    partial(Model, problem, cell, sizes[cell]),
-                    lambda random, _: problem.draw(random, settings.batch),
-                    compute_loss,
-                    Recipe(settings.steps, rate),
-                    seed,
-                )
-                for cell, rate, seed in group
-            ]
-            for (cell, rate, seed), done in zip(group, train_many(trainings, device), strict=True):
-                row: dict[str, Any] = {"task": problem.name, "cell": cell, "rate": rate, "seed": seed}
-                if done.model is None:
-                    rows.append(row | {"failed": done.failed[:200]})
-                    continue
-                valid, test = evaluate(done.model, problem.valid), evaluate(done.model, problem.test)
-                rows.append(row | {"valid": valid[0], problem.better: test[1], "loss": done.losses[-1]})
-            if settings.json:
-                settings.json.parent.mkdir(parents=True, exist_ok=True)
-                settings.json.write_text(json.dumps(record | {"rows": rows}, indent=0) + "\n")
-            print(f"{problem.name}: {len(rows)} trainings, {time.monotonic() - begun:.0f} s", flush=True)
-
+    if settings.prepare:
+        prepare(settings)
+        print(f"compiled in {time.monotonic() - table.begun:.0f} s", flush=True)
     for task in settings.tasks:
         problem = makers[task]()
-        train(problem, [(cell, rate, SEEDS[0]) for rate in RATES for cell in settings.cells])
-        mine = [row for row in rows if row["task"] == task and "valid" in row and row["valid"] == row["valid"]]
-        best = {
-            cell: min((row for row in mine if row["cell"] == cell), key=lambda row: row["valid"])["rate"]
-            for cell in {row["cell"] for row in mine}
-        }
-        train(problem, [(cell, best[cell], seed) for seed in SEEDS[1:] for cell in settings.cells if cell in best])
+        if settings.warm:
+            settings.steps = 4
+            table.train(problem, "final", [(cell, LADDER[3], 0) for cell in settings.cells])
+        else:
+            table.fill(problem)
+    for row in table.rows:
+        if "failed" in row:
+            print(row, flush=True)
 
 
 if __name__ == "__main__":
