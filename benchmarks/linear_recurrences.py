@@ -1,6 +1,7 @@
 """Time and memory of linear recurrences: this package's kernels and flash-linear-attention's.
 
     python benchmarks/linear_recurrences.py --device cuda --json out.json
+    python benchmarks/linear_recurrences.py --device cuda --check --json out.json     (errors against the definition)
     python benchmarks/linear_recurrences.py --device cpu --json out.json       (its naive forms, in torch)
 
 On a GPU in bfloat16 with 8 heads of 128 x 128, forward and both passes; on a CPU in float32 with one thread and 4
@@ -12,7 +13,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -29,6 +29,7 @@ from seqloom.kernels.linear.job import LinearJob, make_job
 
 ROUNDS = 4  # on a CPU: processor time of the fastest call
 FORMS = ("gated_delta", "delta", "scalar", "channel")
+CHECKED = (150, 256)  # steps; the first is no multiple of a chunk
 
 
 def draw(form: str, T: int, heads: int, size: int, device: str, dtype: torch.dtype) -> dict[str, Tensor | None]:
@@ -44,7 +45,7 @@ def draw(form: str, T: int, heads: int, size: int, device: str, dtype: torch.dty
 
 
 def time_gpu(call: Callable[[], None], rounds: int = 10) -> tuple[float, float]:
-    """Return milliseconds of a call (median) and the most bytes that it allocated above its inputs."""
+    """Return milliseconds of a call (the fastest, as others may use the GPU) and the most bytes that it allocated above its inputs."""
     for _ in range(3):
         call()
     torch.cuda.synchronize()
@@ -59,11 +60,11 @@ def time_gpu(call: Callable[[], None], rounds: int = 10) -> tuple[float, float]:
         end.record()
         torch.cuda.synchronize()
         times.append(start.elapsed_time(end))
-    return statistics.median(times), float(torch.cuda.max_memory_allocated() - held)
+    return min(times), float(torch.cuda.max_memory_allocated() - held)
 
 
 def run_gpu(file: Path, heads: int, size: int, lengths: list[int], forms: Sequence[str] = FORMS) -> None:
-    """Time the kernels "auto" (flash-linear-attention, if installed), "chunk", and flash-linear-attention itself."""
+    """Time the kernels "chunk" and "fla" of this package, and flash-linear-attention's own functions."""
     rows: list[dict[str, object]] = []
     for form in forms:
         for T in lengths:
@@ -88,8 +89,8 @@ def time_form(form: str, T: int, heads: int, size: int, backward: bool) -> Itera
         return run_linear(make_job(p["q"], p["k"], p["v"], p["decay"], beta=p["beta"]), kernel)[0]
 
     reference = None
-    calls = {kernel: partial(run_job, kernel) for kernel in ("chunk", "auto")}
-    for name, call in {**calls, "fla": partial(call_fla, form, p)}.items():
+    calls = {kernel: partial(run_job, kernel) for kernel in ("chunk", "fla")}
+    for name, call in {**calls, "fla itself": partial(call_fla, form, p)}.items():
         row: dict[str, object] = {"form": form, "T": T, "backward": backward, "kernel": name}
         try:
             y = call().detach().float()
@@ -99,6 +100,56 @@ def time_form(form: str, T: int, heads: int, size: int, backward: bool) -> Itera
         except Exception as error:  # a missing package or too little memory: the others go on
             row["failed"] = f"{type(error).__name__}: {error}"[:300]
         torch.cuda.empty_cache()
+        yield row
+
+
+def check_gpu(file: Path, heads: int, size: int, forms: Sequence[str]) -> None:
+    """Compare the kernels with the definition in float64: outputs, last state and all gradients."""
+    rows: list[dict[str, object]] = []
+    for form in forms:
+        for T in CHECKED:
+            for has_lengths in (False, True):
+                for row in check_form(form, T, heads, size, has_lengths):
+                    rows.append(row)
+                    print(row, flush=True)
+                    write(file, rows)
+
+
+def check_form(form: str, T: int, heads: int, size: int, has_lengths: bool) -> Iterator[dict[str, object]]:
+    """Yield the errors of the kernels "chunk" and "fla" on two rows with a first state, in bfloat16."""
+    torch.manual_seed(1)
+    p = {
+        name: None if t is None else torch.cat([t, t.flip(1)])
+        for name, t in draw(form, T, heads, size, "cuda", torch.bfloat16).items()
+    }
+    p["state"] = torch.randn(2, heads, size, size, device="cuda")
+    lengths = torch.tensor([T, T - 37], device="cuda") if has_lengths else None
+    weights = torch.randn(2, T, heads, size, device="cuda")
+    names = [name for name, t in p.items() if t is not None]
+
+    def run(kernel: str, wide: bool) -> dict[str, Tensor]:
+        leaves = {
+            name: p[name].detach().to(torch.float64 if wide else p[name].dtype).requires_grad_() for name in names
+        }
+        parts = {name: leaves.get(name) for name in ("decay", "state", "beta")}
+        job = make_job(leaves["q"], leaves["k"], leaves["v"], **parts, lengths=lengths)
+        y, state = run_linear(job, kernel)
+        mask = 1 if lengths is None else (torch.arange(T, device="cuda") < lengths[:, None])[..., None, None]
+        loss = (y * (weights * mask)).sum() + state.sin().sum()
+        gradients = torch.autograd.grad(loss, list(leaves.values()))
+        results = {"y": y * mask, "last state": state} | {
+            f"d {name}": d for name, d in zip(names, gradients, strict=True)
+        }
+        return {name: t.detach().double() for name, t in results.items()}
+
+    exact = run("recurrent", wide=True)
+    for kernel in ("chunk", "fla"):
+        row: dict[str, object] = {"form": form, "T": T, "lengths": has_lengths, "kernel": kernel}
+        try:
+            errors = run(kernel, wide=False)
+            row["errors"] = {name: float((errors[name] - t).norm() / t.norm()) for name, t in exact.items()}
+        except Exception as error:  # the other kernel and the other forms go on
+            row["failed"] = f"{type(error).__name__}: {error}"[:300]
         yield row
 
 
@@ -177,8 +228,11 @@ if __name__ == "__main__":
     parser.add_argument("--size", type=int, default=128)
     parser.add_argument("--lengths", type=int, nargs="+", default=[2048, 4096, 8192, 16384])
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS)
+    parser.add_argument("--check", action="store_true", help="compare the kernels with the definition")
     given = parser.parse_args()
-    if given.device == "cuda":
+    if given.check:
+        check_gpu(given.json, given.heads or 8, given.size, given.forms)
+    elif given.device == "cuda":
         run_gpu(given.json, given.heads or 8, given.size, given.lengths, given.forms)
     else:
         run_cpu(given.json, given.heads or 4, given.size, given.lengths[0] if given.lengths[0] != 2048 else 1024)
