@@ -45,7 +45,7 @@ def draw(form: str, T: int, heads: int, size: int, device: str, dtype: torch.dty
 
 
 def time_gpu(call: Callable[[], None], rounds: int = 10) -> tuple[float, float]:
-    """Return milliseconds of a call (the fastest, as others may use the GPU) and the most bytes that it allocated above its inputs."""
+    """Return milliseconds of the fastest call and the most bytes that one allocated above its inputs."""
     for _ in range(3):
         call()
     torch.cuda.synchronize()
