@@ -159,7 +159,7 @@ const char* run(int grid, int threads, int shared, int seed, int cluster) {
     }
     for (int left = all; left && !error;) {
       const int w = chance(all / 32), turns = 1 + (chance(2) ? chance(300) : chance(5));
-      bool ran = true;
+      bool ran = cluster == 1 || 32 * w / threads + 1 < cluster || !chance(64);  // a cluster's last block is late
       for (int turn = 0; turn < turns && ran && !error; turn++) {
         const int offset = chance(32);
         ran = false;

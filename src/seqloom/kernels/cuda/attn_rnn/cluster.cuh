@@ -1,6 +1,7 @@
 // AttnRNN's units on a cluster of blocks, which write into each other's shared memory. A block that has
 // received a buffer knows that all blocks are done with the one before it, so none is overwritten too early.
-// Buffers are [row][unit], as B of mma, padded so that the lanes of a load use different banks.
+// A block without units would send nothing, so it takes no steps, and nobody sends to it. Buffers are
+// [row][unit], as B of mma, padded so that the lanes of a load use different banks.
 #pragma once
 #include "attn_rnn/units.cuh"
 #include "runtime/cluster.cuh"
@@ -8,7 +9,8 @@
 constexpr int DEEP = (TILES + SPLIT - 1) / SPLIT;  // tiles of a weight to a warp
 // bytes
 constexpr int ROW = TYPE == FP32 ? 64 * (SPLIT * DEEP | 1) : 32 * SPLIT * DEEP + 16, BUFFER = ROWS * ROW;
-constexpr int CHUNKS = UNITS * SIZE / 16, SENDS = (CHUNKS * CLUSTER + 31) / 32, STAGE = ROWS * SIZE * UNITS;
+constexpr int WORKING = (H + UNITS - 1) / UNITS;  // blocks that have units
+constexpr int CHUNKS = UNITS * SIZE / 16, SENDS = (CHUNKS * WORKING + 31) / 32, STAGE = ROWS * SIZE * UNITS;
 constexpr bool SPLIT_HEADS = UNITS % D != 0 && CLUSTER > 1;  // heads lie in several blocks
 // If heads lie in several blocks, and there is no other team to work on meanwhile, aC is not sent: every
 // block computes it from sums over heads, h and x. PART, PART_HEADS: units of a warp's part of a sum, and
@@ -17,7 +19,7 @@ constexpr int PART = 16 * DEEP, PART_HEADS = PART % D == 0 ? PART / D : 1;
 constexpr bool CAN_MIX = SPLIT_HEADS && TEAMS == 1 && (PART % D == 0 || D % PART == 0) && PART_HEADS <= 4;
 // Computed from h and x: the first and second buffer.
 constexpr int MIXTURE = 3;
-constexpr int BUFFERS = 3, ACTIVE_BLOCKS = (H + UNITS - 1) / UNITS;  // blocks that have units
+constexpr int BUFFERS = 3;
 constexpr int SCORES = 16 * ROWS * PIECES * (SPLIT_HEADS ? CLUSTER : 1), STATISTICS = 8 * ROWS * CLUSTER;
 // Shared memory: parts of sums, buffers, then what all kernels have, and weights that no register holds.
 constexpr int AT_BUFFERS = PARTS;
@@ -50,8 +52,8 @@ struct Block : Units {
   // Send all sums over heads to all blocks.
   DEV void send_to_all() {
     from = base < H ? 0 : 1;
-    to = base < H ? CLUSTER - 1 : 0;
-    senders = ACTIVE_BLOCKS;
+    to = base < H ? WORKING - 1 : 0;
+    senders = WORKING;
   }
   DEV u32 barrier_offset(int which, int g) const { return AT_BARRIERS + 8 * (4 * g + which); }
   DEV u32 barrier(int which, int g) const { return memory + barrier_offset(which, g); }
@@ -77,7 +79,8 @@ struct Block : Units {
 #pragma unroll
           for (int i = 0; i < 3; i++)
             if (i != unsent)
-              expect(barrier(i, g), 8 * SIZE * H + (NORM && i == with_sums ? STATISTICS / TEAMS : 0));
+              expect(barrier(i, g),
+                     8 * SIZE * H + (NORM && i == with_sums ? STATISTICS / CLUSTER * WORKING / TEAMS : 0));
           if constexpr (SPLIT_HEADS) expect(barrier(HEAD, g), senders * PIECES * 8 * 16);
         }
     }
@@ -89,9 +92,7 @@ struct Block : Units {
     else
       await(barrier(buffer, g), parity);
   }
-  DEV void gather(int g) const {
-    Units::gather(is_member(g) || (ACTIVE_BLOCKS < CLUSTER && base >= H), 1 + g);
-  }
+  DEV void gather(int g) const { Units::gather(is_member(g), 1 + g); }
   // Write two units of this lane into a buffer of all blocks.
   DEV void share(int buffer, Pair v) const {
     v = round_factors(v);
@@ -104,7 +105,7 @@ struct Block : Units {
 #pragma unroll
       for (int i = 0; i < SENDS; i++) {
         const int other = (lane + 32 * i) / CHUNKS, piece = (lane + 32 * i) % CHUNKS;
-        if (other < CLUSTER && base + 16 / SIZE * piece < H) {
+        if (other < WORKING && base + 16 / SIZE * piece < H) {
           float w[4];
           const u32 peer = map_to_block(memory, other);
           get_shared(w, stage + 16 * piece);
@@ -120,7 +121,7 @@ struct Block : Units {
     const u32 at = AT_STATISTICS + 4 * ((rank * ROWS + column) * 2 + (lane >> 4));
     if constexpr (CLUSTER == 1) {
       if ((lane & 15) == 0) put_shared(memory + at, s);
-    } else if ((lane & 15) < CLUSTER) {
+    } else if ((lane & 15) < WORKING) {
       const u32 peer = map_to_block(memory, lane & 15);
       send(peer + at, peer + barrier_offset(buffer, team), s);
     }
@@ -129,7 +130,7 @@ struct Block : Units {
   DEV void share_sums(int buffer, float v, float w) const { share_number(buffer, sum_lanes(v, w)); }
   DEV void get_sums(float& v, float& w) const {
     const bool second = (lane & 16) != 0;
-    float s = (lane & 15) < CLUSTER
+    float s = (lane & 15) < WORKING
                   ? get_shared(memory + AT_STATISTICS + 4 * (((lane & 15) * ROWS + column) * 2 + second))
                   : 0.f;
     s = sum_half(s);
@@ -194,7 +195,7 @@ struct Block : Units {
   DEV void get_moments(float& mean, float& r) const {
     if constexpr (TYPE == FP32) {
       float sum = 0.f, square = 0.f;
-      const int n = (lane & 15) < CLUSTER ? count_units(lane & 15) : 0;
+      const int n = (lane & 15) < WORKING ? count_units(lane & 15) : 0;
       if (n) get_shared(sum, square, memory + AT_STATISTICS + 8 * ((lane & 15) * ROWS + column));
       mean = sum_half(sum) * (1.0f / H);
       const float difference = n ? sum * (1.f / n) - mean : 0.f;

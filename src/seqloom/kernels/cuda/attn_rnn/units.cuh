@@ -90,6 +90,7 @@ struct Units {
         end = n > end ? n : end;
         if (has_row && i == column) length = n;
       }
+    if (base >= H) end = 0;  // a block without units takes no steps
   }
   DEV bool is_member(int g) const { return has_row && team == g; }
   // Wait until all parts of a product are written: with one team all warps wait, with two only those that

@@ -3,8 +3,9 @@
 // tile of units and a part of the sum. SPANS warps to each row of the batch add up the parts through shared
 // memory; a lane has two units. They do everything pointwise, keep the state in float32, and send what the
 // next product needs to every block, their own included. Buffers have two sides, used in turn: a block that
-// has received all of one side knows that all blocks are done with the other. They are [row][unit], as B of
-// mma, padded so that the lanes of a load use different banks.
+// has received all of one side knows that all blocks are done with the other. A block without units sends
+// nothing, so nobody could know that of it: it takes no steps, and nobody sends to it. Sides are [row][unit],
+// as B of mma, padded so that the lanes of a load use different banks.
 #pragma once
 #include "gated/cell.cuh"
 #include "runtime/cluster.cuh"
@@ -23,6 +24,7 @@
 #endif
 constexpr int H = HIDDEN, TILES = H / 16, NTILES = ROWS / 8;
 constexpr int UNITS = 16 * EACH;
+constexpr int WORKING = (H + UNITS - 1) / UNITS;  // blocks that have units
 constexpr int WARPS = EACH * SPLIT;
 constexpr int THREADS = 32 * WARPS;
 constexpr int DEEP = (TILES + SPLIT - 1) / SPLIT;
@@ -101,8 +103,8 @@ struct Block {
   DEV void expect_all(int i) const {
     if (CLUSTER > 1 && thread == 0) {
       expect(barrier(i & 1), UNIT_VALUES * ROWS * SIZE * H);
-      if constexpr (NORM) expect(barrier(SUMS_BARRIER), SUMS);
-      if constexpr (MEMORY) expect(barrier(MEMORY_BARRIER), MEMORY_SUMS);
+      if constexpr (NORM) expect(barrier(SUMS_BARRIER), SUMS / CLUSTER * WORKING);
+      if constexpr (MEMORY) expect(barrier(MEMORY_BARRIER), MEMORY_SUMS / CLUSTER * WORKING);
     }
   }
   // Wait until step i's side is complete.
@@ -129,11 +131,11 @@ struct Block {
         if (2 * lane < SPAN) put_pair_shared(stage + SIZE * (SPAN * k + 2 * lane), v[k]);
       wait_warp();
 #pragma unroll
-      for (int n = 0; n < (UNIT_VALUES * CHUNKS * CLUSTER + 31) / 32; n++) {
+      for (int n = 0; n < (UNIT_VALUES * CHUNKS * WORKING + 31) / 32; n++) {
         const int other = (lane + 32 * n) / (UNIT_VALUES * CHUNKS),
                   piece = (lane + 32 * n) % (UNIT_VALUES * CHUNKS);
         const int first = base + 64 * span + CHUNK * (piece % CHUNKS);
-        if (other < CLUSTER && first < H) {
+        if (other < WORKING && first < H) {
           float w[4];
           const u32 peer = map_to_block(memory, other);
           get_shared(w, stage + 16 * piece);
@@ -163,7 +165,7 @@ struct Block {
       if (lane % EVERY == 0) put_shared(stage + 4 * (lane / EVERY), sum);
       wait_warp();
       const int other = lane / (N / 4), piece = lane % (N / 4);
-      if (other < CLUSTER) {
+      if (other < WORKING) {
         float w[4];
         const u32 peer = map_to_block(memory, other);
         get_shared(w, stage + 16 * piece);
@@ -173,9 +175,10 @@ struct Block {
     }
     sum = 0.f;
 #pragma unroll
-    for (int j = 0; j < (SLOTS * N + 31) / 32; j++) {
+    for (int j = 0; j < (WORKING * SPANS * N + 31) / 32; j++) {
       const int from = lane / N + EVERY * j;
-      if (from < SLOTS) sum += get_shared(memory + WHERE + (from * ROWS + column) * 4 * N + 4 * (lane % N));
+      if (from < WORKING * SPANS)
+        sum += get_shared(memory + WHERE + (from * ROWS + column) * 4 * N + 4 * (lane % N));
     }
 #pragma unroll
     for (int bits = N; bits < 32; bits *= 2) sum += shuffle_xor(sum, bits);

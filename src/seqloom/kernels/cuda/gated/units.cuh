@@ -21,7 +21,7 @@ template <class Args>
 DEV const Element* find_head(const Element* all, i64 numbers, const Args& a, const Block& b) {
   return all && a.head_rows ? all + b.first / a.head_rows * numbers : all;
 }
-// Find the length of this warp's row, and the longest of the group.
+// Find the length of this warp's row, and the longest of the group: the steps of this block.
 DEV void find_lengths(int& length, int& end, const i64* lengths, int B, int T, const Block& b) {
   length = end = 0;
   for (int i = 0; i < b.group_rows; i++)
@@ -30,4 +30,5 @@ DEV void find_lengths(int& length, int& end, const i64* lengths, int B, int T, c
       end = n > end ? n : end;
       if (b.has_row && i == b.column) length = n;
     }
+  if (b.base >= H) end = 0;  // a block without units
 }
