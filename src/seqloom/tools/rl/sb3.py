@@ -40,8 +40,7 @@ class PairedRecurrent(FlatRecurrent):
         """
         rows = states[0].shape[1]
         flat = torch.cat([s[0] for s in states], -1)[:, : self.state_size]
-        reset = starts.reshape(rows, -1)
-        y, end = self(x.reshape(rows, -1, self.input_size), flat, reset if reset.any() else None)
+        y, end = self(x.reshape(rows, -1, self.input_size), flat, starts.reshape(rows, -1))
         if self.state_size % 2:
             end = torch.nn.functional.pad(end, (0, 1))
         first, second = end.unsqueeze(0).chunk(2, -1)
