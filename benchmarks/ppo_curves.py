@@ -2,24 +2,26 @@
 
     python benchmarks/ppo_curves.py --policy sb3-contrib --seed 0 --file curves/sb3-contrib-0.jsonl
     python benchmarks/ppo_curves.py --policy seqloom --seed 0 --file curves/seqloom-0.jsonl
-    python benchmarks/ppo_curves.py --collect curves --json record.json --svg curves.svg
+    python benchmarks/ppo_curves.py --collect curves --json record.json
 
-The game is RepeatPrevious of examples/recurrent_ppo.py in 8 copies. Both policies take RecurrentPPO's own sizes (rollouts
-of 128 steps, minibatches of 128 frames, 10 epochs), the same seeds and the same first weights. A line of the file is one
-rollout with its update: frames, wall-clock and processor seconds since the start, and the mean reward of the episodes that
-ended in it. A training stops after `--frames` or `--seconds`, whichever comes first.
+`python docs/generate.py` draws the newest record.
+
+The game is RepeatPrevious of examples/recurrent_ppo.py in 8 copies. Both policies take RecurrentPPO's own sizes
+(rollouts of 128 steps, minibatches of 128 frames, 10 epochs), the same seeds and the same first weights. The first line
+of a file says what ran, each further one is a rollout with its update: frames, wall-clock and processor seconds since
+the start, and the mean reward of the episodes that ended in it. A training stops after `--frames` or `--seconds`.
 """
 
 import json
-import os
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from record import build_parser, describe_run, print_row
+from record import build_parser, describe_run, format_record, print_row
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from recurrent_ppo import RepeatPrevious
@@ -30,22 +32,27 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 from seqloom.tools.rl.sb3 import RecurrentPolicy
 
 COPIES = 8
+LEARNED = 0.9  # the reward at which the game counts as learned; the best is 1, guessing gives -0.5
 
 
-def build_model(policy: str, args: Any) -> RecurrentPPO:
+def build_model(args: Any) -> RecurrentPPO:
     """Return an agent with the first weights of sb3-contrib's policy."""
     games = VecMonitor(DummyVecEnv([lambda: RepeatPrevious(args.back, args.cards)] * COPIES))
     settings = dict(seed=args.seed, device="cpu", learning_rate=args.rate, gamma=args.gamma)
     sizes = {"lstm_hidden_size": args.units}
     model = RecurrentPPO("MlpLstmPolicy", games, policy_kwargs=sizes, **settings)
-    if policy == "seqloom":
+    if args.policy == "seqloom":
         weights = model.policy.state_dict()
         model = RecurrentPPO(RecurrentPolicy, games, policy_kwargs={**sizes, "cell": "lstm"}, **settings)
-        names = {name.replace("lstm_actor.", "lstm_actor.layer.").replace("lstm_critic.", "lstm_critic.layer."): value
-                 for name, value in weights.items()}
-        model.policy.load_state_dict(names)
+        model.policy.load_state_dict({rename(name): value for name, value in weights.items()})
     model.set_random_seed(args.seed)
     return model
+
+
+def rename(name: str) -> str:
+    """Return the name that a weight of sb3-contrib's policy has in ours."""
+    layer = name.partition(".")[0]
+    return name.replace(layer, f"{layer}.layer", 1) if layer in ("lstm_actor", "lstm_critic") else name
 
 
 class Curve(BaseCallback):
@@ -56,7 +63,8 @@ class Curve(BaseCallback):
         self.file, self.limit = file, seconds
         self.episodes: list[float] = []
         self.wall, self.processor = time.perf_counter(), time.process_time()
-        self.rollout_s, self.row = 0.0, {}
+        self.rollout_s = self.began = 0.0
+        self.row: dict[str, float] = {}
 
     def _on_step(self) -> bool:
         self.episodes += [info["episode"]["r"] for info in self.locals["infos"] if "episode" in info]
@@ -87,24 +95,64 @@ class Curve(BaseCallback):
             self.row = {}
 
 
+def summarise(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what a file says of its run, and its training as a row of the record.
+
+    Frames per second leave out the first rollout, which warms up. The last reward is the mean of ten rollouts.
+    """
+    about, *lines = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    if len(lines) < 2:
+        raise SystemExit(f"{file}: {len(lines)} rollouts, expected at least 2; let the training run longer")
+    first, last = lines[0], lines[-1]
+    frames = last["frames"] - first["frames"]
+    learned = next((line for line in lines if line["reward"] >= LEARNED), None)
+    row = {
+        **about.pop("training"),
+        "frames": last["frames"],
+        "seconds": last["seconds"],
+        "frames_per_s": round(frames / (last["seconds"] - first["seconds"]), 1),
+        "frames_per_processor_s": round(frames / (last["processor_s"] - first["processor_s"]), 1),
+        "rollout_share": round(last["rollout_s"] / last["processor_s"], 3),
+        "last_reward": round(float(np.mean([line["reward"] for line in lines[-10:]])), 4),
+        "learned_at": learned and [learned["frames"], learned["seconds"]],
+        "curve": [[line["frames"], line["seconds"], line["reward"]] for line in lines],
+    }
+    return about, row
+
+
+def collect(folder: Path, json_file: Path | None) -> None:
+    """Print every training of a folder and write them as one record."""
+    abouts, rows = zip(*map(summarise, sorted(folder.glob("*.jsonl"))), strict=True)
+    for row in rows:
+        print_row({key: value for key, value in row.items() if key != "curve"})
+    if json_file:
+        json_file.write_text(format_record({**abouts[0], "learned": LEARNED, "rows": list(rows)}), encoding="utf-8")
+
+
 def main() -> None:
     parser = build_parser(__doc__)
-    parser.add_argument("--policy", choices=["sb3-contrib", "seqloom"])
+    parser.add_argument("--collect", type=Path, metavar="FOLDER", help="make a record of these files instead")
+    parser.add_argument("--policy", choices=["sb3-contrib", "seqloom"], default="seqloom")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--frames", type=int, default=60_000)
+    parser.add_argument("--frames", type=int, default=40_000)
     parser.add_argument("--seconds", type=float, default=3_600)
-    parser.add_argument("--file", type=Path)
+    parser.add_argument("--file", type=Path, default=Path("curve.jsonl"))
     parser.add_argument("--back", type=int, default=1)
     parser.add_argument("--cards", type=int, default=52)
     parser.add_argument("--rate", type=float, default=3e-4)
     parser.add_argument("--gamma", type=float, default=0.99)
     parser.add_argument("--units", type=int, default=64)
     args = parser.parse_args()
+    if args.collect:
+        collect(args.collect, args.json)
+        return
     torch.set_num_threads(1)
     args.file.parent.mkdir(parents=True, exist_ok=True)
-    model = build_model(args.policy, args)
-    model.learn(args.frames, callback=Curve(args.file, args.seconds))
-    print(args.file.read_text().splitlines()[-1])
+    names = ("policy", "seed", "back", "cards", "rate", "gamma", "units")
+    packages = {name: version(name) for name in ("sb3-contrib", "stable-baselines3", "gymnasium")}
+    about = describe_run(packages=packages, training={name: getattr(args, name) for name in names})
+    args.file.write_text(json.dumps(about) + "\n", encoding="utf-8")
+    build_model(args).learn(args.frames, callback=Curve(args.file, args.seconds))
 
 
 if __name__ == "__main__":
