@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from seqloom.lab.report.page import Chart, Curve, PageBlock, Table
 from seqloom.lab.studies.data.examples import LabelledRows
 from seqloom.lab.studies.data.mnist import PIXELS, mnist
-from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, TrialSettings
+from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, Spec, TrialSettings
 from seqloom.lab.studies.support.contenders import layer, multiple, rates
 from seqloom.lab.studies.support.epochs import TRAIN, Epochs
-from seqloom.lab.studies.support.outcome import Trial, groups
+from seqloom.lab.studies.support.ledger import Ledger
+from seqloom.lab.studies.support.outcome import Group, Trial, groups
+from seqloom.lab.training.many import train_many
 from seqloom.layers.transformer.layer import Projected, Transformer
 from seqloom.models.classify import Classify
 
-HEADS = 4
+HEADS = 2
 SEQUENTIAL, PERMUTED = "sequential MNIST", "permuted MNIST"
 EPOCH = 430  # steps of 128 images
 # Published accuracies for h = 128 or more: an LSTM, and the best.
 PUBLISHED = {SEQUENTIAL: (0.989, 0.995), PERMUTED: (0.95, 0.988)}
 ATTENTION = "attention"
 MODELS = ("attn_rnn", "gru", "lstm", "ln_gru", ATTENTION)
-ATTENTION_SEEDS = 3  # a training of attention over 784 steps takes as long as three of a cell
+TIMED_STEPS = 200
+TARGETS = {SEQUENTIAL: 0.97, PERMUTED: 0.9}  # accuracies to which the time is reported
 STEP = 16  # hidden sizes are multiples of this for every model, so that all of them run on fused kernels
 
 
@@ -85,11 +90,8 @@ class Mnist(Epochs[TrialSettings], name="mnist"):
     def network(self, model: str, hidden: int, start: str, condition: Condition) -> nn.Module:
         if model != ATTENTION:
             return Pixels(Classify(layer(model, 1, hidden, start, PIXELS), 10))
-        inner = Transformer(hidden, HEADS, attention="dense", position="sinusoidal")
+        inner = Transformer(hidden, HEADS, 1, attention="dense", position="sinusoidal")
         return Pixels(Classify(Projected(inner, 1), 10, "mean"))
-
-    def count_seeds(self, model: str) -> int:
-        return min(self.settings.seeds, ATTENTION_SEEDS) if model == ATTENTION else self.settings.seeds
 
     def multiple(self, model: str) -> int:
         if self.device == "cuda":
@@ -101,14 +103,74 @@ class Mnist(Epochs[TrialSettings], name="mnist"):
             return super().grid(model)
         return [(lr, "default") for lr in rates(self.settings.lrs, self.settings.starts)]
 
+    def run(self, before: Callable[[str], None]) -> Iterator[Trial]:
+        yield from super().run(before)
+        if not self.replays:
+            self.time_models()
+
+    def time_models(self) -> None:
+        """Store the time of a training step of each model in the ledger, measured while no other training runs."""
+        self.ledger = Ledger(self.folder)
+        self._sizes = dict(self.known_sizes)
+        condition = replace(self.settings.conditions[0], steps=min(TIMED_STEPS, self.settings.conditions[0].steps))
+        for model in self.models(condition):
+            key = self._time_key(model)
+            if self.ledger.get(key) is None:
+                lr, start = self.grid(model)[0]
+                spec = Spec(condition, model, lr, start, 0, VALID)
+                (one,) = train_many([self._training(spec)], self.device)
+                self.ledger.add(key, {"ms": 1e3 * one.seconds_per_step})
+
+    def _time_key(self, model: str) -> dict[str, Any]:
+        hidden = self.find_hidden(model, self.settings.conditions[0])
+        return {"study": self.name, "timed": [model, hidden], "batch": self.settings.batch, "device": self.device}
+
+    def read_time(self, model: str) -> float | None:
+        """Return the stored seconds of a training step of this model alone, or None."""
+        known = self.ledger.get(self._time_key(model))
+        return None if known is None else float(known["ms"]) / 1e3
+
+    def blocks(self, rows: Sequence[Trial]) -> list[PageBlock]:
+        blocks, times = list(super().blocks(rows)), self._tabulate_times(rows)
+        if times:
+            note = "of one training alone on the device; to an accuracy: the mean of the seeds on validation rows"
+            blocks.append(Table("Training time", times, note))
+        for c in self.settings.conditions:
+            curves = [self._against_time(c, g) for g in groups(rows) if g.condition == c.name]
+            if any(curve.x for curve in curves):
+                title = f"{c.name}: validation accuracy against time"
+                note = "seconds of one training alone on the device; mean, lowest and highest seed"
+                blocks.append(Chart(title, "seconds", "accuracy", curves, log_x=True, note=note))
+        return blocks
+
+    def _against_time(self, c: Condition, g: Group) -> Curve:
+        curve, step = self._curve(c, g), self.read_time(g.model)
+        if step is None:
+            return Curve(g.model, [], [])
+        places = range(1, len(curve.x) + 1)
+        return replace(curve, x=[step * self.steps(c) * k / c.task["rounds"] for k in places])
+
+    def _tabulate_times(self, rows: Sequence[Trial]) -> list[dict[str, Any]]:
+        """Return the time of a step, of the training, and until the mean accuracy reaches a target."""
+        table = []
+        by_name = {c.name: c for c in self.settings.conditions}
+        for g in groups(rows):
+            c, step = by_name[g.condition], self.read_time(g.model)
+            if step is not None and g.condition in TARGETS:
+                curve, target = self._against_time(c, g), TARGETS[g.condition]
+                reached = next((x for x, y in zip(curve.x, curve.y, strict=True) if y >= target), None)
+                row = {"condition": c.name, "model": g.model, "ms per step": 1e3 * step, "s": step * self.steps(c)}
+                table.append(row | {"to accuracy": target, "s to it": reached})
+        return table
+
     def trivial(self, condition: Condition) -> float:
         return 0.1135  # the digit 1, the most frequent
 
     def caption(self) -> str:
         published = "; ".join(f"{name} {lstm:.1%}, {best:.1%}" for name, (lstm, best) in PUBLISHED.items())
         return (
-            f"{super().caption()}\nattention: two layers, {HEADS} heads, sinusoidal positions, the mean of all steps; "
-            "cells read out the last step.\n"
+            f"{super().caption()}\nattention: one layer of a Transformer, like one layer of the cells, {HEADS} "
+            "heads, sinusoidal positions, the mean of all steps; cells read out the last step.\n"
             "if a best learning rate was the lowest or highest of its grid, the next one was tried for all models.\n"
             "lower rate: the next lower learning rate for models of which several seeds did not finish; this condition "
             "was added after the test rows had been read.\n"
@@ -123,7 +185,15 @@ class Mnist(Epochs[TrialSettings], name="mnist"):
             means.append(f"{c.name}: {', '.join(f'{model} {value:.2%}' for model, value in ordered)}")
         skipped = sum(t.skipped for t in rows)
         note = f" Training steps skipped because a gradient was not finite: {skipped:,}." if skipped else ""
-        return f"{'; '.join(means)}. {super().verdict(rows)}{note}"
+        return f"{'; '.join(means)}. {super().verdict(rows)}{note}{self._describe_times(rows)}"
+
+    def _describe_times(self, rows: Sequence[Trial]) -> str:
+        told = []
+        for name, target in TARGETS.items():
+            mine = [row for row in self._tabulate_times(rows) if row["condition"] == name]
+            reached = [f"{r['model']} {'never' if r['s to it'] is None else format(r['s to it'], '.0f')}" for r in mine]
+            told += [f"{name} to {target:.0%}: {', '.join(reached)}"] if mine else []
+        return f" Seconds of one training alone, {'; '.join(told)}." if told else ""
 
 
 class Pixels(nn.Module):

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -55,6 +55,12 @@ def track(problem: str, steps: int = 4_000, name: str = "") -> Condition:
     return Condition(name or problem, steps, {"problem": problem})
 
 
+def lower_rate(problem: str, *models: str) -> Condition:
+    """Repeat a problem with the next lower learning rate: a seed had solved it and lost the solution again."""
+    usual = track(problem)
+    return replace(usual, name=f"{problem}, lower rate", models=models, tuned_at=problem, lower=1)
+
+
 class State(Trials[StateSettings], name="state"):
     """Which models track state past the lengths they were trained on: parity, groups, a register, flip-flops."""
 
@@ -67,6 +73,7 @@ class State(Trials[StateSettings], name="state"):
             track("S3"),
             track("A5", 10_000),
             track("register"),
+            lower_rate("S3", "attn_rnn", UNIFORM, "gru"),
             track("flip-flop 0.98"),
             track("cycle"),
             track("even pairs"),

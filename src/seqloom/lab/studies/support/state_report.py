@@ -215,6 +215,12 @@ def caption(study: State) -> str:
         if tried > 1
         else ""
     )
+    later = (
+        "\nlower rate: the next lower learning rate, because a seed had solved the problem and lost it again; "
+        "this condition was added after the test sequences had been read."
+        if any(c.lower for c in s.conditions)
+        else ""
+    )
     sources = "; ".join(f"{p}: {text} ({source.partition(',')[0]})" for p, text, source in _published_here(study))
     return (
         f"trained on sequences of up to {s.train_length} steps, a length that grows from 1 in the first 60% of the "
@@ -225,7 +231,7 @@ def caption(study: State) -> str:
         f"{s.main_length:,}: seeds with at least {SOLVED:.0%}; low, high: exact 95% interval of their share. scaled: "
         f"(accuracy - chance) / (1 - chance) at {s.main_length:,}. steps to solve: median of the steps until "
         f"{SOLVED:.0%} on validation sequences of {s.train_length} steps, over the seeds that get there."
-        + (f"\npublished: {sources}." if sources else "")
+        f"{later}" + (f"\npublished: {sources}." if sources else "")
     )
 
 
