@@ -1,0 +1,62 @@
+"""Deep stacks on the names task: one to eight layers, with and without residual connections and norms between layers.
+
+python benchmarks/quality/depth_table.py --device cuda --data .carry/data --prepare 12 --json FILE
+
+Every stack has about 74,000 weights. Models are named cell-layers-norm-plain or cell-layers-norm-residual. How learning
+rates are chosen is in tuned_table.py. Eight layers come first: a run that is cut has what matters most.
+"""
+
+import sys
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from record import build_parser
+from small_tasks import WIDTH
+from tuned_table import Table, add_settings
+
+import seqloom
+
+CELLS = {"attn_rnn": 16, "gru": 8, "lstm": 8}  # the hidden size is a multiple of this
+NORMS = ("none", "rms", "layer", "batch")
+DEPTHS = (8, 1, 4, 2)
+WEIGHTS = 74_000
+
+
+def count_weights(cell: str, depth: int, hidden: int) -> int:
+    return sum(p.numel() for p in seqloom.Recurrent(cell, WIDTH, hidden, depth, device="meta").parameters())
+
+
+def choose_hidden(cell: str, depth: int) -> int:
+    """Return the hidden size whose number of weights is closest to the budget."""
+    sizes = range(CELLS[cell], 400, CELLS[cell])
+    return min(sizes, key=lambda hidden: abs(count_weights(cell, depth, hidden) - WEIGHTS))
+
+
+def make_stack(cell: str, hidden: int, depth: int, norm: str, residual: bool) -> seqloom.Recurrent:
+    stack_norm = None if norm == "none" else norm
+    return seqloom.Recurrent(cell, WIDTH, hidden, depth, batch_first=True, residual=residual, stack_norm=stack_norm)
+
+
+def main() -> None:
+    parser = build_parser(__doc__)
+    add_settings(parser, ["names"], 1000)
+    settings = parser.parse_args()
+    layers, parts = {}, []
+    for depth in DEPTHS:
+        kinds = [(norm, residual) for residual in (False, True) for norm in NORMS] if depth > 1 else [("none", False)]
+        part = {
+            f"{cell}-{depth}-{norm}-{'residual' if residual else 'plain'}": partial(
+                make_stack, cell, choose_hidden(cell, depth), depth, norm, residual
+            )
+            for norm, residual in kinds
+            for cell in CELLS
+        }
+        layers |= part
+        parts.append(list(part))
+    Table(settings, layers).run(parts)
+
+
+if __name__ == "__main__":
+    main()
