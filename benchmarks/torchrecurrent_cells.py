@@ -31,49 +31,9 @@ try:
 except ImportError:
     torchrecurrent = None
 
-THEIRS = {
-    "antisymmetric_rnn": "AntisymmetricRNN",
-    "gated_antisymmetric_rnn": "GatedAntisymmetricRNN",
-    "atr": "ATR",
-    "br": "BR",
-    "nbr": "NBR",
-    "cfn": "CFN",
-    "cornn": "coRNN",
-    "dsgu": "DSGU",
-    "sgu": "SGU",
-    "fast_rnn": "FastRNN",
-    "fast_grnn": "FastGRNN",
-    "intersection_rnn": "IntersectionRNN",
-    "janet": "JANET",
-    "lem": "LEM",
-    "li_gru": "LiGRU",
-    "light_ru": "LightRU",
-    "mc_lstm": "MCLSTM",
-    "mgu": "MGU",
-    "minimal_rnn": "MinimalRNN",
-    "miru1": "MiRU1",
-    "miru2": "MiRU2",
-    "multiplicative_lstm": "MultiplicativeLSTM",
-    "mut1": "MUT1",
-    "mut2": "MUT2",
-    "mut3": "MUT3",
-    "nas": "NAS",
-    "original_lstm": "OriginalLSTM",
-    "peephole_lstm": "PeepholeLSTM",
-    "ran": "RAN",
-    "res_lstm": "ResLSTM",
-    "scrn": "SCRN",
-    "sgrn": "SGRN",
-    "star": "STAR",
-    "tau_gru": "tauGRU",
-    "t_rnn": "TRNN",
-    "t_gru": "TGRU",
-    "t_lstm": "TLSTM",
-    "ugrnn": "UGRNN",
-    "unicornn": "UnICORNN",
-    "wmc_lstm": "WMCLSTM",
-    "indrnn": "IndRNN",
-}
+# Their name of each cell that both packages have: ours without underscores, in any case.
+NAMES = {name.lower(): name for name in dir(torchrecurrent) if hasattr(torchrecurrent, f"{name}Cell")}
+THEIRS = {name: NAMES[name.replace("_", "")] for name in sorted(Cell.registry) if name.replace("_", "") in NAMES}
 OTHERS = ("slstm", "cfc", "ltc", "mogrifier_lstm", "orthogonal_rnn", "rhn", "sru", "qrnn", "mass_lstm", "m2rnn")
 FAMOUS = ("rnn", "gru", "lstm")  # the scale of the rest
 EARLY_STOP = 0.97  # of --limit

@@ -40,6 +40,26 @@ def test_a_cell_names_its_source_and_its_equations(name):
     assert kind.idea in IDEAS and (kind.parent in Cell.registry or not kind.parent)
 
 
+@pytest.mark.every_cell
+@pytest.mark.parametrize("name", [name for name in NAMES if getattr(Cell.registry[name], "enter", None)])
+def test_coupled_memory_closes_the_input_gate_as_far_as_it_opens_the_other(name):
+    cell, bias = Cell.registry[name](4, 8), torch.linspace(1, 3, 8)
+    before = cell.gates(*make_step(cell))
+    cell.remember(bias)
+    alone = cell.gates(*make_step(cell))
+    cell.remember(bias, coupled=True)
+    both = cell.gates(*make_step(cell))
+    assert (alone["f"] > before["f"]).all()
+    assert (both["f"] >= alone["f"]).all()  # equal but for sLSTM, whose gates share a scale
+    assert (both["i"] < alone["i"]).all()
+
+
+def make_step(cell):
+    """Return an input and a state of zeros, so that a gate is what its bias makes it."""
+    x = torch.zeros(1, 1, 4)
+    return cell.project(x)[:, 0], tuple(torch.zeros_like(s) for s in cell.initial_state(x[:, 0]))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] * (n in ("ntm", "ode_gru"))) for n in NAMES])
 def test_a_cell_learns_to_carry_its_first_input(name):

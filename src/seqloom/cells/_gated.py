@@ -33,12 +33,15 @@ class GatedCell(Cell):
         states: Number of tensors (B, H) in the state; all start at zero.
         keep: The block of W and the block of U whose gate keeps the memory (None if it has no block of U) and the sign
             with which that gate's bias keeps more; None if no gate does.
+        enter: The block of W and the block of U of the input gate, which `remember(coupled=True)` closes as far as the
+            other gate opens; None if the cell has none.
     """
 
     w: ClassVar[int] = 1
     u: ClassVar[int] = 1
     states: ClassVar[int] = 1
     keep: ClassVar[tuple[int, int | None, int] | None] = None
+    enter: ClassVar[tuple[int, int] | None] = None
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
         super().__init__(input_size, hidden_size)
@@ -69,12 +72,17 @@ class GatedCell(Cell):
     def remember(self, bias: Tensor, coupled: bool = False) -> None:
         if self.keep is None:
             return super().remember(bias, coupled)
+        read, recur, sign = self.keep
+        self._set_gate(read, recur, sign * bias)
+        if coupled and self.enter is not None:
+            self._set_gate(*self.enter, -bias)
+        return None
+
+    def _set_gate(self, read: int, recur: int | None, bias: Tensor) -> None:
+        """Set the bias of a gate: all of it in a block of bias_ih, 0 in a block of bias_hh."""
         if self.bias_ih is None:
             raise UserError("cannot set a gate bias: the cell was constructed with bias=False")
-        read, recur, sign = self.keep
-        H = self.hidden_size
         with torch.no_grad():
-            self.bias_ih[read * H : (read + 1) * H] = sign * bias
+            self.bias_ih.view(self.w, -1)[read] = bias
             if recur is not None and self.bias_hh is not None:
-                self.bias_hh[recur * H : (recur + 1) * H] = 0.0
-        return None
+                self.bias_hh.view(self.u, -1)[recur] = 0.0

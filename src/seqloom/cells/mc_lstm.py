@@ -33,7 +33,7 @@ class MCLSTMCell(GatedCell, name="mc_lstm", year=2017, idea="lstm", parent="lstm
 
     memory = 1
     w, u, states = 5, 5, 3
-    keep = (0, 0, 1)
+    keep, enter = (0, 0, 1), (1, 1)
 
     def gates(self, x: Tensor, state: State, mask: Tensor | None = None) -> dict[str, Tensor]:
         _, v, _ = state

@@ -33,7 +33,7 @@ class MogrifierLSTMCell(GatedCell, name="mogrifier_lstm", year=2019, idea="lstm"
     """
 
     w, u, states = 4, 4, 2
-    keep = (1, 1, 1)
+    keep, enter = (1, 1, 1), (0, 0)
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True, rounds: int = 5) -> None:
         if rounds < 0:
@@ -44,13 +44,6 @@ class MogrifierLSTMCell(GatedCell, name="mogrifier_lstm", year=2019, idea="lstm"
             size = (input_size, hidden_size) if k % 2 else (hidden_size, input_size)
             self.register_parameter(f"weight_{k}", empty(*size))
         self.reset_parameters()
-
-    def remember(self, bias: Tensor, coupled: bool = False) -> None:
-        super().remember(bias)
-        if coupled and self.bias_ih is not None and self.bias_hh is not None:
-            with torch.no_grad():
-                self.bias_ih[: self.hidden_size] = -bias
-                self.bias_hh[: self.hidden_size] = 0.0
 
     def project(self, x: Tensor) -> Tensor:
         return x

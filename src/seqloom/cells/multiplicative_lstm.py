@@ -31,7 +31,7 @@ class MultiplicativeLSTMCell(GatedCell, name="multiplicative_lstm", year=2016, i
     """
 
     w, u, states = 5, 4, 2
-    keep = (2, 1, 1)
+    keep, enter = (2, 1, 1), (1, 0)
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
         super().__init__(input_size, hidden_size, bias)

@@ -29,19 +29,12 @@ class PeepholeLSTMCell(GatedCell, name="peephole_lstm", year=2002, idea="lstm", 
     """
 
     w, u, states = 4, 4, 2
-    keep = (1, 1, 1)
+    keep, enter = (1, 1, 1), (0, 0)
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
         super().__init__(input_size, hidden_size, bias)
         self.scale_c = empty(3 * hidden_size)
         self.reset_parameters()
-
-    def remember(self, bias: Tensor, coupled: bool = False) -> None:
-        super().remember(bias)
-        if coupled and self.bias_ih is not None and self.bias_hh is not None:
-            with torch.no_grad():
-                self.bias_ih[: self.hidden_size] = -bias
-                self.bias_hh[: self.hidden_size] = 0.0
 
     def gates(self, x: Tensor, state: State, mask: Tensor | None = None) -> dict[str, Tensor]:
         h, c = state

@@ -31,7 +31,7 @@ class ResLSTMCell(GatedCell, name="res_lstm", year=2017, idea="lstm", parent="pe
     """
 
     w, u, states = 4, 4, 2
-    keep = (1, 1, 1)
+    keep, enter = (1, 1, 1), (0, 0)
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
         super().__init__(input_size, hidden_size, bias)
@@ -39,13 +39,6 @@ class ResLSTMCell(GatedCell, name="res_lstm", year=2017, idea="lstm", parent="pe
         self.weight_p = empty(hidden_size, hidden_size)
         self.weight_r = empty(hidden_size, input_size)
         self.reset_parameters()
-
-    def remember(self, bias: Tensor, coupled: bool = False) -> None:
-        super().remember(bias)
-        if coupled and self.bias_ih is not None and self.bias_hh is not None:
-            with torch.no_grad():
-                self.bias_ih[: self.hidden_size] = -bias
-                self.bias_hh[: self.hidden_size] = 0.0
 
     def project(self, x: Tensor) -> Tensor:
         return torch.cat([super().project(x), F.linear(x, self.weight_r)], -1)

@@ -40,14 +40,7 @@ class SLSTMCell(GatedCell, name="slstm", year=2024, idea="lstm", parent="lstm"):
     """
 
     w, u, states = 4, 4, 4
-    keep = (1, 1, 1)
-
-    def remember(self, bias: Tensor, coupled: bool = False) -> None:
-        super().remember(bias)
-        if coupled and self.bias_ih is not None and self.bias_hh is not None:
-            with torch.no_grad():
-                self.bias_ih[: self.hidden_size] = -bias
-                self.bias_hh[: self.hidden_size] = 0.0
+    keep, enter = (1, 1, 1), (0, 0)
 
     def initial_state(self, x: Tensor) -> State:
         zeros = x.new_zeros(x.shape[0], self.hidden_size)

@@ -30,20 +30,13 @@ class WMCLSTMCell(GatedCell, name="wmc_lstm", year=2021, idea="lstm", parent="pe
     """
 
     w, u, states = 4, 4, 2
-    keep = (1, 1, 1)
+    keep, enter = (1, 1, 1), (0, 0)
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
         super().__init__(input_size, hidden_size, bias)
         self.weight_ch = empty(3 * hidden_size, hidden_size)
         self.bias_ch = empty(3 * hidden_size) if bias else None
         self.reset_parameters()
-
-    def remember(self, bias: Tensor, coupled: bool = False) -> None:
-        super().remember(bias)
-        if coupled and self.bias_ih is not None and self.bias_hh is not None:
-            with torch.no_grad():
-                self.bias_ih[: self.hidden_size] = -bias
-                self.bias_hh[: self.hidden_size] = 0.0
 
     def gates(self, x: Tensor, state: State, mask: Tensor | None = None) -> dict[str, Tensor]:
         h, c = state

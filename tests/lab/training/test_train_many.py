@@ -1,6 +1,7 @@
 """Many small trainings at once."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import seqloom
+from seqloom.core.cell import Cell
 from seqloom.lab.training import many
 from seqloom.lab.training.many import LOSS_SPANS, NO_MEMORY, Recipe, SmallTraining, TrainedModel, train_many
 
@@ -124,6 +126,25 @@ def test_a_graph_reads_what_was_prepared_for_its_step():
     alone, cpu = one("cuda"), one("cpu")
     assert alone.losses == one("cuda").losses and alone.losses[-1] < 0.3 * alone.losses[0]
     assert alone.losses[-1] < 2 * cpu.losses[-1] + 0.01
+
+
+def make_adder_of(cell):
+    return lambda: Adder(partial(seqloom.Recurrent, cell), 32)
+
+
+@pytest.mark.parametrize("cell", sorted(Cell.registry))
+def test_every_cell_trains(cell):
+    (done,) = train_many([training(steps=24, model=make_adder_of(cell))], "cpu")
+    assert not done.failed and not done.skipped
+    assert done.losses[-1] < done.losses[0]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cell", sorted(Cell.registry))
+def test_every_cell_trains_as_a_graph(cell):
+    (done,) = train_many([training(steps=24, model=make_adder_of(cell))], "cuda")
+    assert not done.failed and not done.skipped
+    assert done.losses[-1] < done.losses[0]
 
 
 def test_the_rate_rises_and_falls():

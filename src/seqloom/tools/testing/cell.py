@@ -23,8 +23,8 @@ def check_cell(
 ) -> None:
     """Check that a cell works in `Recurrent`.
 
-    Checks shapes, types, gradients (float64, against finite differences), lengths, independence of the rows of a batch,
-    streaming, state_dict and determinism. Takes up to a few seconds.
+    Checks shapes, types, gradients (float64, against finite differences), lengths, resets, independence of the rows of
+    a batch, streaming, state_dict and determinism. Takes up to a few seconds.
 
     Args:
         cell: A cell's name or class.
@@ -48,6 +48,7 @@ def check_cell(
         x = torch.randn(3, 4, input_size, dtype=torch.float64)
         _check_step(one, x)
         _check_gradients(one, x)
+        _check_resets(layer, x)
         check_layer(lambda: Recurrent(cell, input_size, hidden_size, batch_first=True, kernel="loop", **settings))
     finally:
         torch.random.set_rng_state(generator)
@@ -84,3 +85,14 @@ def _check_gradients(cell: Cell, x: Tensor) -> None:
 
     leaves = [t.requires_grad_() for t in (x, *state, *own.values())]
     torch.autograd.gradcheck(run, leaves, fast_mode=True)
+
+
+def _check_resets(layer: Recurrent, x: Tensor) -> None:
+    """Start one row again at its third step, and compare with a new sequence."""
+    reset = torch.zeros(x.shape[:2], dtype=torch.bool)
+    reset[1, 2] = True
+    y, _ = layer(x, reset=reset)
+    whole, _ = layer(x)
+    assert_same(y[1:2, 2:], layer(x[1:2, 2:])[0], "after a reset a row differs from a new sequence")
+    assert_same(y[0], whole[0], "the reset of a row changes another row")
+    assert_same(y[1, :2], whole[1, :2], "a reset changes the steps before it")
