@@ -15,7 +15,7 @@ from record import build_parser, print_row, write_record
 
 import seqloom
 
-CASES = (("GRU", 512, 8, 16, 512), ("LSTM", 768, 12, 16, 1024), ("GRU", 512, 8, 64, 512), ("GRU", 1024, 8, 16, 512))
+CASES = (("LSTM", 768, 12, 16, 1024), ("GRU", 512, 8, 16, 512), ("GRU", 512, 8, 64, 512), ("GRU", 1024, 8, 16, 512))
 
 
 def compare_with_loop(layer: torch.nn.Module, x: torch.Tensor) -> float:
@@ -52,7 +52,7 @@ def main() -> None:
                 row = {"cell": name, "units": H, "heads": heads, "rows": B, "steps": T, "pass": mode, "layer": label}
                 rows.append(row | {"ms": round(ms, 3), "kernel": kernel, "error": round(error, 5)})
                 print_row(rows[-1])
-    write_record(args.json, rows=rows)
+            write_record(args.json, rows=rows)
 
 
 if __name__ == "__main__":
