@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -117,6 +118,7 @@ def main() -> None:
     parser.add_argument("--prepare", type=int, default=0, help="compile in this many processes first")
     parser.add_argument("--warm", action="store_true", help="compile only")
     parser.add_argument("--limit", type=float, default=float("inf"), help="stop after this many seconds")
+    parser.add_argument("--resume", type=Path, help="record of an earlier run: its cells are not timed again")
     settings = parser.parse_args()
     begun = time.monotonic()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
@@ -124,10 +126,11 @@ def main() -> None:
     if settings.prepare:
         prepare(names, settings)
         print(f"compiled in {time.monotonic() - begun:.0f} s", flush=True)
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = json.loads(settings.resume.read_text())["rows"] if settings.resume else []
+    timed = {(row["cell"], row["dtype"]) for row in rows}
     record = {} if settings.warm else describe_run(steps=settings.steps, batch=settings.batch, hidden=settings.hidden)
     for dtype in settings.dtypes:
-        for name in names:
+        for name in (name for name in names if (name, dtype) not in timed):
             if time.monotonic() - begun > EARLY_STOP * settings.limit:
                 break
             try:

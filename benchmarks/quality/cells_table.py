@@ -23,7 +23,7 @@ CELLS = (
     *("gru", "lstm", "rnn", "attn_rnn", "ln_gru", "min_gru", "mgu", "janet", "star", "nbr", "peephole_lstm", "slstm"),
     *("cfc", "lem", "cornn", "orthogonal_rnn"),
 )
-UNITS, MULTIPLE = 64, 16
+UNITS, MULTIPLE, LARGEST = 64, 8, 400
 
 
 def count_weights(cell: str, hidden: int) -> int:
@@ -31,14 +31,14 @@ def count_weights(cell: str, hidden: int) -> int:
 
 
 def choose_hidden(cell: str) -> int:
-    """Return the multiple of 16 units whose number of weights is closest to that of the GRU."""
+    """Return the multiple of 8 units whose number of weights is closest to that of the GRU."""
     goal = count_weights("gru", UNITS)
-    return min(range(MULTIPLE, 16 * MULTIPLE, MULTIPLE), key=lambda h: abs(count_weights(cell, h) - goal))
+    return min(range(MULTIPLE, LARGEST, MULTIPLE), key=lambda h: abs(count_weights(cell, h) - goal))
 
 
 def main() -> None:
     parser = build_parser(__doc__)
-    add_settings(parser, ["names", "register", "adding", "digits"], 1500)
+    add_settings(parser, ["names", "register", "adding", "digits"], steps=1500, rates=4, seeds=5)
     settings = parser.parse_args()
     layers = {
         cell: partial(seqloom.Recurrent, cell, WIDTH, choose_hidden(cell), batch_first=True)

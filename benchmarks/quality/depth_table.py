@@ -18,7 +18,7 @@ from tuned_table import Table, add_settings
 
 import seqloom
 
-CELLS = {"attn_rnn": 16, "gru": 8, "lstm": 8}  # the hidden size is a multiple of this
+CELLS = {"attn_rnn": 16, "gru": 2, "lstm": 2}  # the hidden size is a multiple of this
 NORMS = ("none", "rms", "layer", "batch")
 DEPTHS = (8, 1, 4, 2)
 WEIGHTS = 74_000
@@ -41,7 +41,7 @@ def make_stack(cell: str, hidden: int, depth: int, norm: str, residual: bool) ->
 
 def main() -> None:
     parser = build_parser(__doc__)
-    add_settings(parser, ["names"], 1000)
+    add_settings(parser, ["names"], steps=1000, rates=3, seeds=3)
     settings = parser.parse_args()
     layers, parts = {}, []
     for depth in DEPTHS:

@@ -1,8 +1,8 @@
 """Train models on small tasks with tuned learning rates: the same budget for each, many at once.
 
-Four learning rates are tried with two seeds and half of the steps; if the best of any model lies at an end of the grid,
-all get the next rate too. The rate with the best mean validation loss is trained with five new seeds, and only these
-read the test set. Rows are written as groups of trainings end.
+Learning rates from 0.001 on are tried with two seeds and half of the steps; if the best of any model lies at an end of
+the grid, all get the next rate too. The rate with the best mean validation loss is trained with new seeds, and only
+these read the test set. Rows are written as groups of trainings end.
 """
 
 import json
@@ -24,7 +24,7 @@ import seqloom
 from seqloom.lab.training.many import Recipe, SmallTraining, train_many
 
 LADDER = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # learning rates
-START = (2, 6)  # the part of the ladder that is tried first
+FIRST = 2  # where in the ladder the grid begins
 TUNING_SEEDS = (0, 1)
 SEEDS = (10, 11, 12, 13, 14)
 GROUP = 24  # trainings at once
@@ -66,7 +66,8 @@ class Table:
             before = json.loads(settings.resume.read_text())
             if (before["steps"], before["batch"]) != (settings.steps, settings.batch):
                 raise SystemExit(f"{settings.resume} has {before['steps']} steps of {before['batch']} rows")
-            self.rows = [row for row in before["rows"] if "failed" not in row]
+            same = {name for name in units if before["units"].get(name) == units[name]}
+            self.rows = [row for row in before["rows"] if "failed" not in row and row["cell"] in same]
 
     def is_over(self) -> bool:
         return time.monotonic() - self.begun > self.settings.limit
@@ -112,7 +113,7 @@ class Table:
 
     def fill(self, problem: Problem, cells: list[str]) -> None:
         """Tune models on one task, widening the grid while the best rate of one lies at its end; then train."""
-        low, high = START
+        low, high = FIRST, FIRST + self.settings.rates
         while not self.is_over():
             rates = LADDER[low:high]
             self.train(problem, "tune", [(c, r, s) for r in rates for s in TUNING_SEEDS for c in cells])
@@ -120,7 +121,11 @@ class Table:
             wider = (low - (rates[0] in best.values()), high + (rates[-1] in best.values()))
             wider = (max(0, wider[0]), min(len(LADDER), wider[1]))
             if wider == (low, high):
-                self.train(problem, "final", [(c, best[c], s) for s in SEEDS for c in cells if c in best])
+                self.train(
+                    problem,
+                    "final",
+                    [(c, best[c], s) for s in SEEDS[: self.settings.seeds] for c in cells if c in best],
+                )
                 return
             low, high = wider
 
@@ -147,12 +152,13 @@ class Table:
             else:
                 for part in parts or [list(self.layers)]:
                     self.fill(problem, [name for name in part if name in self.layers])
+        self.write()
         for row in self.rows:
             if "failed" in row:
                 print(row, flush=True)
 
 
-def add_settings(parser: ArgumentParser, tasks: list[str], steps: int) -> None:
+def add_settings(parser: ArgumentParser, tasks: list[str], steps: int, rates: int, seeds: int) -> None:
     """Add the settings of a table to a parser."""
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--data", type=Path, required=True)
@@ -160,6 +166,8 @@ def add_settings(parser: ArgumentParser, tasks: list[str], steps: int) -> None:
     parser.add_argument("--tasks", nargs="*", default=tasks)
     parser.add_argument("--steps", type=int, default=steps)
     parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--rates", type=int, default=rates, help="learning rates before the grid is widened")
+    parser.add_argument("--seeds", type=int, default=seeds)
     parser.add_argument("--limit", type=float, default=float("inf"), help="start no group after this many seconds")
     parser.add_argument("--prepare", type=int, default=0, help="compile in this many processes first")
     parser.add_argument("--warm", action="store_true", help="compile only")
