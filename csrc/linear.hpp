@@ -5,16 +5,28 @@
 // Writes are taken CHUNK at a time. What depends on q, k, erase and decay alone is prepared once for a chunk;
 // the state lies as panels [V / PANEL][K][PANEL], and each panel takes two products for the whole chunk: of
 // all q and erase with S, and the update of S with all keys. A chunk is short, so that all it adds to the
-// arithmetic of the recurrence itself is a tenth, and no decay is ever divided by: products of decays
+// arithmetic of the recurrence itself is a tenth. No decay of a single step is divided by: products of decays
 // underflow to 0, as they do step by step.
 #pragma once
 #include <algorithm>
+#include <memory>
+#include <vector>
 
 #include "functions.hpp"
 #include "gemm.hpp"
 #include "linear_args.h"
 
-constexpr int CHUNK = ROWS;              // writes of a chunk: as many rows as a micro-kernel takes
+constexpr int CHUNK = ROWS;  // writes of a chunk: as many rows as a micro-kernel takes
+template <class T>
+constexpr int COLUMN = (CHUNK + N<T> - 1) / N<T> * N<T>;  // from one column of all its writes to the next
+constexpr int UPDATED = VBYTES == 64 || BY_LANE ? 8 : 6;  // channels of a state that are updated at a time
+// With one decay for all channels a state is a common factor times its panels; below this the panels are
+// multiplied.
+constexpr double SMALLEST_SCALE = 1e-3;
+template <class T>
+constexpr int64_t LINE = 64 / sizeof(T);  // numbers of a line of the cache
+constexpr int64_t STATES_BYTES =
+    1 << 19;                             // of the states that a thread advances in turn: half a second cache
 constexpr int64_t FEW_WRITES = 3;        // fewer than this many do not repay a copy of the state
 constexpr int64_t PER_THREAD = 1 << 18;  // numbers of all states in all writes that repay a thread
 
@@ -31,27 +43,31 @@ inline T dot(const T* a, const T* b, int64_t n) {
   return total;
 }
 
-// The products of x with some keys, four at a time.
+// The products of two rows x and y with some keys, four at a time; y may be null.
 template <class T>
-inline void dots(const T* x, const T* keys, int64_t by, int64_t count, int64_t n, T* out) {
+inline void dots(const T* x, const T* y, const T* keys, int64_t by, int64_t count, int64_t n, T* of_x,
+                 T* of_y) {
   constexpr int w = N<T>;
-  int64_t s = 0;
-  for (; s + 4 <= count; s += 4) {
-    const T* key = keys + s * by;
-    V<T> sums[4] = {}, more[4] = {};
+  if (!y) y = x;
+  for (int64_t s = 0; s < count; s += 4) {
+    const T* key[4];
+    for (int r = 0; r < 4; r++) key[r] = keys + std::min<int64_t>(s + r, count - 1) * by;
+    V<T> xs[4] = {}, ys[4] = {};
     int64_t i = 0;
-    for (; i + 2 * w <= n; i += 2 * w) {
-      const V<T> a = load(x + i), b = load(x + i + w);
-      for (int r = 0; r < 4; r++)
-        sums[r] += a * load(key + r * by + i), more[r] += b * load(key + r * by + i + w);
+    for (; i + w <= n; i += w) {
+      const V<T> a = load(x + i), b = load(y + i);
+#pragma GCC unroll 4
+      for (int r = 0; r < 4; r++) {
+        const V<T> k = load(key[r] + i);
+        xs[r] += a * k, ys[r] += b * k;
+      }
     }
-    for (int r = 0; r < 4; r++) {
-      T total = sum<T>(sums[r] + more[r]);
-      for (int64_t j = i; j < n; j++) total += x[j] * key[r * by + j];
-      out[s + r] = total;
+    for (int r = 0; r < 4 && s + r < count; r++) {
+      T a = sum<T>(xs[r]), b = sum<T>(ys[r]);
+      for (int64_t j = i; j < n; j++) a += x[j] * key[r][j], b += y[j] * key[r][j];
+      of_x[s + r] = a, of_y[s + r] = b;
     }
   }
-  for (; s < count; s++) out[s] = dot<T>(x, keys + s * by, n);
 }
 
 template <class T>
@@ -63,6 +79,12 @@ inline void exp_all(T* to, const T* from, int64_t n) {
   int64_t i = 0;
   for (; i + N<T> <= n; i += N<T>) store(to + i, exact_exp<T>(load(from + i)));
   for (; i < n; i++) to[i] = exp_one(from[i]);
+}
+template <class T>
+inline void multiply(T* to, const T* a, const T* b, int64_t n) {
+  int64_t i = 0;
+  for (; i + N<T> <= n; i += N<T>) store(to + i, load(a + i) * load(b + i));
+  for (; i < n; i++) to[i] = a[i] * b[i];
 }
 
 // One row and head of a job.
@@ -79,226 +101,318 @@ struct Head {
   const T* v(int64_t i) const { return at(a.v, i, a.T * a.writes, a.V); }
   const T* decay(int64_t i) const { return at(a.decay, i, a.T * a.writes, a.channels); }
   const T* erase(int64_t i) const { return at(a.erase, i, a.T * a.writes, a.K); }
-  T beta(int64_t i) const { return *at(a.beta, i, a.T * a.writes, 1); }
+  T beta(int64_t i) const { return a.beta ? *at(a.beta, i, a.T * a.writes, 1) : T(1); }
   bool erases() const { return a.erase || a.beta; }
+  // the output after a write, or -1
+  int64_t output(int64_t i) const { return a.writes == 1 ? i : (i + 1) % a.writes ? -1 : i / a.writes; }
   const T* s0() const { return (const T*)a.s0 + (b * a.H + h) * a.K * a.V; }
   T* s1() const { return (T*)a.s1 + (b * a.H + h) * a.K * a.V; }
   T* y(int64_t t) const { return (T*)a.y + ((b * a.T + t) * a.H + h) * a.V; }
 };
 
-// What a chunk's panels share. Keys are decayed to the last write; `kept` are the products of all decays.
+// What a chunk's panels share. With one decay for all channels the products are made of keys and queries as
+// they are, and their rows are scaled; a decay for each channel is multiplied into them.
 template <class T>
 struct Chunk {
-  const int64_t K, by;  // by: from one key to the next
-  Buffer<T> keys, erases, reads, kept, w, delta;
-  T L[CHUNK][CHUNK], M[CHUNK][CHUNK];
+  const int64_t K, by;                     // by: from one key to the next
+  Buffer<T> keys;                          // rows, 0 past the chunk's end
+  Buffer<T> erase_columns, read_columns;   // (K, COLUMN) each: what multiplies the state before the chunk
+  Buffer<T> erases, reads, kept, w, none;  // rows
+  T L[CHUNK][CHUNK] = {}, M[CHUNK][CHUNK] = {};
+  T erase_scale[CHUNK], read_scale[CHUNK], write_scale[CHUNK];
   int64_t count = 0, outputs = 0;
-  int64_t at[CHUNK];  // the write after which an output is read
+  int64_t at[CHUNK];   // the write after which an output is read
+  T scale = 1;         // the state is this times the numbers of the panels
+  bool fades = false;  // whether the update multiplies the panels by `kept`
 
   explicit Chunk(int64_t K)
-      : K(K), by(round_up(K, N<T>)), keys(CHUNK * by), erases(CHUNK * (K + 1) + N<T>),
-        reads(CHUNK * (K + 1) + N<T>), kept(by), w(by), delta(by) {}
+      : K(K), by(round_up(K, N<T>) + N<T>), keys(CHUNK * by), erase_columns((K + N<T>)*COLUMN<T>),
+        read_columns((K + N<T>)*COLUMN<T>), erases(CHUNK * by), reads(CHUNK * by), kept(by), w(by), none(by) {
+  }
 
   void prepare(const Head<T>& head, int64_t first, int64_t some) {
-    const LinearArgs& a = head.a;
-    const bool by_channel = a.channels > 1;
     count = some, outputs = 0;
-    T scale[CHUNK], all_kept = 1;  // with one decay for all channels: of each key, and of the state
-    for (int64_t c = 0; c < by; c++) kept[c] = c < K ? T(1) : T(0);
-    for (int64_t i = 0; i < count; i++) {
-      const T *k = head.k(first + i), *decay = head.decay(first + i), *e = head.erase(first + i);
-      T f = 1;
-      if (decay && by_channel)
-        exp_all<T>(w, decay, K);
-      else if (decay)
-        f = exp_one(decay[0]);
-      if (a.beta) {
-        for (int64_t c = 0; c < K; c++) delta[c] = (by_channel ? w[c] : f) * k[c];
-        e = delta;
-      }
-      if (e) {
-        put_column(erases + i, e, by_channel, all_kept);
-        dots<T>(e, keys, by, i, K, L[i]);
-        for (int64_t s = 0; s < i && !by_channel; s++) L[i][s] *= scale[s];
-      }
-      if (decay && by_channel) fade(i);
-      all_kept *= f;
-      for (int64_t s = 0; s < i; s++) scale[s] *= f;
-      scale[i] = 1;
-      T* key = keys + i * by;
-      std::memcpy(key, k, K * sizeof(T));
-      if (a.beta) {
-        const T beta = head.beta(first + i);
-        for (int64_t c = 0; c < by; c += N<T>) store(key + c, load(key + c) * beta);
-      }
-      if (a.writes > 1 && (first + i + 1) % a.writes) continue;
-      const T* q = head.q(a.writes > 1 ? (first + i) / a.writes : first + i);
-      put_column(reads + outputs, q, by_channel, all_kept);
-      dots<T>(q, keys, by, i + 1, K, M[outputs]);
-      for (int64_t s = 0; s <= i && !by_channel; s++) M[outputs][s] *= scale[s];
-      at[outputs++] = i;
+    for (int64_t i = 0; i < CHUNK; i++) {
+      if (i < count)
+        std::memcpy(keys + i * by, head.k(first + i), K * sizeof(T));
+      else
+        std::memset(keys + i * by, 0, K * sizeof(T));
     }
-    if (!a.decay || by_channel) return;
-    for (int64_t c = 0; c < K; c++) kept[c] = all_kept;
-    for (int64_t i = 0; i + 1 < count; i++)
-      for (int64_t c = 0; c < by; c += N<T>) store(keys + i * by + c, load(keys + i * by + c) * scale[i]);
+    const T *erase_rows[CHUNK], *read_rows[CHUNK];
+    head.a.channels > 1 ? prepare_channels(head, first, erase_rows, read_rows)
+                        : prepare_uniform(head, first, erase_rows, read_rows);
+    if (head.erases()) put_columns(erase_columns, erase_rows, count);
+    put_columns(read_columns, read_rows, outputs);
   }
 
  private:
-  // what multiplies the state before the chunk, as a column
-  void put_column(T* to, const T* from, bool by_channel, T all_kept) {
-    if (by_channel)
-      for (int64_t c = 0; c < K; c++) to[c * CHUNK] = from[c] * kept[c];
-    else
-      for (int64_t c = 0; c < K; c++) to[c * CHUNK] = from[c] * all_kept;
+  void prepare_uniform(const Head<T>& head, int64_t first, const T** erase_rows, const T** read_rows) {
+    T kept_from[CHUNK] = {}, all_kept = 1;  // from each write to here, times its beta; from the first
+    T unused[CHUNK];
+    for (int64_t i = 0; i < count; i++) {
+      const T* decay = head.decay(first + i);
+      const T f = decay ? exp_one(decay[0]) : T(1);
+      const int64_t output = head.output(first + i);
+      const T* e = head.a.beta ? keys + i * by : head.erase(first + i);
+      const T* q = output < 0 ? nullptr : head.q(output);
+      T* to = q ? M[outputs] : unused;
+      if (e || q) dots<T>(e ? e : q, q, keys, by, i + 1, K, L[i], to);
+      erase_rows[i] = e, erase_scale[i] = scale * all_kept;
+      if (head.a.erase)  // what is erased is read before the decay of its own write
+        for (int64_t s = 0; s < CHUNK; s++) L[i][s] *= kept_from[s];
+      all_kept *= f;
+      for (int64_t s = 0; s < CHUNK; s++) kept_from[s] *= f;
+      if (head.a.beta) {
+        erase_scale[i] *= f;
+        for (int64_t s = 0; s < CHUNK; s++) L[i][s] *= kept_from[s];
+      }
+      kept_from[i] = head.beta(first + i);
+      if (!q) continue;
+      for (int64_t s = 0; s < CHUNK; s++) to[s] *= kept_from[s];
+      read_scale[outputs] = scale * all_kept;
+      read_rows[outputs] = q, at[outputs++] = i;
+    }
+    scale *= all_kept;
+    fades = scale < SMALLEST_SCALE;
+    if (fades) {
+      std::fill(kept + 0, kept + K, scale);
+      scale = 1;
+    }
+    for (int64_t s = 0; s < count; s++) write_scale[s] = kept_from[s] / scale;
   }
-  // all earlier keys, and what is kept of the state, by the decays w of one write
-  void fade(int64_t i) {
-    for (int64_t c = 0; c < by; c += N<T>) {
-      const V<T> f = load(w + c);
-      store(kept + c, load(kept + c) * f);
-      for (int64_t s = 0; s < i; s++) store(keys + s * by + c, load(keys + s * by + c) * f);
+
+  void prepare_channels(const Head<T>& head, int64_t first, const T** erase_rows, const T** read_rows) {
+    std::fill(kept + 0, kept + K, T(1));
+    fades = true;
+    for (int64_t i = 0; i < count; i++) {
+      const int64_t output = head.output(first + i);
+      const T* e = head.erase(first + i);
+      exp_all<T>(w, head.decay(first + i), K);
+      T *erase = erases + i * by, *read = reads + outputs * by, of_q[CHUNK];
+      if (head.a.beta) {
+        multiply<T>(erase, w, keys + i * by, K);
+        e = erase;
+      }
+      if (e) {
+        dots<T>(e, nullptr, keys, by, i, K, L[i], of_q);
+        multiply<T>(erase, e, kept, K);
+      }
+      for (int64_t s = 0; s < i; s++) {
+        L[i][s] *= write_scale[s];
+        multiply<T>(keys + s * by, keys + s * by, w, K);
+      }
+      multiply<T>(kept, kept, w, K);
+      write_scale[i] = head.beta(first + i), erase_scale[i] = 1, erase_rows[i] = erase;
+      if (output < 0) continue;
+      const T* q = head.q(output);
+      dots<T>(q, nullptr, keys, by, i + 1, K, M[outputs], of_q);
+      for (int64_t s = 0; s <= i; s++) M[outputs][s] *= write_scale[s];
+      multiply<T>(read, q, kept, K);
+      read_scale[outputs] = 1, read_rows[outputs] = read, at[outputs++] = i;
+    }
+  }
+
+  // Transpose rows of K numbers; those past `count` become 0.
+  void put_columns(T* to, const T* const* rows, int64_t count) {
+    constexpr int n = N<T>;
+    for (int64_t i = 0; i < COLUMN<T>; i += n) {
+      const T* from[n];
+      for (int r = 0; r < n; r++) from[r] = i + r < count ? rows[i + r] : none;
+      int64_t c = 0;
+      for (; c + n <= K; c += n) {
+        V<T> v[n];
+        for (int r = 0; r < n; r++) v[r] = load(from[r] + c);
+        transpose<T>(v);
+        for (int r = 0; r < n; r++) store(to + (c + r) * COLUMN<T> + i, v[r]);
+      }
+      for (; c < K; c++)
+        for (int r = 0; r < n; r++) to[c * COLUMN<T> + i + r] = from[r][c];
     }
   }
 };
 
-// S = kept S + keys^T w for a panel, with all the chunk's writes at once; those past its end are 0.
-template <class T, bool FADES>
-inline void update_panel(T* S, const Chunk<T>& chunk, const T* w) {
-  const int64_t K = chunk.K, by = chunk.by;
-  const T *keys = chunk.keys, *kept = chunk.kept;
-  int64_t c = 0;
-  for (; c + N<T> <= K; c += N<T>, S += N<T> * PANEL<T>) {
-    V<T> sums[N<T>][WIDE], f = load(kept + c);
+// M channels of a panel: S = kept S + keys^T w, with all the chunk's writes; those past its end are 0.
+template <class T, int M, bool FADES>
+INLINE void update_rows(T* S, const T* keys, int64_t by, const T* w, const T* kept) {
+  constexpr int vectors = (M + N<T> - 1) / N<T>;
+  V<T> sums[M][WIDE];
 #pragma GCC unroll 16
-    for (int r = 0; r < N<T>; r++)
-      for (int j = 0; j < WIDE; j++) {
-        sums[r][j] = load(S + r * PANEL<T> + j * N<T>);
-        if (FADES) sums[r][j] *= all<T>(f[r]);
+  for (int r = 0; r < M; r++)
+#pragma GCC unroll 4
+    for (int j = 0; j < WIDE; j++) {
+      sums[r][j] = load(S + r * PANEL<T> + j * N<T>);
+      if (FADES) sums[r][j] *= all(kept[r]);
+    }
+#pragma GCC unroll 4
+  for (int s = 0; s < CHUNK; s++) {
+    V<T> key[vectors];
+    if constexpr (BY_LANE)
+      for (int i = 0; i < vectors; i++) key[i] = load(keys + s * by + i * N<T>);
+#pragma GCC unroll 4
+    for (int j = 0; j < WIDE; j++) {
+      const V<T> ws = load(w + s * PANEL<T> + j * N<T>);
+#pragma GCC unroll 16
+      for (int r = 0; r < M; r++)
+        sums[r][j] += all<T>(BY_LANE ? key[r / N<T>][r % N<T>] : keys[s * by + r]) * ws;
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < M; r++)
+#pragma GCC unroll 4
+    for (int j = 0; j < WIDE; j++) store(S + r * PANEL<T> + j * N<T>, sums[r][j]);
+}
+template <class T, bool FADES>
+void update_panel(T* S, const Chunk<T>& chunk, const T* w) {
+  int64_t c = 0;
+  for (; c + UPDATED <= chunk.K; c += UPDATED)
+    update_rows<T, UPDATED, FADES>(S + c * PANEL<T>, chunk.keys + c, chunk.by, w, chunk.kept + c);
+  for (; c < chunk.K; c++)
+    update_rows<T, 1, FADES>(S + c * PANEL<T>, chunk.keys + c, chunk.by, w, chunk.kept + c);
+}
+
+// What a panel writes and reads in a chunk.
+template <class T>
+struct Block {
+  alignas(64) T w[CHUNK * PANEL<T>], y[CHUNK * PANEL<T>];
+};
+
+// w_i = v_i - e_i - sum L_is w_s, then y_o = y_o + sum M_os w_s; w holds what the state before the chunk has
+// for each erasure, and y what it has for each query. w is scaled for the update, and 0 past the chunk's end.
+template <class T>
+inline void finish_panel(Block<T>& block, const Chunk<T>& chunk, const Head<T>& head, int64_t first,
+                         int64_t column, int64_t some) {
+  const auto at = [](T* rows, int64_t i, int j) { return rows + i * PANEL<T> + j * N<T>; };
+  for (int64_t i = 0; i < CHUNK; i++) {
+    T part[PANEL<T>] = {};
+    if (i < chunk.count) std::memcpy(part, head.v(first + i) + column, some * sizeof(T));
+    for (int j = 0; j < WIDE; j++) {
+      T* const w = at(block.w, i, j);
+      V<T> total = load(part + j * N<T>);
+      if (head.erases() && i < chunk.count) {
+        total -= all(chunk.erase_scale[i]) * load(w);
+        for (int64_t s = 0; s < i; s++) total -= all(chunk.L[i][s]) * load(at(block.w, s, j));
       }
+      store(w, total);
+    }
+  }
+  for (int64_t o = 0; o < chunk.outputs; o++) {
+    for (int j = 0; j < WIDE; j++) {
+      V<T> total = all(chunk.read_scale[o]) * load(at(block.y, o, j));
+      for (int64_t s = 0; s <= chunk.at[o]; s++) total += all(chunk.M[o][s]) * load(at(block.w, s, j));
+      store(at(block.y, o, j), total);
+    }
+    std::memcpy(head.y(head.output(first + chunk.at[o])) + column, at(block.y, o, 0), some * sizeof(T));
+  }
+  for (int64_t i = 0; i < chunk.count; i++)
+    for (int j = 0; j < WIDE; j++) store(at(block.w, i, j), load(at(block.w, i, j)) * chunk.write_scale[i]);
+}
+
+// The same for a full chunk with an output for each write, and a full panel. Each row, once it is known, goes
+// into all later ones: sums that do not wait for each other.
+template <class T, bool ERASES>
+inline void finish_full_panel(Block<T>& block, const Chunk<T>& chunk, const Head<T>& head, int64_t first,
+                              int64_t column) {
+  const T* const v = head.v(first) + column;
+  T* const out = head.y(first) + column;
+  const int64_t by = head.a.H * head.a.V;
+#pragma GCC unroll 4
+  for (int j = 0; j < WIDE; j++) {
+    V<T> w[CHUNK], y[CHUNK];
+#pragma GCC unroll 16
+    for (int i = 0; i < CHUNK; i++) {
+      const int64_t at = i * PANEL<T> + j * N<T>;
+      w[i] = load(v + i * by + j * N<T>);
+      if (ERASES) w[i] -= all(chunk.erase_scale[i]) * load(block.w + at);
+      y[i] = all(chunk.read_scale[i]) * load(block.y + at);
+    }
 #pragma GCC unroll 16
     for (int s = 0; s < CHUNK; s++) {
-      const V<T> key = load(keys + s * by + c);
-#pragma GCC unroll 4
-      for (int j = 0; j < WIDE; j++) {
-        const V<T> ws = load(w + s * PANEL<T> + j * N<T>);
 #pragma GCC unroll 16
-        for (int r = 0; r < N<T>; r++) sums[r][j] += all<T>(key[r]) * ws;
-      }
+      for (int i = s + 1; i < CHUNK && ERASES; i++) w[i] -= all(chunk.L[i][s]) * w[s];
+#pragma GCC unroll 16
+      for (int i = s; i < CHUNK; i++) y[i] += all(chunk.M[i][s]) * w[s];
+      store(block.w + s * PANEL<T> + j * N<T>, w[s] * chunk.write_scale[s]);
     }
 #pragma GCC unroll 16
-    for (int r = 0; r < N<T>; r++)
-      for (int j = 0; j < WIDE; j++) store(S + r * PANEL<T> + j * N<T>, sums[r][j]);
-  }
-  for (; c < K; c++, S += PANEL<T>)
-    for (int j = 0; j < WIDE; j++) {
-      V<T> total = load(S + j * N<T>) * all(kept[c]);
-      for (int s = 0; s < CHUNK; s++) total += all(keys[s * by + c]) * load(w + s * PANEL<T> + j * N<T>);
-      store(S + j * N<T>, total);
-    }
-}
-
-// What is written: w_i = v_i - e_i - sum L_is w_s; w holds e. A chunk's rows past its end become 0.
-template <class T>
-inline void solve_panel(T* w, const Chunk<T>& chunk, const Head<T>& head, int64_t first, int64_t column,
-                        int64_t some) {
-  const bool erases = head.erases();
-  for (int64_t i = 0; i < CHUNK; i++) {
-    T* to = w + i * PANEL<T>;
-    if (i >= chunk.count) {
-      for (int j = 0; j < WIDE; j++) store(to + j * N<T>, V<T>{});
-      continue;
-    }
-    const T* v = head.v(first + i) + column;
-    T part[PANEL<T>] = {};
-    if (some < PANEL<T>) {
-      for (int64_t j = 0; j < some; j++) part[j] = v[j];
-      v = part;
-    }
-    for (int j = 0; j < WIDE; j++)
-      store(to + j * N<T>, erases ? load(v + j * N<T>) - load(to + j * N<T>) : load(v + j * N<T>));
-  }
-  if (!erases) return;
-  if (chunk.count < CHUNK) {
-    for (int64_t i = 1; i < chunk.count; i++)
-      for (int64_t s = 0; s < i; s++)
-        for (int j = 0; j < WIDE; j++) {
-          T* to = w + i * PANEL<T> + j * N<T>;
-          store(to, load(to) - all(chunk.L[i][s]) * load(w + s * PANEL<T> + j * N<T>));
-        }
-    return;
-  }
-  // each row, once it is known, goes into all later ones: sums that do not wait for each other
-  for (int j = 0; j < WIDE; j++) {
-    V<T> rows[CHUNK];
-#pragma GCC unroll 16
-    for (int i = 0; i < CHUNK; i++) rows[i] = load(w + i * PANEL<T> + j * N<T>);
-#pragma GCC unroll 16
-    for (int s = 0; s < CHUNK; s++)
-#pragma GCC unroll 16
-      for (int i = s + 1; i < CHUNK; i++) rows[i] -= all(chunk.L[i][s]) * rows[s];
-#pragma GCC unroll 16
-    for (int i = 0; i < CHUNK; i++) store(w + i * PANEL<T> + j * N<T>, rows[i]);
+    for (int i = 0; i < CHUNK; i++) store(out + i * by + j * N<T>, y[i]);
   }
 }
 
-// The outputs: y_o = y_o + sum M_os w_s, to the caller's memory.
+// Rows of different steps lie apart, and a core would wait for each: fetch the next chunk's keys and queries
+// while the last panel of this one is at work, and values a line before they are needed.
 template <class T>
-inline void read_panel(const T* y, const T* w, const Chunk<T>& chunk, const Head<T>& head, int64_t first,
-                       int64_t column, int64_t some) {
-  for (int64_t o = 0; o < chunk.outputs; o++) {
-    const int64_t last = chunk.at[o], writes = head.a.writes;
-    T* to = head.y(writes > 1 ? (first + last) / writes : first + last) + column;
-    V<T> total[WIDE];
-    for (int j = 0; j < WIDE; j++) {
-      total[j] = load(y + o * PANEL<T> + j * N<T>);
-      for (int64_t s = 0; s <= last; s++) total[j] += all(chunk.M[o][s]) * load(w + s * PANEL<T> + j * N<T>);
-    }
-    if (some == PANEL<T>) {
-      for (int j = 0; j < WIDE; j++) store(to + j * N<T>, total[j]);
-    } else {
-      T part[PANEL<T>];
-      for (int j = 0; j < WIDE; j++) store(part + j * N<T>, total[j]);
-      for (int64_t j = 0; j < some; j++) to[j] = part[j];
-    }
-  }
-}
-
-// All writes of one head for the panels [lo, hi) of its columns.
-template <class T>
-void run_head(const Head<T>& head, Span panels, Chunk<T>& chunk, T* S) {
+inline void fetch_rows(const Head<T>& head, int64_t first) {
   const LinearArgs& a = head.a;
-  const int64_t K = a.K, steps = a.T * a.writes;
-  const auto columns = [&](int64_t p) { return std::min<int64_t>(PANEL<T>, a.V - p * PANEL<T>); };
-  for (int64_t p = panels.lo; p < panels.hi; p++)
-    for (int64_t c = 0; c < K; c++) {
-      T* to = S + ((p - panels.lo) * K + c) * PANEL<T>;
-      const int64_t some = columns(p);
-      for (int64_t j = some; j < PANEL<T>; j++) to[j] = 0;
-      std::memcpy(to, head.s0() + c * a.V + p * PANEL<T>, some * sizeof(T));
+  for (int64_t i = first; i < std::min<int64_t>(first + CHUNK, a.T * a.writes); i++)
+    for (int64_t c = 0; c < a.K; c += LINE<T>) {
+      __builtin_prefetch(head.k(i) + c);
+      if (a.erase) __builtin_prefetch(head.erase(i) + c);
+      if (head.output(i) >= 0) __builtin_prefetch(head.q(head.output(i)) + c);
     }
-  alignas(64) T w[CHUNK * PANEL<T>], y[CHUNK * PANEL<T>];
-  for (int64_t first = 0; first < steps; first += CHUNK) {
-    const int64_t count = std::min<int64_t>(CHUNK, steps - first);
-    if (count < CHUNK) std::memset(chunk.keys, 0, CHUNK * chunk.by * sizeof(T));
-    chunk.prepare(head, first, count);
-    for (int64_t p = panels.lo; p < panels.hi; p++) {
-      T* state = S + (p - panels.lo) * K * PANEL<T>;
-      const int64_t some = columns(p);
+}
+template <class T>
+inline void fetch_values(const Head<T>& head, int64_t first, int64_t count, int64_t column) {
+  const T* v = head.v(first) + column;
+  if (column < head.a.V)
+    for (int64_t i = 0; i < count; i++, v += head.a.H * head.a.V) __builtin_prefetch(v);
+}
+
+// Some columns of the state of one head, as panels.
+template <class T>
+struct Panels {
+  const Head<T> head;
+  const int64_t lo, hi;  // in panels
+  T* const S;
+  T scale = 1;  // the state is this times S
+
+  T* at(int64_t p) const { return S + (p - lo) * head.a.K * PANEL<T>; }
+  int64_t columns(int64_t p) const { return std::min<int64_t>(PANEL<T>, head.a.V - p * PANEL<T>); }
+
+  void read() const {
+    for (int64_t p = lo, some; p < hi; p++)
+      for (int64_t c = 0; c < head.a.K; c++) {
+        T* to = at(p) + c * PANEL<T>;
+        std::memcpy(to, head.s0() + c * head.a.V + p * PANEL<T>, (some = columns(p)) * sizeof(T));
+        for (int64_t j = some; j < PANEL<T>; j++) to[j] = 0;
+      }
+  }
+  void write() const {
+    for (int64_t p = lo; p < hi; p++)
+      for (int64_t c = 0, some = columns(p); c < head.a.K; c++) {
+        const T* from = at(p) + c * PANEL<T>;
+        T* to = head.s1() + c * head.a.V + p * PANEL<T>;
+        for (int64_t j = 0; j < some; j++) to[j] = scale * from[j];
+      }
+  }
+  // the writes of one chunk
+  void advance(Chunk<T>& chunk, int64_t first) {
+    const int64_t K = head.a.K, steps = head.a.T * head.a.writes;
+    Block<T> block;
+    chunk.scale = scale;
+    chunk.prepare(head, first, std::min<int64_t>(CHUNK, steps - first));
+    scale = chunk.scale;
+    for (int64_t p = lo; p < hi; p++) {
+      T* const panel = at(p);
+      const int64_t some = columns(p), column = p * PANEL<T>;
+      if (p + 1 == hi) fetch_rows<T>(head, first + CHUNK);
+      fetch_values<T>(head, first, chunk.count, column + LINE<T>);
       if (head.erases())
-        run_micro<T, false>(count, chunk.erases, CHUNK, state, w, PANEL<T>, K, nullptr, false, state);
+        run_micro<T, false>(chunk.count, chunk.erase_columns, COLUMN<T>, panel, block.w, PANEL<T>, K, nullptr,
+                            false, panel);
       if (chunk.outputs)
-        run_micro<T, false>(chunk.outputs, chunk.reads, CHUNK, state, y, PANEL<T>, K, nullptr, false, state);
-      solve_panel<T>(w, chunk, head, first, p * PANEL<T>, some);
-      read_panel<T>(y, w, chunk, head, first, p * PANEL<T>, some);
-      a.decay ? update_panel<T, true>(state, chunk, w) : update_panel<T, false>(state, chunk, w);
+        run_micro<T, false>(chunk.outputs, chunk.read_columns, COLUMN<T>, panel, block.y, PANEL<T>, K,
+                            nullptr, false, panel);
+      if (chunk.outputs < CHUNK || some < PANEL<T>)
+        finish_panel<T>(block, chunk, head, first, column, some);
+      else if (head.erases())
+        finish_full_panel<T, true>(block, chunk, head, first, column);
+      else
+        finish_full_panel<T, false>(block, chunk, head, first, column);
+      chunk.fades ? update_panel<T, true>(panel, chunk, block.w)
+                  : update_panel<T, false>(panel, chunk, block.w);
     }
   }
-  for (int64_t p = panels.lo; p < panels.hi; p++)
-    for (int64_t c = 0; c < K; c++)
-      std::memcpy(head.s1() + c * a.V + p * PANEL<T>, S + ((p - panels.lo) * K + c) * PANEL<T>,
-                  columns(p) * sizeof(T));
-}
+};
 
 // WIDTH vectors of columns of one write, from S to R, both as the caller has them, (K, V): what is erased and
 // the answer of S, and then R. f: the decays; qf: q times the decays, or null where nothing is read.
@@ -389,40 +503,58 @@ void write_directly(const Head<T>& head, int64_t i, const T* S, T* room) {
   for (; j < a.V; j++) write_column<T>(K, a.V, S + j, R + j, k, v + j, e, f, query, qk, y ? y + j : y);
 }
 
+// A thread's states and memory.
+template <class T>
+struct Worker {
+  Chunk<T> chunk;
+  Buffer<T> states;
+  std::vector<Panels<T>> open;
+
+  Worker(int64_t K, int64_t size, int64_t together) : chunk(K), states(size * together, false) {
+    open.reserve(together);
+  }
+  // All open states take a chunk before one takes the next: the rows of the heads lie side by side.
+  void run(int64_t steps) {
+    for (const auto& panels : open) panels.read();
+    for (int64_t first = 0; first < steps; first += CHUNK)
+      for (auto& panels : open) panels.advance(chunk, first);
+    for (const auto& panels : open) panels.write();
+    open.clear();
+  }
+};
+
 template <class T>
 void run_linear(const LinearArgs& a, int threads) {
   const int64_t heads = a.B * a.H, steps = a.T * a.writes, panels = (a.V + PANEL<T> - 1) / PANEL<T>;
   if (!heads) return;
   threads = (int)std::min<int64_t>(threads, std::max<int64_t>(1, heads * steps * a.K * a.V / PER_THREAD));
-  const bool direct = steps < FEW_WRITES;
-  // heads are divided first; where there are fewer than threads, the columns of each are too
-  const int64_t groups = direct ? 1 : std::min<int64_t>(panels, (threads + heads - 1) / heads);
-  const int64_t share = (panels + groups - 1) / groups;
-  const int64_t room = direct_room<T>(a);
-  std::vector<Chunk<T>*> chunks;
-  Buffer<T> states(direct ? 0 : threads * share * a.K * PANEL<T>, false),
-      rooms(direct ? threads * room : 0, false);
-  struct Free {
-    std::vector<Chunk<T>*>& all;
-    ~Free() {
-      for (auto* c : all) delete c;
-    }
-  } guard{chunks};
-  if (!direct)
-    for (int i = 0; i < threads; i++) chunks.push_back(new Chunk<T>(a.K));
-  run_threads(threads, [&](const Team& team) {
-    const Span mine = team.share(heads * groups);
-    for (int64_t unit = mine.lo; unit < mine.hi; unit++) {
-      const int64_t b = unit / groups / a.H, h = unit / groups % a.H, part = unit % groups;
-      const Head<T> head{a, b, h};
-      if (direct) {
+  if (steps < FEW_WRITES) {
+    const int64_t room = direct_room<T>(a);
+    Buffer<T> rooms(threads * room, false);
+    return run_threads(threads, [&](const Team& team) {
+      const Span mine = team.share(heads);
+      for (int64_t unit = mine.lo; unit < mine.hi; unit++) {
+        const Head<T> head{a, unit / a.H, unit % a.H};
         const T* S = head.s0();
         for (int64_t i = 0; i < steps; i++, S = head.s1())
           write_directly<T>(head, i, S, rooms + team.member * room);
-        continue;
       }
-      const Span columns{part * share, std::min(panels, (part + 1) * share)};
-      run_head<T>(head, columns, *chunks[team.member], states + team.member * share * a.K * PANEL<T>);
+    });
+  }
+  // heads are divided first; where there are fewer than threads, the columns of each are too
+  const int64_t groups = std::min<int64_t>(panels, (threads + heads - 1) / heads);
+  const int64_t share = (panels + groups - 1) / groups, size = share * a.K * PANEL<T>;
+  const int64_t together = std::clamp<int64_t>(STATES_BYTES / (size * (int64_t)sizeof(T)), 1, a.H);
+  std::vector<std::unique_ptr<Worker<T>>> workers;
+  for (int i = 0; i < threads; i++) workers.push_back(std::make_unique<Worker<T>>(a.K, size, together));
+  run_threads(threads, [&](const Team& team) {
+    Worker<T>& worker = *workers[team.member];
+    const Span mine = team.share(heads * groups);
+    for (int64_t unit = mine.lo; unit < mine.hi; unit++) {
+      const int64_t head = unit / groups, lo = unit % groups * share, hi = std::min(panels, lo + share);
+      T* const S = worker.states + (int64_t)worker.open.size() * size;
+      worker.open.push_back({{a, head / a.H, head % a.H}, lo, hi, S});
+      if ((int64_t)worker.open.size() == together || unit + 1 == mine.hi) worker.run(steps);
     }
   });
 }
