@@ -23,6 +23,9 @@ SUM_BLOCKS = 528
 
 # Recorded CUDA graphs of different shapes that are kept; each holds the memory of its chunk.
 GRAPHS_KEPT = 16
+# Backward passes on one kept piece of memory before their launches are recorded: recording takes as long as some
+# hundred passes save, and shapes that come once or twice never pay for it.
+RUNS_BEFORE_RECORDING = 8
 
 # --- attn_rnn_cuda and attn_rnn_slots: a block takes 8 rows or slots ---
 

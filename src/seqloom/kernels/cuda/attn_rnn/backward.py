@@ -76,10 +76,19 @@ class Chunk:
     def go_back(self, begin: int, steps: int) -> None:
         """Go back through the steps begin .. begin + steps - 1, and add up the gradients of the weights."""
         rows = self.B * steps
-        if self.first and rows < self.back.shape[1]:
+        if self.first:
+            self.clear_padding(rows)
+        self._fill_planes(begin, steps)
+        self.add_products(rows)
+
+    def clear_padding(self, rows: int) -> None:
+        """Set what follows this many rows to 0, for the products."""
+        if rows < self.back.shape[1]:
             self.inside[:3, rows:] = 0
             self.back[:, rows:] = 0
-        self._fill_planes(begin, steps)
+
+    def add_products(self, rows: int) -> None:
+        """Add up the gradients of the weights over the planes."""
         self.sums.rows, self.sums.first = rows, int(self.first)
         self.setting.sums.launch(self.sums, self.parts, self.device)
         for total, d, r in self.pairs:
@@ -181,11 +190,12 @@ class DividedChunk(Chunk):
         self.attention = u.new_empty(rows, inputs.setting.heads, 4, dtype=whole)
         self.deviation = u.new_empty(rows, dtype=whole)
         self.turned = u.new_empty(4 * H, H)  # the weights transposed, for the way back
-        self.reverse = self._find_reverse()
+        self.reverse = self.find_reverse()
         self.arguments = self._pack_arguments()
         self._make_views(rows)
 
-    def _find_reverse(self) -> CudaCode:
+    def find_reverse(self) -> CudaCode:
+        """Return the kernel that goes back through the steps, under torch's present flags."""
         code: CudaCode = self.find_code(self.setting, "reverse", self.B, self.device)
         return code
 
@@ -202,14 +212,33 @@ class DividedChunk(Chunk):
         return arguments | {"reverse": self.reverse.pack(values)}
 
     def load(self, values: dict[str, Any], weights: Weights) -> None:
-        Wq, self.bq, Wo, self.bo, Wg, self.bg, scale, bias = weights
-        H, self.reverse = self.setting.hidden, self._find_reverse()  # torch's flags may have changed
-        self.Wq, self.Wo, self.Wgh, self.Wgo = Wq.t(), Wo.t(), Wg[:, :H].t(), Wg[:, H:].t()
-        torch.cat((self.Wq, self.Wo, self.Wgh, self.Wgo), out=self.turned)
-        norm = {"scale": scale, "bias": bias}
-        super().load(values | norm | {"w": norm}, weights)
+        self._take_weights(weights)
+        self.turn_weights()
+        self.reverse = self.find_reverse()  # torch's flags may have changed
+        norm = {"scale": weights[6], "bias": weights[7]}
+        (x_row, x_step, _), (y_row, y_step, _) = values["x"].stride(), values["y"].stride()
+        strides = {"x_row": x_row, "x_step": x_step, "y_row": y_row, "y_step": y_step}
+        super().load(values | strides | norm | {"w": norm}, weights)
         for name in ("before", "end", "reverse"):
             launch.fill(self.arguments[name], self.values)
+
+    def _take_weights(self, weights: Weights) -> None:
+        """Take the views of the weights that the products need."""
+        Wq, self.bq, Wo, self.bo, Wg, self.bg, _, _ = weights
+        H = self.setting.hidden
+        self.Wq, self.Wo, self.Wgh, self.Wgo = Wq.t(), Wo.t(), Wg[:, :H].t(), Wg[:, H:].t()
+
+    def turn_weights(self) -> None:
+        """Transpose the weights, for the way back."""
+        torch.cat((self.Wq, self.Wo, self.Wgh, self.Wgo), out=self.turned)
+
+    def prepare(self, weights: Weights) -> None:
+        """Take weights that stay where they are, for passes that fill in the other arguments (WholePass)."""
+        self.clear_padding(self.rows)
+        self._take_weights(weights)
+        norm = {"scale": weights[6], "bias": weights[7]}
+        for name in ("end", "reverse"):
+            launch.fill(self.arguments[name], norm | {"w": norm})
 
     def _make_views(self, rows: int) -> None:
         """Make the views of this many rows that products take."""
@@ -224,6 +253,11 @@ class DividedChunk(Chunk):
         for name in ("before", "reverse"):
             self.arguments[name].from_, self.arguments[name].steps = begin, steps
         self._launch("before")
+        self.find_inside()
+        self.reverse.start(self.arguments["reverse"], self.B, self.device)
+
+    def find_inside(self) -> None:
+        """Compute what is inside the steps, from the states before them and their input."""
         torch.addmm(self.bq, self.seen, self.Wq, out=self.query)
         torch.addmm(self.bg, self.seen, self.Wgh, out=self.gate)
         self._launch("attend")
@@ -231,7 +265,6 @@ class DividedChunk(Chunk):
         self._launch("gelu")
         self.gate.addmm_(self.o, self.Wgo)
         self._launch("end")
-        self.reverse.start(self.arguments["reverse"], self.B, self.device)
 
     def _launch(self, name: str) -> None:
         self.setting.pointwise[name].launch(self.arguments[name], self.rows, self.device)

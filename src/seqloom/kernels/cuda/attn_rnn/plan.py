@@ -17,10 +17,12 @@ from torch import Tensor
 from seqloom.core.cell import Cell
 from seqloom.core.checks import read_saved
 from seqloom.core.job import ScanJob
+from seqloom.core.precision import product_flags
 from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES
-from seqloom.kernels.cuda.attn_rnn.backward import Chunk, align, name_weights
+from seqloom.kernels.cuda.attn_rnn.backward import Chunk, DividedChunk, align, name_weights
 from seqloom.kernels.cuda.attn_rnn.scan import Tier, read_setting
 from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs
+from seqloom.kernels.cuda.attn_rnn.whole_pass import WholePass
 from seqloom.kernels.fused import differentiate
 from seqloom.kernels.stack import Stack
 
@@ -102,11 +104,11 @@ class PreparedCell:
         by_row = {"x_row": T * H, "x_step": H, "y_row": T * H, "y_step": H}
         by_step = {"x_row": H, "x_step": B * H, "y_row": H, "y_step": B * H}
         self.arguments: Any = self.code.arguments
-        self.by_row = bytes(self.code.pack(values | by_row))
-        self.as_given = bytes(self.code.pack(values | by_step)) if self.is_time_first else self.by_row
+        self.filled = bytes(self.code.pack(values | (by_step if self.is_time_first else by_row)))
+        self.steps = tier.count_steps(torch.empty(B, T, H, dtype=self.dtype, device="meta"))  # of a chunk
         self.initial, self.stream = cell.initial, self._find_stream()
         self.start = self._make_start()
-        self.chunks: dict[int | None, Chunk] = {}
+        self.chunks: dict[int | None, Chunk | WholePass] = {}
         self.is_listed = False  # whether it is one of the cells that keep a chunk
 
     def _find_stream(self) -> int | None:
@@ -128,16 +130,11 @@ class PreparedCell:
         if train:
             y, last = _PreparedScan.apply(self, x, h0, *own)
             return y, last
-        return self.go_forward(x, h0, own, False)[:2]
+        return self.go_forward(x, h0, own)[:2]
 
-    def go_forward(
-        self, x: Tensor, h0: Maybe, own: Sequence[Any], train: bool
-    ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
-        """Return the outputs, the last state, and what the backward needs: u and all states (B, T, H), the first."""
+    def go_forward(self, x: Tensor, h0: Maybe, own: Sequence[Any]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the outputs, the last state, the input of the kernel in the order of x, and the first state."""
         u = x if own[8] is None else torch._C._nn.linear(x, own[8], own[9])
-        turns = train and self.is_time_first
-        if turns:
-            u = u.transpose(0, 1).contiguous()
         if u.data_ptr() % 16:
             u = u.clone()
         if h0 is not None:
@@ -147,41 +144,81 @@ class PreparedCell:
         else:  # that of another stream may not be ready
             first = self._make_start()
         y, last = torch.empty_like(u), torch.empty_like(self.h_like)
-        arguments = self.arguments.from_buffer_copy(self.by_row if train else self.as_given)
+        arguments = self.arguments.from_buffer_copy(self.filled)
         arguments.x, arguments.y = u.data_ptr(), y.data_ptr()
         arguments.h0, arguments.last = first.data_ptr(), last.data_ptr()
         self.code.start(arguments, self.B, self.device)
-        out = y.transpose(0, 1).contiguous() if turns else y
-        return out, last.to(self.dtype), (u, y, first)
+        return y, last.to(self.dtype), u, first
 
     def go_back(
-        self, u: Tensor, y: Tensor, first: Tensor, own: Sequence[Any], dy: Maybe, dlast: Maybe
-    ) -> tuple[Tensor, Tensor, list[Maybe]]:
-        """Return the gradients of u (B, T, H), the first state and the cell's weights."""
-        B, T, H = shape = self.B, self.T, self.H
-        u = u.view(shape)
-        if dy is None:
-            dy = torch.zeros_like(u)
-        elif self.is_time_first:
-            dy = dy.transpose(0, 1)
-        dy, du = align(dy).view(shape), torch.empty_like(u)
-        if dlast is None:
-            dh = torch.zeros(B, H, dtype=torch.float32, device=self.device)
-        else:
-            dh = dlast.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
-        values = {"x": u, "y": y, "h0": first, "start": None, "dy": dy, "du": du, "dh": dh, "B": B, "T": T}
-        size = self.tier.count_steps(u)
+        self,
+        saved: tuple[Tensor, Tensor, Tensor],
+        own: Sequence[Any],
+        dy: Maybe,
+        dlast: Maybe,
+        needs: tuple[bool, bool],
+    ) -> tuple[Maybe, Maybe, list[Maybe]]:
+        """Return the gradients of u (B, T, H), the first state and the cell's weights.
+
+        Args:
+            saved: u, all states, both in the order of x, and the first state.
+            own: The weights, as in OWN.
+            dy: The gradient of the outputs, None for zeros.
+            dlast: That of the last state, None for zeros.
+            needs: Whether the gradients of u and of the first state are needed.
+        """
         stream = self._find_stream()
-        chunk = self.chunks.pop(stream, None) or self.tier.chunk(self.inputs, size, u)
-        chunk.load(values, own[:8])
-        for begin in reversed(range(0, T, size)):
-            chunk.go_back(begin, min(size, T - begin))
-        gradients = chunk.gradients(own[:8])
-        chunk.unload()
-        self._keep(stream, chunk)
+        kept = self.chunks.pop(stream, None) or self._make_memory(saved[0], own)
+        if isinstance(kept, WholePass):
+            du = saved[0].new_empty(self.B, self.T, self.H) if needs[0] else None
+            dh = torch.empty_like(self.h_like) if needs[1] else None
+            dy = None if dy is None else dy.contiguous()
+            dlast = None if dlast is None else dlast.contiguous()
+            is_alone = stream is not None and self.device.type == "cuda"
+            gradients = kept.run((*saved, dy, dlast), du, dh, product_flags(), is_alone)
+        else:
+            du, dh, gradients = self._go_back_in_chunks(kept, saved, own, dy, dlast)
+        self._keep(stream, kept)
         return du, dh, gradients
 
-    def _keep(self, stream: int | None, chunk: Chunk) -> None:
+    def _make_memory(self, u: Tensor, own: Sequence[Any]) -> Chunk | WholePass:
+        """Return the memory of a backward pass."""
+        chunk = self.tier.chunk(self.inputs, self.steps, u.view(self.B, self.T, self.H))  # looks at the shape alone
+        if self.steps < self.T or not isinstance(chunk, DividedChunk):
+            return chunk
+        return WholePass(chunk, u, self.T, self.is_time_first, own[:8])
+
+    def _go_back_in_chunks(
+        self,
+        chunk: Chunk,
+        saved: tuple[Tensor, Tensor, Tensor],
+        own: Sequence[Any],
+        dy: Maybe,
+        dlast: Maybe,
+    ) -> tuple[Tensor, Tensor, list[Maybe]]:
+        """Do what `go_back` does, with kernels that take (B, T, H)."""
+        first = saved[2]
+        u, y = map(self._put_rows_first, saved[:2])
+        dy = torch.zeros_like(u) if dy is None else align(self._put_rows_first(dy))
+        du = torch.empty_like(u)
+        if dlast is None:
+            dh = torch.zeros(self.B, self.H, dtype=torch.float32, device=self.device)
+        else:
+            dh = dlast.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
+        values = {"x": u, "y": y, "h0": first, "start": None, "dy": dy, "du": du, "dh": dh, "B": self.B, "T": self.T}
+        chunk.load(values, own[:8])
+        for begin in reversed(range(0, self.T, self.steps)):
+            chunk.go_back(begin, min(self.steps, self.T - begin))
+        gradients = chunk.gradients(own[:8])
+        chunk.unload()
+        return du, dh, gradients
+
+    def _put_rows_first(self, t: Tensor) -> Tensor:
+        """Return (B, T, H), contiguous, of a tensor in the order of x."""
+        t = t.transpose(0, 1) if self.is_time_first else t
+        return t.contiguous().view(self.B, self.T, self.H)
+
+    def _keep(self, stream: int | None, chunk: Chunk | WholePass) -> None:
         """Keep the memory of a short pass for the next one on this stream."""
         if stream is None or chunk.count_bytes() > KEPT_BYTES:
             return
@@ -207,10 +244,10 @@ class _PreparedScan(torch.autograd.Function):
         h0: Maybe,
         *own: Maybe,
     ) -> tuple[Tensor, Tensor]:
-        y, last, saved = cell.go_forward(x, h0, own, True)
+        y, last, u, first = cell.go_forward(x, h0, own)
         ctx.cell = cell
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, h0, *saved, *own)
+        ctx.save_for_backward(x, h0, u, y, first, *own)
         return y, last
 
     @staticmethod
@@ -227,10 +264,11 @@ class _PreparedScan(torch.autograd.Function):
             found = iter(differentiate(inputs, cell.stack.run(x, states, own), (dy, dlast), True, True))
             dx, dh0 = next(found), None if h0 is None else next(found)
             return None, dx, dh0, *(None if w is None else next(found) for w in own)
-        du, dh, gradients = cell.go_back(u, y, first, own, dy, dlast)
         needs, weight = ctx.needs_input_grad, own[8]
+        needs_du = needs[1] or weight is not None
+        du, dh, gradients = cell.go_back((u, y, first), own, dy, dlast, (needs_du, needs[2]))
         dx, dweight, dbias = None, None, None
-        if needs[1] or weight is not None:
+        if needs_du and du is not None:
             flat = (du.transpose(0, 1) if cell.is_time_first else du).reshape(-1, cell.H)
             if weight is None:
                 dx = flat.view(x.shape)
@@ -238,5 +276,5 @@ class _PreparedScan(torch.autograd.Function):
                 dx = flat.mm(weight).view(x.shape) if needs[1] else None
                 dweight = flat.t().mm(x.view(-1, x.shape[-1])) if needs[11] else None
                 dbias = flat.sum(0) if needs[12] else None
-        dh0 = dh.view(h0.shape).to(h0.dtype) if needs[2] else None
+        dh0 = dh.view(h0.shape).to(h0.dtype) if needs[2] and dh is not None else None
         return None, dx, dh0, *gradients, dweight, dbias

@@ -27,28 +27,36 @@ KERNEL(attn_rnn_begin, Begin, WIDE) {
     begin(a.h[(i64)block() * H + i], (i64)block() * H + i, block(), a, a.step);
 }
 
-// The states before many steps, from step `from` of every row on, and their input.
+// The states before many steps, from step `from` of every row on, and their input. For a pass in one chunk
+// also what its way back reads: dy in the order of the planes, and the gradient of the last state.
 struct Before {
-  const Element *x, *y;     // (B, T, H)
+  const Element *x, *y;     // (B, T, H) with these strides
   const float *h0, *start;  // (B, H)
   const Element* mask;      // (B, H)
   const u8* reset;          // (B, T)
   const i64* lengths;       // (B,), or null
   float* past;              // (B, steps, H), as seen and u
   Element *seen, *u;
+  const Element *dy, *dlast;  // as y; (B, H); null for zeros
+  Element* held;              // (B, steps, H): dy, or null
+  float* carried;             // (B, H): dlast, or null
+  i64 x_row, x_step, y_row, y_step;
   int T, from, steps;
 };
 KERNEL(attn_rnn_before, Before, WIDE) {
   const int row = block() / a.steps, t = a.from + block() % a.steps;
-  const i64 step = (i64)row * a.T + t;
+  const i64 step = (i64)row * a.T + t, x_at = row * a.x_row + t * a.x_step,
+            y_at = row * a.y_row + t * a.y_step;
   const bool is_reset = RESET && a.reset[step], in_length = !a.lengths || t < a.lengths[row];
   for (int i = thread(); i < H; i += WIDE) {
     const i64 at = (i64)block() * H + i, own = (i64)row * H + i;
-    const float h = is_reset ? a.start[own] : t ? get_one(a.y + (step - 1) * H + i) : a.h0[own];
+    const float h = is_reset ? a.start[own] : t ? get_one(a.y + y_at - a.y_step + i) : a.h0[own];
     a.past[at] = h;
     put_one(a.seen + at, MASK ? h * get_one(a.mask + own) : h);
     // what lies past a length may be anything, and 0 times NaN is NaN
-    put_one(a.u + at, in_length ? get_one(a.x + step * H + i) : 0.f);
+    put_one(a.u + at, in_length ? get_one(a.x + x_at + i) : 0.f);
+    if (a.held) put_one(a.held + at, a.dy ? get_one(a.dy + y_at + i) : 0.f);
+    if (a.carried && t == a.from) a.carried[own] = a.dlast ? get_one(a.dlast + own) : 0.f;
   }
 }
 

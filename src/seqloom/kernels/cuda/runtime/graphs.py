@@ -49,7 +49,47 @@ def record(key: Hashable, make: Callable[[], W]) -> tuple[W, Callable[[], None]]
 
 def _capture(work: Work) -> torch.cuda.CUDAGraph:
     work.launch()  # once for real: compilers run, libraries make their plans
+    return _record_launches(work.launch)
+
+
+def _record_launches(launch: Callable[[], None]) -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        work.launch()
+        launch()
     return graph
+
+
+class Recording:
+    """Launches on memory that stays where it is: recorded after some runs, which alone are worth the recording.
+
+    Args:
+        launch: Makes the launches.
+    """
+
+    def __init__(self, launch: Callable[[], None]) -> None:
+        self.launch, self.runs = launch, 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.flags: tuple[object, ...] | None = None
+
+    def run(self, flags: tuple[object, ...], is_alone: bool) -> None:
+        """Make or replay the launches.
+
+        Args:
+            flags: Torch's switches that change numbers; a graph repeats what was chosen under its own.
+            is_alone: Whether the device is a GPU and the caller does not capture a graph itself.
+        """
+        if self.graph is not None and is_alone and flags == self.flags:
+            self.graph.replay()
+            return
+        self.launch()
+        self.runs += 1
+        if is_alone and self.graph is None and self.runs >= tuning.RUNS_BEFORE_RECORDING:
+            _discarded.clear()
+            self.graph, self.flags = _record_launches(self.launch), flags
+
+    def __del__(self) -> None:
+        if self.graph is not None and torch.cuda.is_current_stream_capturing():
+            _discarded.append(self.graph)  # freeing it now would end the capture
+
+
+_discarded: list[torch.cuda.CUDAGraph] = []  # freed before the next recording
