@@ -73,3 +73,44 @@ def test_no_recording_is_discarded_while_a_user_captures_a_graph(monkeypatch):
         assert len(graphs._cache) == 3
     graphs.record("oldest", _Work)
     assert len(graphs._cache) == 2 and graphs.record("oldest", _Work)[0] is oldest
+
+
+class _Graph:
+    def __init__(self, log):
+        self.log = log
+
+    def replay(self):
+        self.log.append("replay")
+
+
+def test_launches_are_recorded_after_some_runs_and_replayed_under_the_same_flags(monkeypatch):
+    log = []
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(graphs.tuning, "RUNS_BEFORE_RECORDING", 2)
+    monkeypatch.setattr(graphs, "_record_launches", lambda _: _Graph(log))
+    work = graphs.Recording(lambda: log.append("launch"))
+    work.run((1,), False)  # inside a graph that the caller captures: neither recorded nor replayed
+    for _ in range(3):
+        work.run((1,), True)
+    assert log == ["launch", "launch", "replay", "replay"]
+    work.run((2,), True)
+    work.run((1,), False)
+    work.run((1,), True)
+    assert log[4:] == ["launch", "launch", "replay"]
+    del work
+
+
+def test_a_recording_that_is_dropped_during_a_capture_is_freed_later(monkeypatch):
+    monkeypatch.setattr(graphs, "_discarded", [])
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(graphs, "_record_launches", lambda _: _Graph([]))
+    monkeypatch.setattr(graphs.tuning, "RUNS_BEFORE_RECORDING", 1)
+    work, other = graphs.Recording(list), graphs.Recording(list)
+    work.run((), True)
+    with monkeypatch.context() as capture:
+        capture.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        del work
+        assert len(graphs._discarded) == 1
+    other.run((), True)
+    assert not graphs._discarded
+    del other

@@ -13,6 +13,7 @@ import seqloom.layers.recurrent.gpu.streams
 import seqloom.layers.recurrent.layer
 from seqloom.core.cell import Cell
 from seqloom.core.errors import UserError
+from seqloom.kernels import tuning
 from seqloom.layers.recurrent.gpu import row_order, wavefront
 
 pytestmark = pytest.mark.gpu
@@ -355,23 +356,100 @@ def _allow_tf32(_):
     torch.backends.cuda.matmul.allow_tf32 = True
 
 
-@pytest.mark.parametrize("change", [_move_there_and_back, _load_weights, _swap_data, _allow_tf32])
+def _lower_precision(_):
+    torch.set_float32_matmul_precision("high")
+
+
+def _be_deterministic(_):
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+def _change_type(layer):
+    layer.bfloat16().float()
+
+
+def _freeze(layer):
+    list(layer.parameters())[-1].requires_grad_(False)
+
+
+def _train_one_step(layer):
+    for w in layer.parameters():
+        w.data.add_(0.01)
+
+
+@pytest.fixture
+def flags():
+    """Restore torch's switches."""
+    matmul, precision = torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision()
+    torch.backends.cuda.matmul.allow_tf32 = False
+    yield
+    torch.set_float32_matmul_precision(precision)
+    torch.backends.cuda.matmul.allow_tf32 = matmul
+    torch.use_deterministic_algorithms(False)
+
+
+CHANGES = (
+    *(_move_there_and_back, _load_weights, _swap_data, _allow_tf32, _lower_precision, _be_deterministic),
+    *(_change_type, _freeze, _train_one_step),
+)
+
+
+@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("kind", [seqloom.AttnRNN, seqloom.GRU, seqloom.LSTM])
-def test_a_changed_layer_has_no_stale_plan(kind, change, monkeypatch):
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+@pytest.mark.usefixtures("flags")
+def test_a_changed_layer_has_no_stale_plan(kind, change):
     layer = kind(64, 64, num_layers=2).cuda()
     x = torch.randn(9, 4, 64, device="cuda", requires_grad=True)
 
     def run(one):
         y, state = one(x)
         last = state if isinstance(state, torch.Tensor) else state[0]
-        gradients = torch.autograd.grad(y.square().sum() + last.sum(), [x, *one.parameters()])
+        wanted = [x, *(w for w in one.parameters() if w.requires_grad)]
+        gradients = torch.autograd.grad(y.square().sum() + last.sum(), wanted)
         with torch.no_grad():
             return [y, last, *gradients, one(x)[0]]
 
-    run(layer)
+    for _ in range(tuning.RUNS_BEFORE_RECORDING + 2):  # the last ones replay what was recorded
+        run(layer)
     change(layer)
-    torch.testing.assert_close(run(layer), run(copy.deepcopy(layer)), rtol=0, atol=0)
+    for _ in range(2):
+        torch.testing.assert_close(run(layer), run(copy.deepcopy(layer)), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("time_first", [True, False])
+@pytest.mark.parametrize(("H", "T", "B"), [(64, 16, 32), (256, 4, 32), (64, 1, 5), (512, 3, 16)])
+def test_recorded_backward_passes_have_the_bits_of_the_first(H, T, B, time_first):
+    layer = seqloom.AttnRNN(H, H, batch_first=not time_first, device="cuda")
+    shape, passes = (T, B, H) if time_first else (B, T, H), tuning.RUNS_BEFORE_RECORDING + 3
+    inputs = [torch.randn(shape, device="cuda", requires_grad=True) for _ in range(passes)]
+    states = [torch.randn(1, B, H, device="cuda", requires_grad=True) for _ in range(passes)]
+
+    def run(one, x, h0):
+        y, last = one(x, h0)
+        return torch.autograd.grad(y.square().sum() + last.sin().sum(), [x, h0, *one.parameters()])
+
+    for x, h0 in zip(inputs, states, strict=True):
+        actual, fresh = run(layer, x, h0), run(copy.deepcopy(layer), x, h0)
+        torch.testing.assert_close(actual, fresh, rtol=0, atol=0)
+    (plan,) = (p for key, p in layer._plans.plans.items() if key[3])
+    (memory,) = plan.cells[0].chunks.values()
+    assert memory.inside.graph is not None and memory.sums.graph is not None
+    graph, x = torch.cuda.CUDAGraph(), inputs[0]  # a caller's graph has launches of its own
+    with torch.cuda.graph(graph):
+        captured = run(layer, x, states[0])
+    graph.replay()
+    torch.testing.assert_close(captured, run(copy.deepcopy(layer), x, states[0]), rtol=0, atol=0)
+
+
+def test_two_calls_before_their_backward_passes_do_not_share_memory():
+    layer = seqloom.AttnRNN(64, 64, device="cuda")
+    pairs = [torch.randn(4, 8, 64, device="cuda", requires_grad=True) for _ in range(2)]
+    for _ in range(tuning.RUNS_BEFORE_RECORDING + 2):
+        outputs = [layer(x)[0] for x in pairs]
+        together = torch.autograd.grad(sum(y.square().sum() for y in outputs), [*pairs, *layer.parameters()])
+    apart = [torch.autograd.grad(layer(x)[0].square().sum(), [x, *layer.parameters()]) for x in pairs]
+    expected = [apart[0][0], apart[1][0], *(a + b for a, b in zip(apart[0][1:], apart[1][1:], strict=True))]
+    torch.testing.assert_close(together, tuple(expected))
 
 
 @pytest.mark.parametrize("H", [100, 300])

@@ -15,6 +15,7 @@ from torch import Tensor
 from seqloom.core.cell import Cell
 from seqloom.core.errors import UserError
 from seqloom.kernels.aten.cudnn import cudnn_mode, has_one_storage, parameter_names
+from seqloom.kernels.current_stream import find_stream
 from seqloom.kernels.fused import differentiate
 from seqloom.kernels.stack import Stack
 
@@ -70,7 +71,12 @@ class AtenPlan:
         # oneDNN's inference rearranges the weights at every call, which for one step takes longer than the step
         self.is_step = self.is_cpu and stack.T == 1
         self.in_order = self.order == list(range(len(weights)))
-        self.start_shapes = [(len(stack.cells), stack.B, shape[-1]) for shape in self.h_shapes]
+        shapes = [(len(stack.cells), stack.B, shape[-1]) for shape in self.h_shapes]
+        self.start_shapes = shapes
+        self.start: list[Tensor] = []
+        self.stream = find_stream(weights[0].device)
+        if self.stream is not None:
+            self.start = self._make_start(weights[0])
 
     def run(self, x: Tensor, states: Sequence[Tensor], weights: list[Tensor], train: bool) -> tuple[Tensor, Any]:
         """Run the stack.
@@ -89,8 +95,9 @@ class AtenPlan:
             x, states = x.unsqueeze(1), [s.unsqueeze(1) for s in states]
         elif self.transposes:
             x = x.transpose(0, 1)
-        if not states:  # new ones, as torch makes them: kept ones could belong to another stream or a captured graph
-            states = [torch.zeros(shape, dtype=x.dtype, device=x.device) for shape in self.start_shapes]
+        if not states:  # those of another stream may not be ready, those of a captured graph belong to it
+            is_ready = self.start and self.stream == find_stream(x.device)
+            states = self.start if is_ready else self._make_start(x)
         flat = weights if self.in_order else [weights[i] for i in self.order]
         hx = states if self.is_lstm else states[0]
         mode = train or self.is_step or self.dropout > 0
@@ -105,6 +112,12 @@ class AtenPlan:
         elif self.transposes:
             y = y.transpose(0, 1)
         return y, tuple(end) if self.is_lstm else end[0]
+
+    def _make_start(self, like: Tensor) -> list[Tensor]:
+        """Return the initial state: one tensor of zeros for h and c, which nobody changes."""
+        with torch.inference_mode(False):  # kept for calls that save it for their backward
+            zeros = {shape: torch.zeros(shape, dtype=like.dtype, device=like.device) for shape in self.start_shapes}
+        return [zeros[shape] for shape in self.start_shapes]
 
     def _differentiate_twice(
         self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]

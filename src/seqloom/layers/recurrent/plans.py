@@ -40,7 +40,7 @@ is_compiling, is_grad_enabled = torch.compiler.is_dynamo_compiling, torch.is_gra
 _address, _tracing = Tensor.data_ptr, torch._C._get_tracing_state
 _dispatch_modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
 _autocast, _count_threads = torch._C._is_any_autocast_enabled, torch.get_num_threads
-_is_capturing = torch.cuda.is_current_stream_capturing
+_is_capturing, _strided = getattr(torch._C, "_cuda_isCurrentStreamCapturing", bool), torch.strided
 _settings = itemgetter(
     "kernel",
     "check",
@@ -110,10 +110,11 @@ def _take_states(states: list[Tensor], x: Tensor, shapes: list[torch.Size]) -> b
     """Make the states contiguous, in place; return False if they do not fit the plan."""
     if len(states) != len(shapes):
         return False
+    dtype, device = x.dtype, x.device
     for i, s in enumerate(states):
-        if type(s) is not Tensor or s.shape != shapes[i] or s.dtype is not x.dtype or s.device != x.device:
+        if type(s) is not Tensor or s.shape != shapes[i] or s.dtype is not dtype or s.device != device:
             return False
-        if s.layout is not torch.strided or not is_readable(s):
+        if s.layout is not _strided or not is_readable(s):
             return False
         states[i] = s.contiguous()
     return True

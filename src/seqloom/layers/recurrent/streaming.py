@@ -72,7 +72,7 @@ def try_single_step(
     hx: Tensor | State | None,
 ) -> tuple[Any, Any] | None:
     """Run a sequence of one step, as decoders pass it, on the engine; return None if that is not possible."""
-    if type(x) is not Tensor or x.dim() not in (2, 3) or is_grad_enabled() or is_compiling():
+    if type(x) is not Tensor or x.dim() not in (2, 3) or not x.is_cpu or is_grad_enabled() or is_compiling():
         return None
     time = 1 if own["batch_first"] and x.dim() == 3 else 0
     if x.shape[time] != 1 or x.numel() > tuning.STEP_MOST_ROWS * x.shape[-1]:

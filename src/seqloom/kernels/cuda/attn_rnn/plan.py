@@ -23,6 +23,7 @@ from seqloom.kernels.cuda.attn_rnn.backward import Chunk, DividedChunk, align, n
 from seqloom.kernels.cuda.attn_rnn.scan import Tier, read_setting
 from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs
 from seqloom.kernels.cuda.attn_rnn.whole_pass import WholePass
+from seqloom.kernels.current_stream import find_stream
 from seqloom.kernels.fused import differentiate
 from seqloom.kernels.stack import Stack
 
@@ -106,19 +107,10 @@ class PreparedCell:
         self.arguments: Any = self.code.arguments
         self.filled = bytes(self.code.pack(values | (by_step if self.is_time_first else by_row)))
         self.steps = tier.count_steps(torch.empty(B, T, H, dtype=self.dtype, device="meta"))  # of a chunk
-        self.initial, self.stream = cell.initial, self._find_stream()
+        self.initial, self.stream = cell.initial, find_stream(self.device)
         self.start = self._make_start()
         self.chunks: dict[int | None, Chunk | WholePass] = {}
         self.is_listed = False  # whether it is one of the cells that keep a chunk
-
-    def _find_stream(self) -> int | None:
-        """Return the number of the current stream; None while a graph is captured, whose memory is its own."""
-        if self.device.type != "cuda":
-            return 0
-        if torch.cuda.is_current_stream_capturing():
-            return None
-        number: int = torch._C._cuda_getCurrentRawStream(self.device.index)
-        return number
 
     def _make_start(self) -> Tensor:
         """Return the cell's initial state, rounded to the type of the layer."""
@@ -139,7 +131,7 @@ class PreparedCell:
             u = u.clone()
         if h0 is not None:
             first = h0.float()
-        elif self.stream is not None and self.stream == self._find_stream():
+        elif self.stream is not None and self.stream == find_stream(self.device):
             first = self.start
         else:  # that of another stream may not be ready
             first = self._make_start()
@@ -167,7 +159,7 @@ class PreparedCell:
             dlast: That of the last state, None for zeros.
             needs: Whether the gradients of u and of the first state are needed.
         """
-        stream = self._find_stream()
+        stream = find_stream(self.device)
         kept = self.chunks.pop(stream, None) or self._make_memory(saved[0], own)
         if isinstance(kept, WholePass):
             du = saved[0].new_empty(self.B, self.T, self.H) if needs[0] else None
