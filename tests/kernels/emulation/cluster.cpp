@@ -63,7 +63,7 @@ inline void end_cluster() {
   phases.clear();
   together = Barrier();
 }
-inline const bool clusters = (arrive = deliver_some, leave = end_cluster, true);
+inline const bool clusters = (arrive = deliver_some, leave = end_cluster, lateness = 64, true);
 }  // namespace gpu
 
 void wait_cluster() { gpu::wait(gpu::together, (int)gpu::fibers.size()); }

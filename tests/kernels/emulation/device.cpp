@@ -135,6 +135,7 @@ struct Chance {  // xorshift
 };
 inline bool (*arrive)(Chance&);  // some of what is on its way between blocks; whether there was any
 inline void (*leave)();          // when a cluster is done
+inline int lateness = 1;         // turns of a cluster's other blocks for one of its last block
 const char* run(int grid, int threads, int shared, int seed, int cluster) {
   Chance chance{0x9e3779b9u * (u32)seed | 1u};
   error = nullptr;
@@ -159,7 +160,7 @@ const char* run(int grid, int threads, int shared, int seed, int cluster) {
     }
     for (int left = all; left && !error;) {
       const int w = chance(all / 32), turns = 1 + (chance(2) ? chance(300) : chance(5));
-      bool ran = cluster == 1 || 32 * w / threads + 1 < cluster || !chance(64);  // a cluster's last block is late
+      bool ran = cluster == 1 || 32 * w / threads + 1 < cluster || !chance(lateness);
       for (int turn = 0; turn < turns && ran && !error; turn++) {
         const int offset = chance(32);
         ran = false;
