@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from seqloom.lab.studies.data.examples import LabelledRows
 from seqloom.lab.studies.data.mnist import PIXELS, mnist
 from seqloom.layers.dropouts import Dropouts
+from seqloom.layers.linear.lru import LRU
 from seqloom.layers.recurrent.layer import Recurrent
 
 SIDE = 28  # pixels
@@ -63,6 +64,40 @@ class ScanBlocks(nn.Module):
             h = h + self.dropout(out(mixer(self.norms[2 * i](h))[0]))
             h = h + self.dropout(mlp(self.norms[2 * i + 1](h)))
         return self.norms[-1](h), None
+
+
+class LinearMemory(nn.Module):
+    """The last state of a linear recurrence (LRU) over x (B, T, 1), read by an MLP.
+
+    The last state is a weighted sum of all inputs, with weights g B a^(T-1-t), so training computes it as one product.
+    Evaluation runs the recurrence itself.
+    """
+
+    def __init__(self, channels: int, width: int, dropout: float) -> None:
+        super().__init__()
+        self.memory = LRU(1, channels=channels, shortest=0.99, longest=0.9999)
+        self.mlp = nn.Sequential(
+            nn.LayerNorm(2 * channels), nn.Linear(2 * channels, width), nn.GELU(), nn.Dropout(dropout),
+            nn.Linear(width, width), nn.GELU(),
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> tuple[Tensor, None]:
+        if self.training:
+            h = self.sum_inputs(x)
+        else:
+            with torch.autocast(x.device.type, enabled=False):
+                h = torch.cat([self.memory(rows)[1][0] for rows in x.float().split(125)]).flatten(1)
+        return self.mlp(h).unsqueeze(1), None
+
+    def sum_inputs(self, x: Tensor) -> Tensor:
+        """Return the last state (B, 2 channels), real and imaginary parts in turn."""
+        m, (B, T, _) = self.memory, x.shape
+        left = torch.arange(T - 1, -1, -1, device=x.device).unsqueeze(1)  # steps after each input
+        size, angle = torch.exp(m.gamma - left * torch.exp(m.nu)), left * torch.exp(m.theta)  # (T, channels)
+        cos, sin, (re, im) = size * torch.cos(angle), size * torch.sin(angle), m.B.squeeze(-1)
+        weights = torch.stack([cos * re - sin * im, cos * im + sin * re], -1)
+        with torch.autocast(x.device.type, enabled=False):
+            return x.view(B, T).float() @ weights.flatten(1)
 
 
 class PixelClassifier(nn.Module):
@@ -212,4 +247,13 @@ def psmnist_scan(seed: int, size: Size) -> Training:
     return classify_pixels(
         "psmnist", "min_gru blocks", seed, size, lambda: ScanBlocks(d, 4, 0.2), d, epochs=60, lr=2e-3, mean=True,
         pixel_dropout=0.1, weight_decay=0.05, model="min_gru", hidden=d, layers=4, residuals=True,
+    )  # fmt: skip
+
+
+def psmnist_linear(seed: int, size: Size) -> Training:
+    """Train a linear recurrence whose last state an MLP reads, with shifted images."""
+    channels, width = size.units(512), size.units(512)
+    return classify_pixels(
+        "psmnist", "LRU and MLP, shifted images", seed, size, lambda: LinearMemory(channels, width, 0.3), width,
+        epochs=60, lr=2e-3, dropout=0.3, shift=1, model="lru", channels=channels, hidden=width,
     )  # fmt: skip

@@ -16,7 +16,16 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 from goal_characters import shakespeare
-from goal_images import psmnist, psmnist_light, psmnist_scan, psmnist_shift, smnist, smnist_shift, smnist_wide
+from goal_images import (
+    psmnist,
+    psmnist_light,
+    psmnist_linear,
+    psmnist_scan,
+    psmnist_shift,
+    smnist,
+    smnist_shift,
+    smnist_wide,
+)
 from goal_reviews import imdb
 from goal_series import etth1, etth1_long
 from goal_size import Size
@@ -31,6 +40,7 @@ RECIPES: dict[str, Callable[[int, Size], Training]] = {
     "smnist_wide": smnist_wide,
     "psmnist": psmnist,
     "psmnist_light": psmnist_light,
+    "psmnist_linear": psmnist_linear,
     "psmnist_scan": psmnist_scan,
     "psmnist_shift": psmnist_shift,
     "copy": copy,
