@@ -15,6 +15,7 @@ import torch
 from sb3_contrib import RecurrentPPO
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
+from seqloom.core.errors import UserError
 from seqloom.tools.rl.sb3 import RecurrentPolicy
 
 
@@ -68,4 +69,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cell", default="gru", help="the name of a cell, see seqloom list cells")
     parser.add_argument("--frames", type=int, default=12_000)
-    main(**vars(parser.parse_args()))
+    try:
+        main(**vars(parser.parse_args()))
+    except UserError as error:  # such as an unknown cell
+        parser.error(str(error))

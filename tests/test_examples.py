@@ -13,6 +13,7 @@ SCRIPTS = sorted(FOLDER.glob("*.py"))
 SMALL = {  # settings of main() that take under a second
     "word_language_model": {"epochs": 1, "chunk": 100},
     "recurrent_policy": {"updates": 2, "copies": 4},
+    "ppo_single_file": {"cell": "lstm", "frames": 64, "copies": 4, "steps": 8, "units": 8},
     "streaming_audio": {"steps": 1},
     "my_cell": {"steps": 2},
 }
@@ -23,6 +24,7 @@ NEEDS = {
     "export_to_onnx": ("onnx", "onnxscript", "onnxruntime"),
     "recurrent_ppo": ("gymnasium", "stable_baselines3", "sb3_contrib"),
 }
+LINES = {"ppo_single_file": 180}  # at most, where it is more than 90: PPO itself is in this file
 LAST_NUMBER = {  # the range of the last number that a script prints after these words
     "word_language_model": ("perplexity", 1.5, 2.5),
     "lightning_module": ("epochs:", 0.9, 1),
@@ -30,6 +32,7 @@ LAST_NUMBER = {  # the range of the last number that a script prints after these
     "skorch_grid_search": ("test accuracy", 0.9, 1),
     "recurrent_policy": ("update 80:", 0.95, 1),
     "recurrent_ppo": ("reward", 0.9, 1),
+    "ppo_single_file": ("reward", 0.9, 1),
     "streaming_audio": ("difference", 0, 1e-4),
     "export_to_onnx": ("from torch", 0, 1e-4),
     "my_cell": ("error", 0, 0.05),
@@ -58,7 +61,7 @@ def test_a_script_prints_a_good_result(name, monkeypatch, capsys):
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_a_script_is_short_and_says_how_to_run_it(script):
     text = script.read_text()
-    assert 30 <= len(text.splitlines()) <= 90
+    assert 30 <= len(text.splitlines()) <= LINES.get(script.stem, 90)
     assert f"python examples/{script.name}" in text.split('"""')[1]
 
 

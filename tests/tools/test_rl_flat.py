@@ -26,6 +26,20 @@ def test_a_rollout_in_one_call_equals_its_episodes_one_by_one(cell, settings):
         torch.testing.assert_close(end[row], flat.pack(state)[0], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("cell", ["gru", "lstm", "attn_rnn", "slstm", "ntm"])
+@pytest.mark.parametrize("steps", [1, 4])
+def test_rows_that_start_at_the_first_step_forget_the_state_and_others_keep_it(cell, steps):
+    torch.manual_seed(0)
+    layer = seqloom.Recurrent(cell, 3, 8, num_layers=2, batch_first=True)
+    flat, x = FlatRecurrent(layer), torch.randn(2, steps, 3)
+    _, kept = flat(torch.randn(2, 3, 3), torch.zeros(2, flat.state_size), torch.eye(3)[:1].expand(2, 3))
+    starts = torch.zeros(2, steps)
+    starts[1, 0] = 1
+    y, _ = flat(x, kept, starts)
+    torch.testing.assert_close(y[1], layer(x[1])[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(y[:1], flat(x[:1], kept[:1])[0], atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("cell", ["gru", "lstm", "ntm"])
 def test_a_rollout_continues_from_the_flat_state(cell):
     torch.manual_seed(0)

@@ -18,13 +18,13 @@ class Policy(nn.Module):
         self.head = nn.Linear(8, 4)
 
     def forward(self, seen, state, starts):
-        y, state = self.memory(seen.unsqueeze(1), state * (1 - starts.unsqueeze(1)))
+        y, state = self.memory(seen.unsqueeze(1), state, starts.unsqueeze(1))
         return self.head(y.squeeze(1)), state
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "cell", ["gru", *(pytest.param(cell, marks=pytest.mark.long) for cell in ("lstm", "attn_rnn"))]
+    "cell", ["gru", *(pytest.param(cell, marks=pytest.mark.long) for cell in ("lstm", "attn_rnn", "slstm"))]
 )
 def test_an_exported_policy_plays_episodes_as_torch_does(cell, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime", reason="needs onnxruntime: pip install 'seqloom[onnx]'")

@@ -48,8 +48,10 @@ class FlatRecurrent(nn.Module):
         self.types = [part.dtype for part in parts]
         self.sizes = [part.numel() for part in parts]
         self.state_size = sum(self.sizes)
-        first = self._start(weight.detach())
-        self.starts_at_zero = not first.requires_grad and not bool(first.any())
+        with torch.enable_grad():
+            first = self._start(weight.detach())
+        learned = any(layer.cell_at(i).__dict__.get("learned_states") for i in range(layer.num_layers))
+        self.starts_at_zero = not learned and not first.requires_grad and not bool(first.any())
 
     def forward(self, x: Tensor, state: Tensor, starts: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Run whole rollouts in one call.
@@ -68,7 +70,7 @@ class FlatRecurrent(nn.Module):
                 "a row for each row of x, as an earlier call returned it"
             )
         reset = None if starts is None else starts.bool()
-        if reset is not None and _starts_first_only(reset):
+        if reset is not None and starts_first_only(reset):
             state, reset = self.restart(state, reset[:, 0]), None  # faster: kernels need not look for starts
         time = 1 if self.layer.batch_first else 0
         y, end = self.layer(
@@ -114,7 +116,7 @@ class FlatRecurrent(nn.Module):
         return parts[0] if self.single else parts
 
 
-def _starts_first_only(starts: Tensor) -> bool:
+def starts_first_only(starts: Tensor) -> bool:
     """Whether no episode starts after the first step, as far as that is known without waiting for a GPU."""
     if starts.shape[1] == 1:
         return True

@@ -11,7 +11,7 @@ from seqloom.cells.lookup import find_cell
 from seqloom.core.cell import Cell
 from seqloom.core.errors import require
 from seqloom.layers.recurrent.layer import Recurrent
-from seqloom.tools.rl.flat import FlatRecurrent
+from seqloom.tools.rl.flat import FlatRecurrent, starts_first_only
 
 require("sb3_contrib", "seqloom.tools.rl.sb3", "rl")
 from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy  # noqa: E402
@@ -26,6 +26,7 @@ class PairedRecurrent(FlatRecurrent):
         super().__init__(layer)
         self.input_size = layer.input_size
         self.num_layers, self.hidden_size = 1, (self.state_size + 1) // 2  # RecurrentPPO reads them
+        self.is_pair = self.shapes == [(1, self.hidden_size)] * 2  # as of one layer of LSTM: needs no conversion
 
     def run(self, x: Tensor, states: Pair, starts: Tensor) -> tuple[Tensor, Pair]:
         """Run rollouts that follow each other in one batch.
@@ -39,8 +40,13 @@ class PairedRecurrent(FlatRecurrent):
             The outputs (B * T, H) and the states after the last step.
         """
         rows = states[0].shape[1]
+        x, starts = x.reshape(rows, -1, self.input_size), starts.reshape(rows, -1).bool()
+        if self.is_pair and self.starts_at_zero and starts_first_only(starts):
+            first = starts[:, 0].view(1, rows, 1)
+            y, (h, c) = self.layer(x, (states[0].masked_fill(first, 0), states[1].masked_fill(first, 0)))
+            return y.flatten(0, 1), (h, c)
         flat = torch.cat([s[0] for s in states], -1)[:, : self.state_size]
-        y, end = self(x.reshape(rows, -1, self.input_size), flat, starts.reshape(rows, -1))
+        y, end = self(x, flat, starts)
         if self.state_size % 2:
             end = torch.nn.functional.pad(end, (0, 1))
         first, second = end.unsqueeze(0).chunk(2, -1)
