@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 GPU_TESTS := $(addprefix tests/, layers/test_gpu.py kernels/test_gpu_kernels.py compiler/test_gpu_compiled.py compiler/test_gpu_gated.py tools/test_doctor.py lab/training/test_train_many.py layers/test_tcn.py lab/studies/test_trials.py layers/test_memory_safety.py)
 
-.PHONY: compare test test-quick test-long test-cluster test-examples test-gpu fuzz hostile kills sanitize audit docs lint check format wheel clean
+.PHONY: compare test test-quick test-long test-cluster test-examples test-gpu fuzz hostile kills sanitize audit docs results lint check format wheel clean
 
 compare: .venv/installed
 	$(BIN)/seqloom compare
@@ -65,6 +65,12 @@ audit: .venv/installed
 docs: .venv/installed
 	$(PIP) -e '.[$(EXTRAS),docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(if $(SERVE),serve,build)
+
+# Every table, verdict and page of results from the stored trials, without training; git shows what changed.
+results: .venv/installed
+	$(BIN)/seqloom results --rebuild --out docs/results/studies.md
+	$(BIN)/python docs/generate.py --tables
+	git diff --stat -- benchmarks/results docs README.md
 
 lint: .venv/installed
 	$(BIN)/ruff format --check .

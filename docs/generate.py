@@ -1,5 +1,6 @@
 """Write the parts of the pages that come from stored records: python docs/generate.py.
 
+With `--tables`, pages alone are written; the figures of tutorials need trainings of a few seconds.
 Between the marks `<!-- generated: NAME -->` and `<!-- end -->` of a page stands what the function NAME of PARTS
 returns. Figures go to docs/images. Nothing is measured here: the records are in benchmarks/results.
 """
@@ -12,10 +13,12 @@ import json
 import re
 import shutil
 import statistics
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 
 import cell_map
+import claims
 import compiled_cells
 import forms
 import goals
@@ -38,6 +41,8 @@ MNIST = "sequential MNIST"  # the condition of the study on the front page
 def main() -> None:
     for page in PAGES:
         page.write_text(fill(page.read_text(encoding="utf-8")), encoding="utf-8")
+    if "--tables" in sys.argv[1:]:
+        return
     speed.draw_speed(IMAGES / "speed.svg")
     compiled_cells.draw_stages(IMAGES / "compiler.svg")
     cell_map.draw_tree(IMAGES / "cells.svg")
@@ -133,10 +138,11 @@ def state_row(problem: str) -> str:
     names = {"uniform weights": "equal weights", "min_gru": "MinGRU", "transformer": "Transformer"}
     others = ", ".join(f"{name} {solved[model]}" for model, name in names.items() if model in solved)
     questions = {"against the GRU": "attn_rnn - gru", "nonlinear against linear cells": "nonlinear - linear"}
-    told = "; ".join(f"{words}: {study_pages.contrast(name, problem)}" for words, name in questions.items())
+    results = {words: study_pages.contrast(name, problem) for words, name in questions.items()}
+    told = "; ".join(f"{words}: {result}" for words, result in results.items() if result)
     return (
         f"| {problem}, 500 steps after training up to 40, seeds that solve it | {solved['attn_rnn']} | {solved['gru']} "
-        f"| {solved['lstm']} | {others} | {told} |"
+        f"| {solved.get('lstm', '')} | {others} | {told} |"
     )
 
 
@@ -200,7 +206,9 @@ def mnist_accuracies(condition: str) -> dict[str, tuple[float, int]]:
 
 def mnist_trials() -> Iterator[Row]:
     for line in (RESULTS / "studies" / "mnist-fair" / "trials.jsonl").read_text().splitlines():
-        yield json.loads(line)["value"]
+        value = json.loads(line)["value"]
+        if "condition" in value:  # the others are times
+            yield value
 
 
 def lab_accuracies(prefix: str) -> dict[str, float]:
@@ -230,6 +238,7 @@ PARTS = {
         *goals.PARTS,
         *forms.PARTS,
         *study_pages.PARTS,
+        *claims.PARTS,
     )
 }
 
