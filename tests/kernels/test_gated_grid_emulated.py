@@ -54,6 +54,30 @@ def test_sixteen_rows_to_a_group_several_turns_and_chunks(monkeypatch, name, B):
     assert worst(name, cell, job_of(cell, B, 3, BF16, "lengths reset"), BF16, "grid")[0] < 2
 
 
+WIDE = [("gru", 80, 3, 4, ALL), ("lstm", 144, 9, 3, ""), ("gru", 544, 2, 3, "")]  # three, five and 17 blocks
+
+
+@pytest.mark.sample(1)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "H", "B", "T", "wishes"), WIDE)
+def test_a_block_of_32_units_in_float32_is_two_sources(monkeypatch, name, H, B, T, wishes):
+    monkeypatch.setattr(tuning, "GATED_GRID_UNITS", {4: (32,)})
+    cell = cell_of(name, 24, H)
+    assert worst(name, cell, job_of(cell, B, T, FP32, wishes), FP32, "grid")[0] < 2
+
+
+def test_blocks_have_32_units_in_float32_where_more_rows_then_run_at_once(monkeypatch):
+    monkeypatch.setattr(launch, "multiprocessors", lambda _: 132)
+    for kind, hidden, expected in (
+        (KINDS[0], 512, [(8, 32), (8, 16), (16, 16), (16, 16)]),
+        (KINDS[0], 1024, [(16, 64)] * 4),
+    ):
+        how = GatedSetting(kind, hidden, FP32, False, False, False, grid=True)
+        codes = [find_code(how, "forward", B, torch.device("cpu")) for B in (32, 64, 128, 256)]
+        assert [(code.rows, code.blocks) for code in codes] == expected
+        assert all(code.shared <= tuning.SHARED_BYTES for code in codes)
+
+
 FAULTS = {
     "one side": ("packets + (i & 1) * SIDE + ((column", "packets + ((column"),
     "a number that stays": ("to_bits(c), i + 1);", "to_bits(c), 1);"),

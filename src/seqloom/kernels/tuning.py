@@ -176,6 +176,8 @@ GATED_GRID_REGISTERS = {
     2: {("forward", 8): 24, ("forward", 16): 20, ("reverse", 8): 16, ("reverse", 16): 16},
     4: {("forward", 8): 20, ("forward", 16): 12, ("reverse", 8): 16, ("reverse", 16): 12},
 }
+# Units of a block on a grid, by bytes of a number. The first if all rows then run at once: fewer units, fewer products.
+GATED_GRID_UNITS = {2: (32,), 4: (16, 32)}
 GATED_CHUNK_NUMBERS = 1 << 23  # in one plane of a chunk of the backward: 16 MB
 GATED_PIECE_ROWS = {2: 256, 4: 32}  # of a product that is a weight's gradient, by bytes of a number
 GATED_PIECE_NUMBERS = 1 << 22  # in the sums of all pieces

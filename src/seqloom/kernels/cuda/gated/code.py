@@ -20,7 +20,7 @@ from seqloom.kernels.cuda.runtime.groups import ClusterCode, GridCode, count_gro
 from seqloom.kernels.fused import why_not_fused
 
 TYPES = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}  # FORMAT of the CUDA text
-GRID_WARPS, GRID_SOURCES = 8, 32  # of a block on a grid: its warps, and the blocks they receive from at a time
+GRID_WARPS, GRID_SOURCES = 8, 32  # of a block on a grid: its warps, and the sources they receive from at a time
 TILE = 512  # bytes of a tile of weights on a grid
 
 
@@ -183,34 +183,56 @@ def make_code(setting: GatedSetting, name: str, way: GatedDivision) -> GatedCode
     return GatedCode(*named, *numbers, text=setting.generate(source))
 
 
-def count_grid_units(size: int) -> int:
-    """Return the units of a block on a grid, whose numbers have so many bytes: 16 words of a row."""
-    return 64 // size
+@dataclass(frozen=True)
+class GridDivision:
+    """How the units are divided among blocks of a grid, and where a warp's tiles of weights lie."""
+
+    blocks: int  # of a group
+    units: int  # of a block
+    in_shared: int  # tiles of a warp in shared memory
+    fits: bool  # no register spills
+    parts: int  # bytes of parts of sums
+    packets: int  # to a row
 
 
 @cache
-def make_grid_code(setting: GatedSetting, name: str, rows: int) -> GridCode:
-    """Return the kernel gated_<name> on a grid: eight warps, each with a part of every sum."""
-    kind, units, back = setting.kind, count_grid_units(setting.size), name == "reverse"
+def place_grid(setting: GatedSetting, name: str, rows: int, units: int) -> GridDivision:
+    """Return how a grid with so many units to a block holds its weights: in registers first, then in shared memory."""
+    kind, back = setting.kind, name == "reverse"
     blocks = -(-setting.hidden // units)
-    rounds = -(-blocks // GRID_SOURCES)
+    rounds = -(-blocks * units * setting.size // (64 * GRID_SOURCES))
     products, values = (1, kind.gates) if back else (kind.gates, 1)
     parts = products * 4 * GRID_WARPS * rows * (units + 4)
-    rest = max(0, kind.gates * units // 2 * rounds - tuning.GATED_GRID_REGISTERS[setting.size][name, rows])
-    in_shared = min(rest, (tuning.SHARED_BYTES - parts) // (TILE * GRID_WARPS))
+    tiles, room = kind.gates * units // 2 * rounds, (tuning.SHARED_BYTES - parts) // (TILE * GRID_WARPS)
+    registers = tuning.GATED_GRID_REGISTERS[setting.size][name, rows]
+    rest = max(0, tiles - registers)
     packets = 2 * values * 6 * GRID_SOURCES * rounds + (3 * kind.norm + kind.memory) * blocks
-    sizes = {"ROWS": rows, "CLUSTER": blocks, "IN_SHARED": in_shared}
+    return GridDivision(blocks, units, min(rest, room), rest <= room, parts, packets)
+
+
+@cache
+def make_grid_code(setting: GatedSetting, name: str, rows: int, units: int) -> GridCode:
+    """Return the kernel gated_<name> on a grid: eight warps, each with a part of every sum."""
+    way = place_grid(setting, name, rows, units)
+    sizes = {"ROWS": rows, "CLUSTER": way.blocks, "TALL": units // 16, "IN_SHARED": way.in_shared}
     source = f"gated/{name}.cu"
     named = f"gated_{name}", source, (*setting.macros, *sizes.items())
-    numbers = 32 * GRID_WARPS, parts + in_shared * GRID_WARPS * TILE, rows, blocks, packets
+    numbers = 32 * GRID_WARPS, way.parts + way.in_shared * GRID_WARPS * TILE, rows, way.blocks, way.packets
     return GridCode(*named, *numbers, text=setting.generate(source))
 
 
+def choose_grid(setting: GatedSetting, name: str, B: int, device: torch.device) -> tuple[int, int]:
+    """Return the rows of a group and the units of a block: the first of these whose groups all run at once."""
+    ways = [(rows, units) for rows in (8, 16) for units in tuning.GATED_GRID_UNITS[setting.size]]
+    ways = [(rows, units) for rows, units in ways if place_grid(setting, name, rows, units).fits or units == ways[0][1]]
+    room = {way: way[0] * count_groups(-(-setting.hidden // way[1]), device) for way in ways}
+    return next((way for way in ways if room[way] >= B), max(ways, key=lambda way: room[way]))
+
+
 def find_code(setting: GatedSetting, name: str, B: int, device: torch.device) -> GridCode | GatedCode:
-    """Return the kernel that suits a batch of B; on a grid 16 rows to a group if groups of 8 do not all run at once."""
+    """Return the kernel that suits a batch of B."""
     if setting.grid:
-        room = count_groups(-(-setting.hidden // count_grid_units(setting.size)), device)
-        return make_grid_code(setting, name, 8 if 8 * room >= B else 16)
+        return make_grid_code(setting, name, *choose_grid(setting, name, B, device))
     back, many = name == "reverse", launch.multiprocessors(device)
     return make_code(setting, name, choose_division(setting.kind, setting.hidden, back, B, many, setting.size))
 

@@ -1,20 +1,26 @@
 // Gated cells on a group of blocks anywhere on the GPU, which takes some rows of the batch through time. A
-// block has 32 units (16 in float32) and their rows of all weights, as A of mma. A warp has all tiles of
-// them, and of every sum the units of four other blocks: what these send is its B of mma as it arrives, a
-// lane's words from one of them. Pointwise work has 16 lanes to a row. A row of a block, 16 words, is six
-// packets of three words: words 8half .. 8half + 7 in three of them. Packets have two sides, used in turn: a
-// block sends to one side only after it has received all of the other.
+// block has 32 units (16 or 32 in float32) and their rows of all weights, as A of mma. 16 words of a row, two
+// units or one each, are a source; in float32 a block of 32 units is two of them. A warp has all tiles of the
+// block's units, and of every sum the units of four sources: what these send is its B of mma as it arrives, a
+// lane's words from one of them. Pointwise work has 16 lanes to a row. A row of a source is six packets of
+// three words: words 8half .. 8half + 7 in three of them. Packets have two sides, used in turn: a block sends
+// to one side only after it has received all of the other.
 #pragma once
 #include "gated/cell.cuh"
 #include "runtime/packets.cuh"
 #include "runtime/pairs.cuh"
 #include "runtime/sums.cuh"
 
-constexpr int H = HIDDEN, NTILES = ROWS / 8, TALL = 4 / SIZE, SPLIT = 8, SOURCES = 4, PACKETS = 6;
-// A warp takes from SOURCES blocks at a time, in two rounds if there are more than 32.
-constexpr int ROUNDS = CLUSTER > SPLIT *SOURCES ? 2 : 1, WIDE = 8,
+#ifndef TALL    // Python gives it with -D; the value here serves editors
+#define TALL 2  // tiles of 16 units to a block
+#endif
+constexpr int H = HIDDEN, NTILES = ROWS / 8, SPLIT = 8, SOURCES = 4, PACKETS = 6;
+constexpr int UNITS = 16 * TALL, SOURCE_UNITS = 64 / SIZE, BLOCK_SOURCES = UNITS / SOURCE_UNITS,
+              ALL_SOURCES = BLOCK_SOURCES * CLUSTER;
+// A warp takes from SOURCES at a time, in two rounds if there are more than 32.
+constexpr int ROUNDS = ALL_SOURCES > SPLIT *SOURCES ? 2 : 1, WIDE = 8,
               DEEP = WIDE * ROUNDS;  // tiles of a round, of all
-constexpr int UNITS = 16 * TALL, WARPS = SPLIT, THREADS = 32 * WARPS;
+constexpr int WARPS = SPLIT, THREADS = 32 * WARPS;
 // Numbers of a unit in a message, and products per unit.
 constexpr int UNIT_VALUES = BACK ? GATES : 1, UNIT_PRODUCTS = BACK ? 1 : GATES;
 constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * ROWS * LINE;  // [part][row][unit], floats
@@ -24,7 +30,9 @@ constexpr int AT_SUMS = 2 * SIDE;
 constexpr int AT_MEMORY_SUMS = AT_SUMS + 3 * NORM * ROWS * CLUSTER;
 constexpr int GROUP = AT_MEMORY_SUMS + MEMORY * ROWS * CLUSTER;
 constexpr int AT_WEIGHTS = UNIT_PRODUCTS * PARTS, GATED_BYTES = AT_WEIGHTS + IN_SHARED * WARPS * 512;
-static_assert(CLUSTER <= SPLIT * SOURCES * ROUNDS && UNITS * CLUSTER >= H, "no such group");
+static_assert(ALL_SOURCES <= SPLIT * SOURCES * ROUNDS && UNITS * CLUSTER >= H && UNITS <= 32 &&
+                  UNITS % SOURCE_UNITS == 0,
+              "no such group");
 
 struct Block {
   Packet *packets, *inbox;  // of the group, and where this lane's begin
@@ -55,7 +63,7 @@ struct Block {
     unit = active ? base + 2 * (lane % 16) : base;
   }
   DEV bool is_leader() const { return rank == 0 && lane % 16 == 0; }  // one lane of a row
-  // The block whose words this lane takes.
+  // The source whose words this lane takes.
   DEV int source(int round) const { return SOURCES * (ROUNDS * warp + round) + pair; }
   DEV void open() const {}
   DEV void close() const {}
@@ -71,7 +79,7 @@ struct Block {
                 tile = n / ROUNDS / UNIT_VALUES;
       from[j] = inbox + (i & 1) * SIDE + message * MESSAGE +
                 ((8 * tile * SPLIT * ROUNDS + round) * PACKETS + j % PACKETS) * SOURCES;
-      numbers[j] = 8 * tile + row < rows && source(round) < CLUSTER ? i + 1 : 0u;
+      numbers[j] = 8 * tile + row < rows && source(round) < ALL_SOURCES ? i + 1 : 0u;
     }
     collect<true>(p, from, numbers, rows, row);
 #pragma unroll
@@ -91,15 +99,17 @@ struct Block {
   }
   // Send two units of this lane to all blocks, in step i.
   DEV void share(const Pair (&v)[UNIT_VALUES], int i) const {
-    const int j = lane % 16 < PACKETS ? lane % 16 : 0, from = 8 * (j / 3) + 3 * (j % 3);  // the first word
+    const bool has_packet = lane % 16 < BLOCK_SOURCES * PACKETS;
+    const int which = has_packet ? lane % 16 / PACKETS : 0, j = has_packet ? lane % 16 % PACKETS : 0;
+    const int from = 16 * which + 8 * (j / 3) + 3 * (j % 3);  // the first word
+    const int source = BLOCK_SOURCES * rank + which;
     Packet* to = packets + (i & 1) * SIDE +
-                 ((column * SPLIT * ROUNDS + rank / SOURCES) * PACKETS + j) * SOURCES + rank % SOURCES;
+                 ((column * SPLIT * ROUNDS + source / SOURCES) * PACKETS + j) * SOURCES + source % SOURCES;
 #pragma unroll
     for (int k = 0; k < UNIT_VALUES; k++) {
       const Pair mine = active ? round_factors(v[k]) : Pair{};
       const float a = get_word(mine, from), b = get_word(mine, from + 1), c = get_word(mine, from + 2);
-      if (sends && lane % 16 < PACKETS)
-        put_packet(to + k * MESSAGE, to_bits(a), to_bits(b), to_bits(c), i + 1);
+      if (sends && has_packet) put_packet(to + k * MESSAGE, to_bits(a), to_bits(b), to_bits(c), i + 1);
     }
   }
   // Sum N numbers over all units of this row, in step i: 8 for the gates, 4 (the last unused) for the memory.

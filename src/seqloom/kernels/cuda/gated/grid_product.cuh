@@ -21,7 +21,8 @@ struct Weights {
       for (int gate = 0; gate < GATES; gate++)
 #pragma unroll
         for (int tall = 0; tall < TALL; tall++) {
-          const int r = b.base + 16 * tall + b.row, c = UNITS * b.source(k / WIDE) + 8 / SIZE * (k % WIDE),
+          const int r = b.base + 16 * tall + b.row,
+                    c = SOURCE_UNITS * b.source(k / WIDE) + 8 / SIZE * (k % WIDE),
                     j = find_tile(gate, k, tall), shared = count_shared_before(j);
           float v[4] = {};
           if (c < H) {  // two words, of rows r and r + 8
@@ -71,27 +72,29 @@ DEV void compute_products(const Weights& W, int i, const Block& b, F side_work) 
     const u32(&t)[WIDE][2] = v[m % MESSAGES_AT_ONCE];
     constexpr int FIRST_GATES = BACK ? 1 : GATES;  // that see a message
 #if FORMAT == 2 && !TF32
-    constexpr int TOGETHER = BACK ? 4 : 2, N = FIRST_GATES * TOGETHER;
+    constexpr int TOGETHER = (BACK ? 4 : 2) / TALL, N = FIRST_GATES * TALL * TOGETHER;
 #pragma unroll
     for (int k = 0; k < WIDE; k += TOGETHER) {
       Parts<4> a[N];
-      Parts<2> r[N];
+      Parts<2> r[TOGETHER];
       float part[N][4];  // mma truncates its sums, so they are added up outside of it
 #pragma unroll
+      for (int i = 0; i < TOGETHER; i++) r[i].set(t[k + i], true);
+#pragma unroll
       for (int i = 0; i < N; i++) {
-        const int gate = BACK ? message : i % FIRST_GATES, at = k + i / FIRST_GATES;
+        const int gate = BACK ? message : i / TOGETHER % FIRST_GATES, tall = i / TOGETHER / FIRST_GATES;
         u32 w[4];
-        W.get(w, find_tile(gate, WIDE * round + at, 0));
+        W.get(w, find_tile(gate, WIDE * round + k + i % TOGETHER, tall));
         a[i].set(w, false);
-        r[i].set(t[at], true);
       }
       multiply_exactly(part, a, r);
 #pragma unroll
       for (int i = 0; i < N; i++) {
-        float (&sum)[4] = c[BACK ? message : i % FIRST_GATES][0];
+        const int gate = BACK ? message : i / TOGETHER % FIRST_GATES, tall = i / TOGETHER / FIRST_GATES;
+        float (&sum)[4] = c[gate][tall];
 #pragma unroll
         for (int j = 0; j < 4; j++)
-          sum[j] = k == 0 && round == 0 && i < FIRST_GATES ? part[i][j] : sum[j] + part[i][j];
+          sum[j] = k == 0 && round == 0 && i % TOGETHER == 0 ? part[i][j] : sum[j] + part[i][j];
       }
     }
 #else
