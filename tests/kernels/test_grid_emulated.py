@@ -35,7 +35,7 @@ def test_the_forward_of_many_blocks_fills_its_groups_and_the_reverse_takes_more_
     )
     for hidden, name in ((1024, "forward"), (1024, "reverse"), (512, "forward")):
         how = find_setting(hidden, 4, BF16, ("h", "x"), True, False, False, False)
-        code = grid.make_code(how, name, 8)
+        code = grid.make_code(how, name, 8, 32)
         code.start(code.pack({}), 16, torch.device("cpu"))
     assert seen == [(2 * 32, 8), (4 * 32, 4), (8 * 16, 2)]
 
@@ -73,10 +73,36 @@ def test_sixteen_rows_to_a_group_and_more_groups_than_the_gpu_has_room_for(monke
     assert worst(grid, cell, job_of(cell, B, 2, dtype, **asked), dtype)[0] < 2
 
 
+WIDE = [
+    (80, 2, 3, EVERYTHING, {}),  # three blocks, the last half full; heads of 40
+    (128, 2, 3, {"lengths": True}, {}),  # a head is two blocks: what is attended is not sent
+    (96, 3, 3, {"reset": True}, {"context": ("h", "x")}),  # a head is one block, two sources
+    (160, 4, 18, {"lengths": True}, {}),  # 16 rows to a group
+]
+
+
+@pytest.mark.sample(2)
+@pytest.mark.slow
+@pytest.mark.parametrize(("H", "heads", "B", "asked", "settings"), WIDE)
+def test_a_block_of_32_units_in_float32_is_two_sources(monkeypatch, H, heads, B, asked, settings):
+    monkeypatch.setattr(tuning, "GRID_UNITS", {4: (32,)})
+    cell = cell_of(H, heads, **settings)
+    assert worst(grid, cell, job_of(cell, B, 3, FP32, **asked), FP32)[0] < 2
+
+
+def test_blocks_have_32_units_in_float32_where_more_rows_then_run_at_once(monkeypatch):
+    monkeypatch.setattr(launch, "multiprocessors", lambda _: 132)
+    for hidden, expected in ((512, [(8, 32), (8, 16), (16, 16), (16, 16)]), (1024, [(16, 64)] * 4)):
+        how = find_setting(hidden, 4, FP32, ("h", "x"), True, False, False, False)
+        codes = [grid.find_code(how, "forward", B, torch.device("cpu")) for B in (32, 64, 128, 256)]
+        assert [(code.rows, code.blocks) for code in codes] == expected
+        assert all(code.shared <= tuning.SHARED_BYTES for code in codes)
+
+
 @pytest.fixture
 def two_rounds(monkeypatch):
     """Act as with more than 32 blocks, which would take long here."""
-    monkeypatch.setattr(tuning, "GRID_ONE_ROUND_BLOCKS", 0)
+    monkeypatch.setattr(tuning, "GRID_ONE_ROUND_SOURCES", 0)
     grid.make_code.cache_clear()
     yield
     grid.make_code.cache_clear()
@@ -105,10 +131,10 @@ FAULTS = {
         "parts = memory + (message_count[g] & 1) * PARTS;",
         "",
     ),  # seen where two warps have blocks to wait for
-    "a warp that takes from no block runs ahead": (" || SOURCES * slice >= CLUSTER", ""),
+    "a warp that takes from no block runs ahead": (" || SOURCES * slice >= ALL_SOURCES", ""),
     "words of two blocks for those of one": ("+ 4 * (k / PACKETS);", ";"),
     "squares from the mean of another": (
-        "const float difference = sums[r][0] * (1.0f / UNITS) - mean;",
+        "const float difference = sums[r][0] * (1.0f / SOURCE_UNITS) - mean;",
         "const float difference = 0.f;",
     ),
     "sums over a row that nobody sends": ("b.expect_all(THIRD, MIX_CONTEXT ? SECOND : -1);", ""),

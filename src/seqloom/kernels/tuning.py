@@ -77,24 +77,29 @@ CHUNK_BYTES, MOST_CHUNKS = 64 << 20, 8
 # --- attn_rnn_grid: the units are divided over blocks anywhere on the GPU ---
 
 GRID_LARGEST_HIDDEN = 1024  # 32 blocks of 32 units, or 64 of 16 in float32
-GRID_UNITS = {2: 32, 4: 16}  # of a block, by bytes of a number: what its registers and shared memory hold
+# Units of a block, by bytes of a number: what its registers and shared memory hold. The first if all rows then run at
+# once: fewer units, fewer products.
+GRID_UNITS = {2: (32,), 4: (16, 32)}
 # Above this many rows auto prefers attn_rnn_graph, whose products are large then: H=768 B=256 grid 39 / 90 (forward /
 # both passes), graph 24 / 59; B=64 grid 9.9 / 23, graph 20 / 46 (LOG, every size in bf16).
 GRID_MOST_ROWS = 128
 # Groups of more blocks than this run the forward in fewer groups of more rows: H=1024 B=16 two groups of 8 rows 4.38,
 # four of 4 rows 5.10; at H=512 fewer rows are faster, 3.35 against 3.93.
 GRID_FILL_BLOCKS = 16
-# Up to so many blocks a warp takes from four of them in one round of messages, else from eight in two: float32 H=512
-# B=16 5.80 + 5.63 in one round, 8.24 + 6.13 in two.
-GRID_ONE_ROUND_BLOCKS = 32
-# Rounds, bytes of a number, rows: of the four weights in shared memory, and tiles of one more. What registers hold.
+# Up to so many sources, 64 bytes of a row each, a warp takes from four of them in one round of messages, else from eight
+# in two: float32 H=512 B=16 5.80 + 5.63 in one round, 8.24 + 6.13 in two.
+GRID_ONE_ROUND_SOURCES = 32
+# Rounds, bytes of a number, units of a block, rows: of the four weights in shared memory, and tiles of one more. What
+# registers hold; there is no room for what is not listed.
 GRID_WEIGHTS_IN_SHARED = {
-    (1, 2, 8): (2, 2),
-    (1, 2, 16): (2, 6),
-    (1, 4, 8): (0, 0),
-    (1, 4, 16): (1, 0),
-    (2, 4, 8): (2, 8),
-    (2, 4, 16): (2, 8),
+    (1, 2, 32, 8): (2, 2),
+    (1, 2, 32, 16): (2, 6),
+    (1, 4, 16, 8): (0, 0),
+    (1, 4, 16, 16): (1, 0),
+    (1, 4, 32, 8): (2, 8),
+    (1, 4, 32, 16): (2, 7),
+    (2, 4, 16, 8): (2, 8),
+    (2, 4, 16, 16): (2, 8),
 }
 
 # --- attn_rnn_graph: products by torch ---

@@ -40,27 +40,51 @@ struct Block : Post {
 #if FORMAT == 2 && TF32
     pending = {to_float(to_tf32(pending.low)), to_float(to_tf32(pending.high))};
 #endif
-    if (!NORM || buffer != with_sums) send(buffer, 0.f);
+    if (!NORM || buffer != with_sums) send(buffer, 0.f, 0.f);
   }
-  DEV void share_sums(int buffer, float v, float w) { send(buffer, sum_lanes(v, w)); }
-  // Return word i of this half of the lanes; the first word of the upper half is the 16th.
-  DEV u32 read_word(int i) const {
+  // Sum over the lanes of each source of a row: v for the first half of the packets, w for the other. With
+  // one source, v for the first half of the lanes, w for the other.
+  DEV void share_sums(int buffer, float v, float w) {
+    if constexpr (BLOCK_SOURCES == 1) {
+      const float s = sum_lanes(v, w);
+      send(buffer, s, s);
+    } else
+      send(buffer, sum_source(v), sum_source(w));
+  }
+  DEV float sum_source(float v) const {  // of two
+#pragma unroll
+    for (int bits = 4; bits; bits /= 2) v += shuffle_xor(v, bits);
+    return v;
+  }
+  // Return a word of this row.
+  DEV u32 read_word(int word) const {
+    const int row = lane & 16;
 #if FORMAT == 2
-    const float low = shuffle(pending.low, (i & 16) + i % 16 / 2),
-                high = shuffle(pending.high, (i & 16) + i % 16 / 2);
-    return to_bits(i & 1 ? high : low);
+    const float low = shuffle(pending.low, row + word / 2 % 16),
+                high = shuffle(pending.high, row + word / 2 % 16);
+    return to_bits(word & 1 ? high : low);
 #else
-    return to_bits(shuffle(to_float(pending), i));
+    return to_bits(shuffle(to_float(pending), row + word % 16));
 #endif
   }
-  DEV void send(int buffer, float s) const {  // a packet by each of six lanes
-    const int i = lane % 16 < PACKETS ? lane % 16 : 0, half = i / 3, which = i % 3,
-              from = (lane & 16) + 8 * half + 3 * which;
-    const u32 sum = to_bits(shuffle(s, (lane & 16) + 8 * half)), a = read_word(from), b = read_word(from + 1),
-              c = read_word(from + 2 & 31);
-    Packet* to = packets + buffer * MESSAGE + ((column * SPLIT + rank / SOURCES) * PACKETS + i) * SOURCES +
-                 rank % SOURCES;
-    if (sends && lane % 16 < PACKETS) put_packet(to, a, b, which == 2 ? sum : c, next_number());
+  // A packet by each of six lanes for a source. With one source, v and w are the same: the sum for the first
+  // half of its packets in the first half of the lanes, for the other in the other.
+  DEV void send(int buffer, float v, float w) const {
+    const bool has_packet = lane % 16 < BLOCK_SOURCES * PACKETS;
+    const int at = has_packet ? lane % 16 / PACKETS : 0, i = has_packet ? lane % 16 % PACKETS : 0;
+    const int half = i / 3, which = i % 3, from = 16 * at + 8 * half + 3 * which,
+              source = BLOCK_SOURCES * rank + at;
+    u32 sum;
+    if constexpr (BLOCK_SOURCES == 1)
+      sum = to_bits(shuffle(v, (lane & 16) + 8 * half));
+    else {
+      const float first = shuffle(v, (lane & 16) + 8 * at), second = shuffle(w, (lane & 16) + 8 * at);
+      sum = to_bits(half ? second : first);
+    }
+    const u32 a = read_word(from), b = read_word(from + 1), c = read_word(from + 2);
+    Packet* to = packets + buffer * MESSAGE + ((column * SPLIT + source / SOURCES) * PACKETS + i) * SOURCES +
+                 source % SOURCES;
+    if (sends && has_packet) put_packet(to, a, b, which == 2 ? sum : c, next_number());
   }
   DEV float sum_sources(float s) const {
     s += shuffle_xor(s, 1);
@@ -80,8 +104,8 @@ struct Block : Post {
         const float mean = s[0] * (1.f / count_units(slice));
 #pragma unroll
         for (int r = 0; r < ROUNDS; r++) {
-          const float difference = sums[r][0] * (1.0f / UNITS) - mean;
-          if (is_expected(r, g)) s[1] += UNITS * (difference * difference);
+          const float difference = sums[r][0] * (1.0f / SOURCE_UNITS) - mean;
+          if (is_expected(r, g)) s[1] += SOURCE_UNITS * (difference * difference);
         }
       }
       s[1] = sum_sources(s[1]);
@@ -102,15 +126,16 @@ struct Block : Post {
   // float32 a difference of large sums would lose digits: blocks sum squares around their own mean, and so do
   // the warps that combine them.
   DEV int count_units(int slice) const {
-    const int n = H - slice * SOURCES * UNITS;
-    return n < 1 ? 1 : n < SOURCES * UNITS ? n : SOURCES * UNITS;
+    const int n = H - slice * SOURCES * SOURCE_UNITS;
+    return n < 1 ? 1 : n < SOURCES * SOURCE_UNITS ? n : SOURCES * SOURCE_UNITS;
   }
   DEV void share_moments(int buffer, const float (&z)[2]) {
     if constexpr (CENTERS_SQUARES) {
-      float sum = sum_lanes(z[0] + z[1], z[0] + z[1]);
-      const float mean = sum * (1.0f / UNITS), v = active ? z[0] - mean : 0.f, w = active ? z[1] - mean : 0.f,
-                  square = sum_lanes(v * v + w * w, v * v + w * w);
-      send(buffer, lane & LANES / 2 ? square : sum);
+      const auto add = [&](float v) { return BLOCK_SOURCES == 1 ? sum_lanes(v, v) : sum_source(v); };
+      const float sum = add(z[0] + z[1]), mean = sum * (1.0f / SOURCE_UNITS);
+      const float v = active ? z[0] - mean : 0.f, w = active ? z[1] - mean : 0.f, square = add(v * v + w * w),
+                  both = lane & LANES / 2 ? square : sum;
+      send(buffer, BLOCK_SOURCES == 1 ? both : sum, BLOCK_SOURCES == 1 ? both : square);
     } else
       share_sums(buffer, z[0] + z[1], z[0] * z[0] + z[1] * z[1]);
   }
@@ -123,7 +148,7 @@ struct Block : Post {
         const float n = count_units(i),
                     difference =
                         get_shared(parts + 4 * ((i * ROWS + column) * LINE + UNITS)) * (1.f / n) - mean;
-        if (i * SOURCES < CLUSTER) r += n * (difference * difference);
+        if (i * SOURCES < ALL_SOURCES) r += n * (difference * difference);
       }
       r = 1.f / sqrtf(r * (1.0f / H) + 1e-5f);
     } else
@@ -179,8 +204,8 @@ struct Block : Post {
     begin(-1, g);
 #pragma unroll
     for (int r = 0; r < ROUNDS; r++) {
-      const Packet* at =
-          packets + 3 * MESSAGE + (8 * g + row) * CLUSTER + source(r) / SPAN * SPAN + pair % HEAD_LANES;
+      const Packet* at = packets + 3 * MESSAGE + (8 * g + row) * CLUSTER +
+                         source(r) / BLOCK_SOURCES / SPAN * SPAN + pair % HEAD_LANES;
 #pragma unroll
       for (int i = 0; i < HEAD_PACKETS; i++) {
         from[HEAD_PACKETS * r + i] = at + HEAD_LANES * i;
@@ -224,7 +249,7 @@ struct Block : Post {
       float four[4] = {};
       // two loads share a sector of 32 bytes
       if (is_expected(j / 4, g))
-        get_global(four, (const float*)(line + UNITS * source(j / 4) + 16 / SIZE * (j % 4)));
+        get_global(four, (const float*)(line + SOURCE_UNITS * source(j / 4) + 16 / SIZE * (j % 4)));
 #pragma unroll
       for (int i = 0; i < 4; i++) w[(4 * j + i) / SIZE][(4 * j + i) % SIZE] = to_bits(four[i]);
     }
@@ -234,7 +259,7 @@ struct Block : Post {
 // of a source, four units.
 DEV void load_tile(u32 (&w)[WORDS], const Element* W, int stride, int k, const Block& b) {
   const int n = k / TALL, r = b.base + 16 * (k % TALL) + b.row,
-            c = UNITS * b.source(4 * n * SIZE / 64) + 4 * n % UNITS;
+            c = SOURCE_UNITS * b.source(4 * n * SIZE / 64) + 4 * n % SOURCE_UNITS;
   const bool active = r < H && c < H;
   const Element* p = W + (active ? (i64)r * stride + c : 0);
 #if FORMAT == 2

@@ -1,6 +1,6 @@
 """AttnRNN on a large NVIDIA GPU: a group of blocks anywhere on it takes some rows of the batch through all of time.
 
-A block has 32 units, in float32 16, and their weights in its registers and shared memory; a group has as many blocks as
+A block has 32 units, in float32 16 or 32, and their weights in its registers and shared memory; a group has as many blocks as
 the units take. They send each other packets through the GPU's memory, which carry the number of their message. A
 cooperative launch makes all blocks run at the same time; a large batch takes several launches. The equations and the
 backward are those of attn_rnn_cluster.
@@ -44,19 +44,31 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
 
 
 def find_code(setting: AttnRNNSetting, name: str, B: int, device: torch.device) -> GridCode:
-    """Return the kernel that suits a batch of B: 16 rows to a group if groups of 8 do not all run at once."""
-    room = count_groups(-(-setting.hidden // tuning.GRID_UNITS[setting.dtype.itemsize]), device)
-    return make_code(setting, name, 8 if 8 * room >= B else 16, allows_tf32())
+    """Return the kernel that suits a batch of B."""
+    return make_code(setting, name, *choose_division(setting, B, device), allows_tf32())
+
+
+def choose_division(setting: AttnRNNSetting, B: int, device: torch.device) -> tuple[int, int]:
+    """Return the rows of a group and the units of a block: the first of these whose groups all run at once."""
+    size = setting.dtype.itemsize
+    ways = [(rows, units) for rows in (8, 16) for units in tuning.GRID_UNITS[size]]
+    known = tuning.GRID_WEIGHTS_IN_SHARED
+    ways = [(rows, units) for rows, units in ways if (count_rounds(setting), size, units, rows) in known]
+    room = {way: way[0] * count_groups(-(-setting.hidden // way[1]), device) for way in ways}
+    return next((way for way in ways if room[way] >= B), max(ways, key=lambda way: room[way]))
+
+
+def count_rounds(setting: AttnRNNSetting) -> int:
+    """Return in how many rounds a warp receives from its sources, which are 64 bytes of a row each."""
+    return 1 if setting.hidden * setting.dtype.itemsize <= 64 * tuning.GRID_ONE_ROUND_SOURCES else 2
 
 
 @cache
-def make_code(setting: AttnRNNSetting, name: str, rows: int, tf32: bool = False) -> GridCode:
+def make_code(setting: AttnRNNSetting, name: str, rows: int, units: int, tf32: bool = False) -> GridCode:
     """Return the kernel attn_rnn_cluster_<name> on a grid: eight warps, each with a part of every sum."""
-    size = setting.dtype.itemsize
-    units = tuning.GRID_UNITS[size]
+    size, rounds = setting.dtype.itemsize, count_rounds(setting)
     blocks, tiles = -(-setting.hidden // units), units // 16
-    rounds = 1 if blocks <= tuning.GRID_ONE_ROUND_BLOCKS else 2
-    whole_weights, more_tiles = tuning.GRID_WEIGHTS_IN_SHARED[rounds, size, rows]
+    whole_weights, more_tiles = tuning.GRID_WEIGHTS_IN_SHARED[rounds, size, units, rows]
     sizes = {"GRID": 1, "ROWS": rows, "CLUSTER": blocks, "EACH": tiles, "SPLIT": WARPS, "TALL": tiles, "ROUNDS": rounds}
     sizes |= {"WEIGHTS_IN_SHARED": whole_weights, "TILES_IN_SHARED": more_tiles, "LANES": 16}
     sizes |= {"TF32": int(tf32 and setting.dtype == torch.float32)}

@@ -1,13 +1,13 @@
-// AttnRNN's units on blocks anywhere on the GPU, 32 to each (16 in float32), which exchange packets through
-// its memory. A warp has all tiles of the block's units, and of every sum the units of four other blocks, or
+// AttnRNN's units on blocks anywhere on the GPU, 32 to each (16 or 32 in float32), which exchange packets
+// through its memory. 16 words of a row, of two units or one, are a source; in float32 a block of 32 units is
+// two of them. A warp has all tiles of the block's units, and of every sum the units of four sources, or
 // of eight in two ROUNDS: what these send is its B of mma as it arrives, a lane's words from one of them in
 // each round. So no warp waits for all blocks, and shared numbers do not pass through shared memory. A row of
-// a block, 16 words of two units or one, is six packets in two halves: words 8half .. 8half + 7, and a sum
-// over the row. A packet is overwritten only after all blocks have read it: a block sends a message of a step
-// after it has received the one before from all blocks. If aC is not sent, the sums over heads take its
-// place, and every block asks for all of them. Parts of sums lie in two places in turn, and so do barriers:
-// some warp may already be at the next product. Pointwise work has 16 lanes to a row; with two teams, a warp
-// has two rows of one team.
+// a source is six packets in two halves: words 8half .. 8half + 7, and a sum over the row. A packet is
+// overwritten only after all blocks have read it: a block sends a message of a step after it has received the
+// one before from all blocks. If aC is not sent, the sums over heads take its place, and every block asks for
+// all of them. Parts of sums lie in two places in turn, and so do barriers: some warp may already be at the
+// next product. Pointwise work has 16 lanes to a row; with two teams, a warp has two rows of one team.
 #pragma once
 #ifndef ROWS  // values for editors, as in units.cuh
 #define GRID 1
@@ -25,7 +25,9 @@
 #include "attn_rnn/units.cuh"
 #include "runtime/packets.cuh"
 
-constexpr int SOURCES = 4 * ROUNDS;  // blocks to a warp
+// Units of a source; sources of a block, of a warp, and all.
+constexpr int SOURCE_UNITS = 64 / SIZE, BLOCK_SOURCES = UNITS / SOURCE_UNITS, SOURCES = 4 * ROUNDS,
+              ALL_SOURCES = (H + SOURCE_UNITS - 1) / SOURCE_UNITS;
 // Packets of a block, packets that a lane asks for, tiles of a weight.
 constexpr int PACKETS = 6, LANE_PACKETS = ROUNDS * PACKETS, DEEP = TALL * 16 * ROUNDS / SIZE;
 constexpr int AT_WEIGHTS = 2 * PARTS;
@@ -50,7 +52,8 @@ constexpr int HEAD_LANES = SPAN % 4 == 0 ? 4 : SPAN == 2 ? 2 : 1, HEAD_PACKETS =
 // With two teams of float32 there are no registers for it.
 constexpr bool CAN_MIX = D % UNITS == 0 && ROUNDS * HEAD_PACKETS <= 8 && (TYPE != FP32 || TEAMS == 1);
 constexpr int MIXTURE = SECOND;
-static_assert(EACH == TALL && UNITS == 64 / SIZE && LANES == 16 && SPLIT == 8 && CLUSTER <= SPLIT * SOURCES,
+static_assert(EACH == TALL && UNITS % SOURCE_UNITS == 0 && LANES == 16 && SPLIT == 8 &&
+                  ALL_SOURCES <= SPLIT * SOURCES,
               "no such group");
 // Words of a lane's sources: two, or four, to a tile of B.
 typedef u32 Words[DEEP / TALL][SIZE];
@@ -76,19 +79,19 @@ struct Post : Units {
   }
   DEV void open() const {}
   DEV void close() const {}
-  // Return the block whose words this lane receives.
+  // Return the source whose words this lane receives.
   DEV int source(int round) const { return SOURCES * slice + 4 * round + pair; }
 
-  // Return whether there is such a block, and a row of the team.
-  DEV bool is_expected(int round, int g) const { return 8 * g + row < rows && source(round) < CLUSTER; }
+  // Return whether there is such a source, and a row of the team.
+  DEV bool is_expected(int round, int g) const { return 8 * g + row < rows && source(round) < ALL_SOURCES; }
   DEV void begin(int message, int g) {
     message_count[g]++;
     last_message = message;
     parts = memory + (message_count[g] & 1) * PARTS;
   }
-  // Warps that receive from no block wait too: they would run ahead of the others.
+  // Warps that receive from no source wait too: they would run ahead of the others.
   DEV void gather(int g) const {
-    Units::gather(is_member(g) || SOURCES * slice >= CLUSTER, 1 + g + TEAMS * (message_count[g] & 1));
+    Units::gather(is_member(g) || SOURCES * slice >= ALL_SOURCES, 1 + g + TEAMS * (message_count[g] & 1));
   }
   // Return the number of this warp's next message.
   DEV u32 next_number() const {

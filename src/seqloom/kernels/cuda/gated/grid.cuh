@@ -16,7 +16,7 @@
 #endif
 constexpr int H = HIDDEN, NTILES = ROWS / 8, SPLIT = 8, SOURCES = 4, PACKETS = 6;
 constexpr int UNITS = 16 * TALL, SOURCE_UNITS = 64 / SIZE, BLOCK_SOURCES = UNITS / SOURCE_UNITS,
-              ALL_SOURCES = BLOCK_SOURCES * CLUSTER;
+              ALL_SOURCES = (H + SOURCE_UNITS - 1) / SOURCE_UNITS;
 // A warp takes from SOURCES at a time, in two rounds if there are more than 32.
 constexpr int ROUNDS = ALL_SOURCES > SPLIT *SOURCES ? 2 : 1, WIDE = 8,
               DEEP = WIDE * ROUNDS;  // tiles of a round, of all
