@@ -86,7 +86,7 @@ GRID_MOST_ROWS = 128
 # Groups of more blocks than this run the forward in fewer groups of more rows: H=1024 B=16 two groups of 8 rows 4.38,
 # four of 4 rows 5.10; at H=512 fewer rows are faster, 3.35 against 3.93.
 GRID_FILL_BLOCKS = 16
-# Up to so many sources, 64 bytes of a row each, a warp takes from four of them in one round of messages, else from eight
+# Up to so many sources (64 bytes of a row), a warp takes from four of them in one round of messages, else from eight
 # in two: float32 H=512 B=16 5.80 + 5.63 in one round, 8.24 + 6.13 in two.
 GRID_ONE_ROUND_SOURCES = 32
 # Rounds, bytes of a number, units of a block, rows: of the four weights in shared memory, and tiles of one more. What
@@ -181,6 +181,7 @@ GATED_GRID_REGISTERS = {
     2: {("forward", 8): 24, ("forward", 16): 20, ("reverse", 8): 16, ("reverse", 16): 16},
     4: {("forward", 8): 20, ("forward", 16): 12, ("reverse", 8): 16, ("reverse", 16): 12},
 }
+GATED_GRID_REGISTERS_TF32 = 26  # at most, where shared memory is full: products of 19 bits need few other registers
 # Units of a block on a grid, by bytes of a number. The first if all rows then run at once: fewer units, fewer products.
 GATED_GRID_UNITS = {2: (32,), 4: (16, 32)}
 GATED_CHUNK_NUMBERS = 1 << 23  # in one plane of a chunk of the backward: 16 MB

@@ -1,9 +1,9 @@
 """AttnRNN on a large NVIDIA GPU: a group of blocks anywhere on it takes some rows of the batch through all of time.
 
-A block has 32 units, in float32 16 or 32, and their weights in its registers and shared memory; a group has as many blocks as
-the units take. They send each other packets through the GPU's memory, which carry the number of their message. A
-cooperative launch makes all blocks run at the same time; a large batch takes several launches. The equations and the
-backward are those of attn_rnn_cluster.
+A block has 32 units, in float32 16 or 32, and their weights in its registers and shared memory; a group has as many
+blocks as the units take. They send each other packets through the GPU's memory, which carry the number of their
+message. A cooperative launch makes all blocks run at the same time; a large batch takes several launches. The equations
+and the backward are those of attn_rnn_cluster.
 """
 
 from __future__ import annotations

@@ -206,8 +206,9 @@ def place_grid(setting: GatedSetting, name: str, rows: int, units: int) -> GridD
     tiles, room = kind.gates * units // 2 * rounds, (tuning.SHARED_BYTES - parts) // (TILE * GRID_WARPS)
     registers = tuning.GATED_GRID_REGISTERS[setting.size][name, rows]
     rest = max(0, tiles - registers)
+    most = tuning.GATED_GRID_REGISTERS_TF32 if setting.tf32 else registers
     packets = 2 * values * 6 * GRID_SOURCES * rounds + (3 * kind.norm + kind.memory) * blocks
-    return GridDivision(blocks, units, min(rest, room), rest <= room, parts, packets)
+    return GridDivision(blocks, units, min(rest, room), tiles - room <= most, parts, packets)
 
 
 @cache

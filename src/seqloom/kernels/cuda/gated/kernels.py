@@ -100,7 +100,8 @@ class Gated:
 
         inputs = GatedInputs.of(self._read_setting(cell, cell.hidden_size, job, dtype), bind, job)
         own = {name: w.get(theirs) for name, theirs in CELL_WEIGHTS.items()}
-        y, last = run_scan(inputs, cell.project(job.x), own, job.state, start)
+        x = cell.project(job.x.contiguous())  # the product copies it otherwise, and adds the bias in a pass of its own
+        y, last = run_scan(inputs, x, own, job.state, start)
         return y, tuple(s.to(t.dtype) for s, t in zip(last, job.state, strict=True))
 
     @property
