@@ -201,6 +201,43 @@ def test_a_user_can_capture_it_in_a_graph(kernel):
         torch.testing.assert_close(y, layer(x)[0])
 
 
+@pytest.mark.parametrize(
+    ("name", "size", "kernel"),
+    [("lstm", 400, "cuda"), ("gru", 320, "cuda"), ("lstm", 512, "grid"), ("attn_rnn", 400, "cluster"),
+     ("attn_rnn", 768, "grid")],
+)  # fmt: skip
+def test_layers_on_several_streams_end_with_the_results_that_they_have_alone(name, size, kernel):
+    """400 and 320 units leave blocks of a cluster without units; a grid needs all of its blocks at once."""
+    torch.manual_seed(0)
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    settings = {"batch_first": True, "bidirectional": True, "kernel": kernel, "device": "cuda", "dtype": BF16}
+    layers = [seqloom.Recurrent(name, size, size, **settings) for _ in streams]
+    x, lengths = torch.randn(32, 48, size, device="cuda", dtype=BF16), torch.randint(1, 49, (32,), device="cuda")
+
+    def run(layer):
+        y, _ = layer(x, lengths=lengths)
+        return y, *torch.autograd.grad(y.float().square().sum(), list(layer.parameters()))
+
+    alone = [run(layer) for layer in layers]
+    graphs, results = [], []
+    gc.collect()
+    for stream, layer in zip(streams, layers, strict=True):
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            results.append(run(layer))
+        graphs.append(graph)
+    torch.cuda.synchronize()
+    for _ in range(300):
+        for stream, graph in zip(streams, graphs, strict=True):
+            with torch.cuda.stream(stream):
+                graph.replay()
+    torch.cuda.synchronize()
+    for mine, expected in zip(results, alone, strict=True):
+        for a, b in zip(mine, expected, strict=True):
+            assert (a - b).float().norm() <= 1e-3 * b.float().norm()
+
+
 @pytest.mark.parametrize("size", [64, 256])
 def test_autocast_gives_its_type_and_full_precision_gradients(size):
     layer = layer_of(size, FP32)
