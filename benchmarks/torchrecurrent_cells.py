@@ -74,6 +74,8 @@ def measure(name: str, dtype: torch.dtype, settings: Any) -> dict[str, Any]:
             run()  # compiles
             row[f"{part}_ms"] = 1e3 * time_call(run, settings.device)
         row["kernel"] = str(seqloom.explain(layer, x)).splitlines()[0].partition(": ")[2]
+        if settings.alone:
+            return round_values(row)
         with torch.no_grad():
             exact = seqloom.Recurrent(name, H, H, kernel="loop").to(settings.device)
             exact.load_state_dict({n: p.float() for n, p in layer.state_dict().items()})
@@ -94,6 +96,10 @@ def measure(name: str, dtype: torch.dtype, settings: Any) -> dict[str, Any]:
         run = build_run(other, x, grad)
         row[f"{part}_theirs_ms"] = 1e3 * time_call(run, settings.device)
         row[f"{part}_ratio"] = row[f"{part}_theirs_ms"] / row[f"{part}_ms"]
+    return round_values(row)
+
+
+def round_values(row: dict[str, Any]) -> dict[str, Any]:
     return {key: round(value, 6) if isinstance(value, float) else value for key, value in row.items()}
 
 
@@ -111,18 +117,20 @@ def main() -> None:
     parser = build_parser(__doc__)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtypes", nargs="+", default=["float32"])
-    parser.add_argument("--cells", nargs="*", default=[*THEIRS, *OTHERS, *FAMOUS])
+    parser.add_argument("--cells", nargs="*", default=None)
     parser.add_argument("--steps", type=int, default=256)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--prepare", type=int, default=0, help="compile in this many processes first")
     parser.add_argument("--warm", action="store_true", help="compile only")
+    parser.add_argument("--alone", action="store_true", help="time ours only, by default of every cell")
     parser.add_argument("--limit", type=float, default=float("inf"), help="stop after this many seconds")
     parser.add_argument("--resume", type=Path, help="record of an earlier run: its cells are not timed again")
     settings = parser.parse_args()
     begun = time.monotonic()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    names = [name for name in settings.cells if name in Cell.registry]
+    default = sorted(Cell.registry) if settings.alone else [*THEIRS, *OTHERS, *FAMOUS]
+    names = default if settings.cells is None else settings.cells
     if settings.prepare:
         prepare(names, settings)
         print(f"compiled in {time.monotonic() - begun:.0f} s", flush=True)

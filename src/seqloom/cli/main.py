@@ -193,19 +193,22 @@ def cells(
             )
             print()
     console.show_text(
-        f"{count(len(rows), 'cell')}. One layer with {count(input, 'input')} (d) and {count(hidden, 'unit')} (h); "
-        "flops and saved bytes per step;\n"
-        f"us: microseconds per step of both passes, measured once: {times.about}.\n"
+        f"{count(len(rows), 'cell')}. One layer with {count(input, 'input')} (d) and {count(hidden, 'unit')} (h):\n\n"
+        "flops: of the products in one step of one row, forward; a multiply-add counts as two\n"
+        "bytes: saved by one step of one row for the backward pass, float32\n"
+        f"us: microseconds per step, forward and backward, at other sizes: {times.about}\n"
     )
     grouped = [row for group in groups.values() for row in group]
+    heads = {id(group[0]): idea or "other" for idea, group in groups.items() if group}
     console.show_table(
         [
             {
+                "idea": heads.get(id(row), ""),
                 "cell": row["cell"],
                 "parameters": row["parameters"],
                 "flops": row["flops_per_token"],
                 "bytes": row["activation_bytes_per_token"],
-                "us": row["us_per_step"],
+                "us": row["us_per_step"] and f"{row['us_per_step']:.3g}",
             }
             for row in grouped
         ]
