@@ -1,6 +1,8 @@
-"""Numbers with their nouns: "1 row", "3 rows"."""
+"""Numbers with their nouns: "1 row", "3 rows"; lists of names that stay short."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 def count(number: float, noun: str, plural: str = "") -> str:
@@ -13,3 +15,14 @@ def count(number: float, noun: str, plural: str = "") -> str:
     """
     digits = f"{number:,}" if isinstance(number, int) else f"{number:g}"
     return f"{digits} {noun if number == 1 else plural or noun + 's'}"
+
+
+def list_some(names: Sequence[str], most: int = 12) -> str:
+    """Return names with commas between them; of many, the first ones and how many more there are.
+
+    Args:
+        names: The names.
+        most: How many to write.
+    """
+    more = len(names) - most
+    return ", ".join(names) if more <= 0 else f"{', '.join(names[:most])} and {more:,} more"

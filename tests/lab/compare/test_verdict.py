@@ -149,6 +149,8 @@ def test_the_leaderboard_shows_differences_and_the_caption_what_was_left_out():
     assert build_leaderboard(replace(results, rows=[equal]))[0]["difference"] == "similar (-0.5 to 0.3)"
     text = caption(left, 3, 20)
     assert "Left out for lack of time: tcn 5x8." in text and "only 20 validation rows" in text
+    many = [Row(f"m{i}", f"m{i} 1x8", False, left_out=True) for i in range(100)]
+    assert "m10 1x8, m11 1x8 and 88 more." in caption(replace(left, rows=many), 3, 20)
 
 
 def test_the_table_of_the_terminal_fits_80_columns(monkeypatch, capsys):

@@ -60,5 +60,8 @@ def advise(
     console.show_table(output.facts_table(advice.facts, advice.gradient_steps))
     print()
     console.show_table(output.ranking_table(advice))
+    unknown = output.describe_unknown(advice)
+    if unknown:
+        console.show_text(f"\n{unknown}")
     console.show_text("\n" + "\n".join(output.describe_rules(advice)))
     return console.show_text(f"\n{output.summarise(advice)}\n\n" + "\n".join(commands))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from seqloom.core.plurals import count
+from seqloom.core.plurals import count, list_some
 from seqloom.lab.advise.advice import LINEAR, Advice, Recommendation
 from seqloom.lab.advise.curve import REACH_SHARE, DistanceCurve
 from seqloom.lab.advise.facts import Facts
@@ -79,7 +79,7 @@ def _reach(curve: DistanceCurve, what: str) -> str:
 
 
 def ranking_table(advice: Advice) -> list[dict[str, Any]]:
-    """Build a table of the models, the best first."""
+    """Build a table of the models, the best first, without those that nothing is known about."""
     return [
         {
             "model": m.name,
@@ -91,7 +91,18 @@ def ranking_table(advice: Advice) -> list[dict[str, Any]]:
             "reasons": f"failed: {m.trial.failed}" if m.trial.failed else "; ".join(m.reasons),
         }
         for m in advice.models
+        if not _is_unknown(m)
     ]
+
+
+def describe_unknown(advice: Advice) -> str:
+    """Name the models that were not tried for lack of time and that no rule mentions; "" if there are none."""
+    names = [m.name for m in advice.models if _is_unknown(m)]
+    return f"Not tried for lack of time: {list_some(names)}. --seconds allows more." if names else ""
+
+
+def _is_unknown(m: Recommendation) -> bool:
+    return m.name != LINEAR and m.seconds is None and not m.trial.failed and not m.reasons
 
 
 def _size(m: Recommendation) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from seqloom.core.plurals import list_some
 from seqloom.lab.compare.rows import Results, Row
 from seqloom.lab.compare.significance import Estimate
 from seqloom.lab.stats.metrics import Metric
@@ -172,4 +173,4 @@ def _describe_folds(results: Results) -> str:
 
 def _list_left_out(results: Results) -> str:
     left_out = [row.label for row in results.rows if row.left_out]
-    return f" Left out for lack of time: {', '.join(left_out)}." if left_out else ""
+    return f" Left out for lack of time: {list_some(left_out)}." if left_out else ""
