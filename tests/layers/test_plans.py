@@ -12,7 +12,7 @@ from torch.nn.utils import parametrizations, parametrize
 
 import seqloom
 from seqloom.kernels import tuning
-from seqloom.kernels.aten.plan import AtenPlan
+from seqloom.kernels.aten.plan import AtenChain, AtenPlan
 from seqloom.kernels.cpu.plan import StackPlan
 from seqloom.kernels.registry import find_kernel
 from seqloom.kernels.stack import Stack
@@ -100,6 +100,26 @@ def test_a_planned_call_has_second_derivatives(cell, kernel, dtype):
         results.append([*first, *torch.autograd.grad(sum(g.square().sum() for g in first), leaves)])
     assert kinds(layer) == {AtenPlan if kernel == "aten" else StackPlan}
     torch.testing.assert_close(*results, rtol=1e-3, atol=1e-3 if dtype is torch.float32 else 1e-9)
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRU"])
+@pytest.mark.parametrize(("dropout", "batch_first"), [(0.0, True), (0.4, False)])
+def test_a_stack_on_torchs_operators_is_torchs_own_with_its_dropout(name, dropout, batch_first):
+    settings = {"num_layers": 3, "dropout": dropout, "batch_first": batch_first}
+    theirs, ours = getattr(nn, name)(4, 8, **settings), getattr(seqloom, name)(4, 8, **settings, kernel="aten")
+    ours.load_state_dict(theirs.state_dict())
+    x, results = torch.randn(5, 3, 4, requires_grad=True), []
+    for layer in (ours, theirs):
+        torch.manual_seed(1)
+        y, state = layer(x)
+        y, state = layer(x, state)
+        ends = state if name == "LSTM" else [state]
+        loss = y.square().sum() + sum(s.sin().sum() for s in ends)
+        results.append([y, *ends, *torch.autograd.grad(loss, [x, *layer.parameters()])])
+    torch.testing.assert_close(*results)
+    assert kinds(ours) == {AtenChain}
+    (first,) = torch.autograd.grad(ours(x)[0].square().sum(), x, create_graph=True)
+    assert torch.autograd.grad(first.square().sum(), x)[0].isfinite().all()
 
 
 def _change_settings(layer):

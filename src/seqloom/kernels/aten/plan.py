@@ -29,8 +29,6 @@ def why_not_plan(cells: Sequence[Cell], weights: Sequence[Tensor]) -> str | None
     cell = cells[0]
     if cudnn_mode(cell) not in ("GRU", "LSTM", "RNN_TANH", "RNN_RELU"):
         return f"torch has no fused operator for cell {cell.name or type(cell).__name__!r}"
-    if len(cells) > 1 and device.type == "cpu":
-        return "on a CPU torch runs layer by layer"
     if len({cudnn_mode(c) for c in cells}) > 1 or len({getattr(c, "proj_size", 0) for c in cells}) > 1:
         return "the cells of the stack differ"
     if device.type == "cuda" and torch.backends.cudnn.enabled and not has_one_storage(weights):
@@ -148,3 +146,37 @@ class AtenPlan:
             )
 
         return hook
+
+
+class AtenChain:
+    """Run a stack in one direction with one call of torch for each layer, as torch itself does on a CPU.
+
+    Args:
+        stack: The cells, and the form of the input.
+        weights: All weights of the stack.
+        dropout: Share of the outputs of every layer but the last that is dropped, also without gradients.
+    """
+
+    backend = "aten"
+
+    def __init__(self, stack: Stack, weights: Sequence[Tensor], dropout: float = 0.0) -> None:
+        self.h_shapes, self.dropout = stack.state_shapes, dropout
+        self.places: list[list[int]] = []  # of each layer's weights among those of the stack
+        self.layers: list[AtenPlan] = []
+        for cell, names in zip(stack.cells, stack.names, strict=True):
+            mine = {name: i for i, name in enumerate(names)}
+            one = Stack([cell], [mine], torch.Size((*stack.shape[:-1], cell.input_size)), stack.batch_first, 1)
+            self.places.append(list(names.values()))
+            self.layers.append(AtenPlan(one, [weights[i] for i in names.values()]))
+
+    def run(self, x: Tensor, states: Sequence[Tensor], weights: list[Tensor], train: bool) -> tuple[Tensor, Any]:
+        """Run the stack; the arguments and results are those of `AtenPlan.run`."""
+        ends: list[tuple[Tensor, ...]] = []
+        for i, (layer, places) in enumerate(zip(self.layers, self.places, strict=True)):
+            if i and self.dropout:
+                x = torch.dropout(x, self.dropout, True)
+            own = [s[i : i + 1] for s in states]
+            x, end = layer.run(x, own, [weights[place] for place in places], train)
+            ends.append(end if layer.is_lstm else (end,))
+        last = tuple(torch.cat(parts) for parts in zip(*ends, strict=True))
+        return x, last if len(last) == 2 else last[0]
