@@ -33,6 +33,7 @@ def says(error, *parts):
         (("rnn", 3, 4), {"nonlinearity": "sin"}, ValueError, ["nonlinearity", "tanh, relu", "'sin'"]),
         (("lstm", 3, 4), {"proj_size": 4}, ValueError, ["proj_size", "below hidden_size=4", "4"]),
         (("gru", 3, 4), {"slots": 2}, TypeError, ["'gru'", "no setting 'slots'", "reset_after, update_bias"]),
+        (("gru", 3, 4), {"nonsense": 2}, TypeError, ["no setting 'nonsense'; it has: bias"]),
         (("ln_gru", 3, 4), {"bias": False}, ValueError, ["bias=False", "'ln_gru'"]),
         (("gru", 3, 4), {"bias": False, "update_bias": 1.0}, ValueError, ["gate bias", "bias=False"]),
         (("attn_rnn", 3, 4), {"context": ("h", "y")}, ValueError, ["context", r"'h', 'x', 'h\+x', 'h\*x'", "'y'"]),

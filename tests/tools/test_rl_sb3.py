@@ -14,8 +14,9 @@ try:
     from sb3_contrib import RecurrentPPO
     from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
     from sb3_contrib.common.recurrent.type_aliases import RNNStates
+    from stable_baselines3.common.torch_layers import CombinedExtractor
 
-    from seqloom.tools.rl.sb3 import RecurrentPolicy
+    from seqloom.tools.rl.sb3 import RecurrentPolicy, export_policy
 except ImportError:
     RecurrentPPO = None
 
@@ -127,6 +128,37 @@ def test_a_state_of_an_odd_size_is_kept():
     _, states = policy.lstm_actor.run(x[:2], (zeros, zeros), torch.tensor([1.0, 0]))
     rest, _ = policy.lstm_actor.run(x[2:], states, torch.zeros(2))
     torch.testing.assert_close(rest, whole[2:], atol=1e-6, rtol=1e-5)
+
+
+@needs_sb3
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_an_exported_policy_chooses_the_actions_that_predict_chooses(cell, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime", reason="needs onnxruntime: pip install 'seqloom[onnx]'")
+    settings = {"cell": cell, "lstm_hidden_size": 8}
+    model = RecurrentPPO(RecurrentPolicy, Signal(), n_steps=16, batch_size=16, n_epochs=1, policy_kwargs=settings)
+    model.learn(32)
+    export_policy(model.policy, tmp_path / "policy.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "policy.onnx", providers=["CPUExecutionProvider"])
+    other, state = np.zeros((3, model.policy.lstm_actor.state_size), np.float32), None
+    for step in range(6):
+        seen = np.random.default_rng(step).standard_normal((3, 3)).astype(np.float32)
+        starts = np.arange(3) == step - 2 if step else np.ones(3, bool)
+        action, state = model.predict(seen, state, starts, deterministic=True)
+        scores, other = session.run(None, {"seen": seen, "state": other, "starts": starts.astype(np.float32)})
+        np.testing.assert_array_equal(scores.argmax(-1), action)
+        h, c = state
+        np.testing.assert_allclose(other, np.concatenate([h[0], c[0]], -1), atol=1e-5)
+
+
+@needs_sb3
+def test_a_policy_that_reads_dictionaries_is_not_exported(tmp_path):
+    seen = gymnasium.spaces.Dict({"a": spaces()[0]})
+    policy = RecurrentPolicy(
+        seen, spaces()[1], lambda _: 1e-3, lstm_hidden_size=8, features_extractor_class=CombinedExtractor
+    )
+    with pytest.raises(ValueError, match="only observations of one array can be exported"):
+        export_policy(policy, tmp_path / "policy.onnx")
 
 
 @needs_sb3

@@ -130,7 +130,8 @@ class Recurrent(Layer):
         elif not bias:
             raise UserError(f"bias=False, but cell {kind.name or kind.__name__!r} has no such setting")
         self.cells = nn.ModuleList()
-        width, common = input_size, list(inspect.signature(Recurrent.__init__).parameters)
+        layer_settings = inspect.signature(Recurrent.__init__).parameters
+        width, common = input_size, [name for name in layer_settings if name not in ("self", "settings")]
         with parameter_defaults(device, dtype):
             for layer in range(num_layers):
                 for suffix in ("", "_reverse")[: 1 + bidirectional]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.export import Dim
 
 from seqloom.cells.lookup import find_cell
 from seqloom.core.cell import Cell
-from seqloom.core.errors import require
+from seqloom.core.errors import UserError, require
 from seqloom.layers.recurrent.layer import Recurrent
+from seqloom.tools.onnx.export import export_onnx
 from seqloom.tools.rl.flat import FlatRecurrent, starts_first_only
 
 require("sb3_contrib", "seqloom.tools.rl.sb3", "rl")
 from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy  # noqa: E402
+from stable_baselines3.common.preprocessing import preprocess_obs  # noqa: E402
 
 Pair = tuple[Tensor, Tensor]
 
@@ -112,3 +117,56 @@ class RecurrentPolicy(RecurrentActorCriticPolicy):
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         return {**super()._get_constructor_parameters(), **self.own_settings}
+
+
+class _Step(nn.Module):
+    """One step of a policy's actor, with its state as one tensor."""
+
+    def __init__(self, policy: RecurrentPolicy) -> None:
+        super().__init__()
+        self.space, self.normalize_images = policy.observation_space, policy.normalize_images
+        self.features, self.memory = policy.pi_features_extractor, policy.lstm_actor
+        self.head = nn.Sequential(policy.mlp_extractor.policy_net, policy.action_net)
+
+    def forward(self, seen: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.features(preprocess_obs(seen, self.space, normalize_images=self.normalize_images))
+        y, state = self.memory(features.unsqueeze(1), state, starts.unsqueeze(1))
+        return self.head(y.squeeze(1)), state
+
+
+def export_policy(policy: RecurrentPolicy, file: Path | str) -> None:
+    """Write one step of a policy to an ONNX file, for any number of games; needs `pip install 'seqloom[onnx]'`.
+
+    The inputs are seen (B, ...), the observations; state (B, S), zeros at first; and starts (B,), 1 where an episode
+    starts, which empties the state. The outputs are scores, from which actions are chosen, and new_state (B, S).
+    Scores are the logits of discrete actions (the largest is the best action), or the means of continuous ones.
+
+    Args:
+        policy: The policy of an agent: `model.policy`.
+        file: The file to write.
+
+    Raises:
+        UserError: If observations are dictionaries, or the extra `onnx` is not installed.
+
+    Example::
+
+        export_policy(model.policy, "policy.onnx")
+    """
+    space = policy.observation_space
+    if space.shape is None:
+        raise UserError(f"observation_space={space}: only observations of one array can be exported")
+    training, device = policy.training, policy.device
+    step, rows = _Step(policy.cpu()).eval(), Dim("rows", min=1, max=4096)
+    seen = torch.as_tensor(np.stack([space.sample(), space.sample()]))
+    example = (seen, torch.zeros(2, policy.lstm_actor.state_size), torch.ones(2))
+    try:
+        export_onnx(
+            step,
+            example,
+            file,
+            ({0: rows}, {0: rows}, {0: rows}),
+            input_names=["seen", "state", "starts"],
+            output_names=["scores", "new_state"],
+        )
+    finally:
+        policy.to(device).train(training)
