@@ -14,12 +14,13 @@ from seqloom.lab.studies.data.examples import LabelledRows
 from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, ConditionOptions, TrialSettings
 from seqloom.lab.studies.support.contenders import RATES, layer, rates
 from seqloom.lab.studies.support.epochs import TRAIN, Epochs
+from seqloom.lab.studies.support.mixers import HEADS, is_linear, make_linear
 from seqloom.lab.studies.support.outcome import Trial, TrialMetric, groups
 from seqloom.lab.studies.support.trials import Draw, Tensors
 from seqloom.layers.transformer.layer import Projected, Transformer
 from seqloom.models.classify import Classify
 
-HEADS, WINDOW = 4, 64
+WINDOW = 64
 ATTENTIONS: dict[str, Any] = {"dense": "dense", "local": partial(LocalAttention, pattern=WINDOW), "linear": "linear"}
 KINDS = 8
 SOLVED = 0.99
@@ -76,16 +77,19 @@ class Long(Epochs[TrialSettings], name="long"):
         return draw
 
     def network(self, model: str, hidden: int, start: str, condition: Condition) -> nn.Module:
-        if model not in ATTENTIONS:
+        if not is_block(model):
             return OneHot(Classify(layer(model, KINDS, hidden, start, condition.task["T"]), KINDS))
-        inner = Transformer(hidden, HEADS, attention=ATTENTIONS[model], position="sinusoidal")
+        if is_linear(model):
+            inner = make_linear(model, hidden, layers=2)
+        else:
+            inner = Transformer(hidden, HEADS, attention=ATTENTIONS[model], position="sinusoidal")
         return OneHot(Classify(Projected(inner, KINDS), KINDS, "last"))
 
     def multiple(self, model: str) -> int:
-        return HEADS if model in ATTENTIONS else super().multiple(model)
+        return 2 * HEADS if is_linear(model) else HEADS if model in ATTENTIONS else super().multiple(model)
 
     def grid(self, model: str) -> list[tuple[float, str]]:
-        if model not in ATTENTIONS:
+        if not is_block(model):
             return super().grid(model)
         return [(lr, "default") for lr in rates(self.settings.lrs, self.settings.starts)]
 
@@ -118,6 +122,11 @@ class Long(Epochs[TrialSettings], name="long"):
                 learned = value > 1.2 * self.trivial(c)
                 best.append(f"{c.name}: {f'{model} {value:.1%}' if learned else 'none clearly above chance'}")
         return f"Highest mean accuracy: {'; '.join(best)}. {super().verdict(rows)}"
+
+
+def is_block(model: str) -> bool:
+    """Return whether this is attention or a linear recurrence in blocks of a Transformer."""
+    return model in ATTENTIONS or is_linear(model)
 
 
 def _make_recall(task: dict[str, Any], count: int, split: str) -> LabelledRows:

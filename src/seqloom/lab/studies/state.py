@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from seqloom.core.errors import UserError
 from seqloom.lab.data.synthetic.state import StateProblem, make_state_problem
 from seqloom.lab.data.task import IGNORE
 from seqloom.lab.report.page import PageBlock
@@ -22,17 +19,15 @@ from seqloom.lab.studies.support.conditions import VALID, Condition, Spec, Trial
 from seqloom.lab.studies.support.contenders import FUSED, MULTIPLE, layer, rates, starts
 from seqloom.lab.studies.support.epochs import SnapshotModel
 from seqloom.lab.studies.support.growing import GROWING, GrowingBatches, labelled_loss
+from seqloom.lab.studies.support.mixers import HEADS, is_linear, make_linear
 from seqloom.lab.studies.support.outcome import Trial, TrialMetric
 from seqloom.lab.studies.support.state_report import PRIMARY, SOLVED
 from seqloom.lab.studies.support.trials import Draw, Tensors, Trials
-from seqloom.layers.linear.layer import Mixer
 from seqloom.layers.transformer.layer import Projected, Transformer
 
-HEADS = 4
 UNIFORM = "uniform weights"
 LAYERS = {"min_gru": 2, "min_gru_4": 4, "transformer": 2, "transformer_4": 4}  # models of more than one layer
 CELLS = {UNIFORM: "attn_rnn", "min_gru_4": "min_gru"}  # the cell of a model with another name
-NEGATIVE = " negative"  # after the name of a linear recurrence: its transition has negative eigenvalues too
 MODELS = ("attn_rnn", UNIFORM, "gru", "lstm", "ln_gru", "min_gru", "transformer")
 TIE = 1e-3  # weight of learning speed in tuning: it decides between settings that solve the problem
 TUNING_ROUNDS = 5  # while tuning, every fifth round is validated
@@ -220,26 +215,6 @@ class State(Trials[StateSettings], name="state"):
 
     def verdict(self, rows: Sequence[Trial]) -> str:
         return state_report.verdict(self, rows)
-
-
-def is_linear(model: str) -> bool:
-    """Return whether this is the name of a linear recurrence, such as "gated_deltanet negative"."""
-    return model.removesuffix(NEGATIVE) in Mixer.registry
-
-
-def make_linear(model: str, hidden: int, layers: int = 1) -> Transformer:
-    """Return blocks of a linear recurrence of this name; those with a delta rule have positive eigenvalues by default.
-
-    Raises:
-        UserError: If "negative" was asked of a recurrence that cannot have negative eigenvalues.
-    """
-    kind = Mixer.registry[model.removesuffix(NEGATIVE)]
-    settings: dict[str, Any] = {}
-    if "negative_eigenvalues" in inspect.signature(kind).parameters:
-        settings["negative_eigenvalues"] = model.endswith(NEGATIVE)
-    elif model.endswith(NEGATIVE):
-        raise UserError(f"{model.removesuffix(NEGATIVE)} has no setting for negative eigenvalues")
-    return Transformer(hidden, HEADS, layers, causal=True, attention=partial(kind, **settings))
 
 
 def _seed(*key: object) -> int:

@@ -289,4 +289,5 @@ _PROBLEMS: dict[str, Callable[[str], StateProblem]] = {
     "Dyck-2 depth 4": lambda name: _dyck(name, 4),
     "Dyck-2 depth 8": lambda name: _dyck(name, 8),
     "recall": lambda name: _recall(name, 8),
+    "recall 32": lambda name: _recall(name, 32),
 }

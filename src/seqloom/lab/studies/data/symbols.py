@@ -29,6 +29,7 @@ ABOUT = {  # what a problem asks, for captions
     TEXT: "the next character of tiny Shakespeare",
     PIXEL_ROWS: f"MNIST digits in {SHADES} grey values, pixel by pixel",
     "recall": "the value of a key, 8 pairs",
+    "recall 32": "the value of a key, 32 pairs",
     "parity": "the parity of all bits so far",
     "S3": "the product of permutations so far",
     "keyed 4": "the last bit written to one of 4 slots",

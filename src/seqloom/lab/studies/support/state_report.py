@@ -13,6 +13,7 @@ from seqloom.lab.stats.intervals import holm
 from seqloom.lab.stats.unpaired import Change, compare_on_scale
 from seqloom.lab.studies.support import trial_report
 from seqloom.lab.studies.support.conditions import Condition
+from seqloom.lab.studies.support.mixers import HEADS, NEGATIVE, is_linear
 from seqloom.lab.studies.support.outcome import LEVEL, Group, Trial, groups
 
 if TYPE_CHECKING:
@@ -73,12 +74,14 @@ def count_solved(trials: Sequence[Trial], steps: int) -> Count:
 
 def questions(models: Sequence[str]) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
     """Return the primary contrasts: the models of both sides, by name."""
-    linear = tuple(m for m in models if m in LINEAR)
-    nonlinear = tuple(m for m in models if m not in (*LINEAR, *ATTENTION))
+    linear = tuple(m for m in models if m in LINEAR or is_linear(m))
+    nonlinear = tuple(m for m in models if m not in (*linear, *ATTENTION))
+    negative = tuple(m for m in models if m.endswith(NEGATIVE) and m.removesuffix(NEGATIVE) in models)
     pairs = {
         "attn_rnn - uniform weights": (("attn_rnn",), ("uniform weights",)),
         "attn_rnn - gru": (("attn_rnn",), ("gru",)),
         "nonlinear - linear": (nonlinear, linear),
+        "negative eigenvalues - positive": (negative, tuple(m.removesuffix(NEGATIVE) for m in negative)),
     }
     has = set(models)
     return {name: (a, b) for name, (a, b) in pairs.items() if has.intersection(a) and has.intersection(b)}
@@ -221,12 +224,18 @@ def caption(study: State) -> str:
         if any(c.lower for c in s.conditions)
         else ""
     )
+    linear = (
+        f" Linear recurrences: one block of convolution, recurrence with {HEADS} heads and feed-forward network; "
+        '"negative": with negative eigenvalues of the transition.'
+        if any(map(is_linear, s.models))
+        else ""
+    )
     sources = "; ".join(f"{p}: {text} ({source.partition(',')[0]})" for p, text, source in _published_here(study))
     return (
         f"trained on sequences of up to {s.train_length} steps, a length that grows from 1 in the first 60% of the "
         f"steps; label after every symbol; batches of {s.batch}, Adam, warm-up, cosine decay, clip 1, float32.\n"
         f"hidden sizes chosen for {s.budget:,} trained parameters{trial_report.describe_steps(study)}; one layer; "
-        "min_gru and transformer (rotary positions) two. uniform weights: AttnRNN with W_q = 0.\n"
+        f"min_gru and transformer (rotary positions) two. uniform weights: AttnRNN with W_q = 0.{linear}\n"
         f"{tuned}T=...: accuracy in the last eighth of {s.test:,} test sequences, mean of all seeds. solved to "
         f"{s.main_length:,}: seeds with at least {SOLVED:.0%}; low, high: exact 95% interval of their share. scaled: "
         f"(accuracy - chance) / (1 - chance) at {s.main_length:,}. steps to solve: median of the steps until "

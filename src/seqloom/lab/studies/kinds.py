@@ -1,0 +1,64 @@
+"""Attention, linear and nonlinear recurrence at equal size: recall, the first symbol, text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import nn
+
+from seqloom.lab.studies.data.symbols import ABOUT, FIRST, TEXT
+from seqloom.lab.studies.support.conditions import EXPLORATORY, EXPLORATORY_QUICK, Condition, TrialSettings
+from seqloom.lab.studies.support.contenders import MULTIPLE, layer, rates
+from seqloom.lab.studies.support.mixers import HEADS, is_linear, make_linear
+from seqloom.lab.studies.support.symbol_trials import SymbolTrials, describe_conditions, read_symbols
+from seqloom.layers.transformer.layer import Projected, Transformer
+
+LINEAR = ("gated_deltanet", "mamba2", "mlstm")
+MODELS = ("transformer", *LINEAR, "lstm", "attn_rnn")
+
+
+class Kinds(SymbolTrials[TrialSettings], name="kinds"):
+    """Attention, linear and nonlinear recurrence at equal size: recall of 32 pairs, a first symbol, text."""
+
+    against = "transformer"
+    full = replace(
+        EXPLORATORY,
+        conditions=(
+            read_symbols("recall, 32 pairs", "recall 32", 3_000, 128, (128, 256, 512, 1_024)),
+            read_symbols(TEXT, TEXT, 2_000, 128, (128, 256, 512, 1_024), main=128),
+            read_symbols(FIRST, FIRST, 1_000, 256, (256, 512, 1_024, 2_048), late=8),
+        ),
+        models=MODELS,
+        budget=100_000,
+        tuning_seeds=1,
+        widen=False,
+    )
+    quick = replace(
+        EXPLORATORY_QUICK,
+        conditions=(
+            read_symbols("recall", "recall", 200, 32),
+            read_symbols(FIRST, FIRST, 100, 24, late=8),
+        ),
+        models=("transformer", "gated_deltanet", "lstm"),
+    )
+
+    def layer(self, model: str, symbols: int, hidden: int, start: str, condition: Condition) -> nn.Module:
+        if model == "transformer":
+            return Projected(Transformer(hidden, HEADS, causal=True, position="rotary"), symbols)
+        if is_linear(model):
+            return Projected(make_linear(model, hidden, layers=2), symbols)
+        return layer(model, symbols, hidden, start, condition.task["T"])
+
+    def multiple(self, model: str) -> int:
+        return MULTIPLE if model == "lstm" else super().multiple(model)
+
+    def grid(self, model: str) -> list[tuple[float, str]]:
+        return [(lr, "default") for lr in rates(self.settings.lrs, self.settings.starts)]
+
+    def caption(self) -> str:
+        return (
+            f"{super().caption()}\ntransformer: two causal layers, {HEADS} heads, rotary positions; "
+            f"{', '.join(m for m in self.settings.models if is_linear(m))}: two blocks of a linear recurrence with "
+            f"{HEADS} heads, in place of the attention; lstm, attn_rnn: one layer.\n"
+            f"{describe_conditions(self, ABOUT)}"
+        )
