@@ -108,14 +108,14 @@ def check_gpu(file: Path, heads: int, size: int, forms: Sequence[str]) -> None:
     rows: list[dict[str, object]] = []
     for form in forms:
         for T in CHECKED:
-            for has_lengths in (False, True):
-                for row in check_form(form, T, heads, size, has_lengths):
+            for flags in ("", "lengths", "resets"):
+                for row in check_form(form, T, heads, size, flags):
                     rows.append(row)
                     print(row, flush=True)
                     write(file, rows)
 
 
-def check_form(form: str, T: int, heads: int, size: int, has_lengths: bool) -> Iterator[dict[str, object]]:
+def check_form(form: str, T: int, heads: int, size: int, flags: str) -> Iterator[dict[str, object]]:
     """Yield the errors of the kernels "chunk" and "fla" on two rows with a first state, in bfloat16."""
     torch.manual_seed(1)
     p = {
@@ -123,7 +123,8 @@ def check_form(form: str, T: int, heads: int, size: int, has_lengths: bool) -> I
         for name, t in draw(form, T, heads, size, "cuda", torch.bfloat16).items()
     }
     p["state"] = torch.randn(2, heads, size, size, device="cuda")
-    lengths = torch.tensor([T, T - 37], device="cuda") if has_lengths else None
+    lengths = torch.tensor([T, T - 37], device="cuda") if flags == "lengths" else None
+    reset = torch.rand(2, T, device="cuda") < 0.02 if flags == "resets" else None
     weights = torch.randn(2, T, heads, size, device="cuda")
     names = [name for name, t in p.items() if t is not None]
 
@@ -132,7 +133,7 @@ def check_form(form: str, T: int, heads: int, size: int, has_lengths: bool) -> I
             name: p[name].detach().to(torch.float64 if wide else p[name].dtype).requires_grad_() for name in names
         }
         parts = {name: leaves.get(name) for name in ("decay", "state", "beta")}
-        job = make_job(leaves["q"], leaves["k"], leaves["v"], **parts, lengths=lengths)
+        job = make_job(leaves["q"], leaves["k"], leaves["v"], **parts, lengths=lengths, reset=reset)
         y, state = run_linear(job, kernel)
         mask = 1 if lengths is None else (torch.arange(T, device="cuda") < lengths[:, None])[..., None, None]
         loss = (y * (weights * mask)).sum() + state.sin().sum()
@@ -144,7 +145,7 @@ def check_form(form: str, T: int, heads: int, size: int, has_lengths: bool) -> I
 
     exact = run("recurrent", wide=True)
     for kernel in ("chunk", "fla"):
-        row: dict[str, object] = {"form": form, "T": T, "lengths": has_lengths, "kernel": kernel}
+        row: dict[str, object] = {"form": form, "T": T, "flags": flags, "kernel": kernel}
         try:
             errors = run(kernel, wide=False)
             row["errors"] = {name: float((errors[name] - t).norm() / t.norm()) for name, t in exact.items()}

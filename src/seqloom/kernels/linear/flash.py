@@ -14,6 +14,9 @@ from seqloom.kernels.linear.job import LinearJob
 
 MOST_CHANNELS = 256  # of a key: the kernels' own limit
 HALVES = (torch.bfloat16, torch.float16)
+# The logarithm of the decay at a reset, which these kernels cannot take as minus infinity: they subtract sums of
+# decays. e^-40 is 4e-18; sums over a chunk of 64 resets still have 11 bits behind the point.
+RESET_DECAY = -40.0
 
 
 @cache
@@ -42,8 +45,6 @@ def why_not(job: LinearJob) -> str | None:
         return f"flash-linear-attention runs on GPUs, the input is on {job.v.device.type}"
     if job.v.dtype not in HALVES:
         return f"flash-linear-attention's products are in bfloat16 or float16, the input is {job.v.dtype}"
-    if job.has_reset:
-        return "flash-linear-attention takes no resets inside a sequence"
     if job.writes > 1 or (job.erase is not None and (job.decay is None or job.decay.shape[-1] == 1)):
         return "flash-linear-attention has no such recurrence"
     if job.beta is not None and job.decay is not None and job.decay.shape[-1] > 1:
@@ -63,6 +64,8 @@ def run(job: LinearJob) -> tuple[Tensor, Tensor]:
     q, k, v = (t.to(job.v.dtype) for t in (job.q, job.k, job.v))
     settings: dict[str, Any] = {"scale": 1.0, "initial_state": job.state, "output_final_state": True}
     decay = None if job.decay is None else job.decay.float()
+    if decay is not None and job.has_reset:
+        decay = decay.clamp(min=RESET_DECAY)
     if job.beta is not None:
         beta = job.beta.squeeze(-1).to(v.dtype)
         if decay is None:
