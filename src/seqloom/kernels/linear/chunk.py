@@ -96,8 +96,10 @@ class _Inverse(torch.autograd.Function):
     triangular solver on a GPU takes one small system at a time. As stable as substitution, unlike powers of L.
     """
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, L: Tensor) -> Tensor:  # noqa: ANN401  # takes any attribute
+    def forward(L: Tensor) -> Tensor:
         C = L.shape[-1]
         padded = 1 << (C - 1).bit_length()
         M = F.pad(L, (0, padded - C, 0, padded - C))
@@ -112,9 +114,11 @@ class _Inverse(torch.autograd.Function):
             upper = torch.cat([A, torch.zeros_like(A)], -1)
             X = torch.cat([upper, torch.cat([corner, B], -1)], -2)
             size *= 2
-        result = X.squeeze(-3)[..., :C, :C]
-        ctx.save_for_backward(result)
-        return result
+        return X.squeeze(-3)[..., :C, :C]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:  # noqa: ANN401, ARG004
+        ctx.save_for_backward(output)
 
     @staticmethod
     def backward(ctx: Any, dX: Tensor) -> Tensor:  # noqa: ANN401  # has what forward set

@@ -46,8 +46,9 @@ class StateSettings(TrialSettings):
     rounds: int = 40  # validations during training
 
 
-def track(problem: str, steps: int = 4_000, name: str = "") -> Condition:
-    return Condition(name or problem, steps, {"problem": problem})
+def track(problem: str, steps: int = 4_000, name: str = "", **more: object) -> Condition:
+    """Return a condition; `batch` replaces that of the settings."""
+    return Condition(name or problem, steps, {"problem": problem, **more})
 
 
 def lower_rate(problem: str, *models: str) -> Condition:
@@ -156,7 +157,8 @@ class State(Trials[StateSettings], name="state"):
 
     def draw(self, condition: Condition) -> GrowingBatches:
         s = self.settings
-        return GrowingBatches(self.problem(condition).draw, s.batch, s.train_length, GROWING * self.steps(condition))
+        batch = condition.task.get("batch", s.batch)
+        return GrowingBatches(self.problem(condition).draw, batch, s.train_length, GROWING * self.steps(condition))
 
     def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
         return labelled_loss(model, batch)

@@ -1,8 +1,9 @@
 """Train many small models at once: a single one uses a fraction of a GPU.
 
 On a GPU each training records a whole step (drawing the batch, forward, backward, clipping, Adam) as a CUDA graph and
-replays it on a separate stream. On a CPU trainings run one after the other. A training depends only on its seed, not on
-what runs beside it, except that dropout on a GPU draws from the device's generator in the order of the steps.
+replays it on a separate stream; trainings with the same `stack` are one model (`stacked.py`). On a CPU trainings run
+one after the other. A training depends only on its seed, not on what runs beside it (in a stack, up to rounding),
+except that dropout on a GPU draws from the device's generator in the order of the steps.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from torch import Tensor, nn
 
 from seqloom.lab.training.clipping import clip_gradients
 from seqloom.lab.training.cpu import use_one_thread
+from seqloom.lab.training.stacked import BATCH_SEED_OFFSET, StackedStep
 
 LOSS_SPANS = 50  # spans of a training, each with its mean loss
 MAX_GRAPHS = 24  # replayed at once; more do not fit the hardware queues
 MAX_STEPS_AHEAD = 8  # of the host before a stream
 NO_MEMORY = torch.OutOfMemoryError.__name__
-BATCH_SEED_OFFSET = 1 << 32  # so that batches and weights draw different numbers
 
 Tensors = tuple[Tensor, ...]
 
@@ -62,6 +63,9 @@ class SmallTraining:
     # Called before every step with the model, the generator and the number of finished steps. It is not recorded with
     # the step, so what is due once in many steps belongs here: every kernel of a recorded step takes its time.
     prepare: Callable[[nn.Module, torch.Generator, int], None] | None = None
+    # Trainings with the same name here have models of one shape, the same loss and number of steps, and no dropout;
+    # `torch.vmap` can run their models. On a GPU they are trained as one model.
+    stack: str = ""
 
 
 @dataclass(frozen=True)
@@ -88,12 +92,42 @@ def train_many(trainings: Sequence[SmallTraining], device: str | torch.device) -
     """
     kind = torch.device(device)
     if kind.type == "cuda":
-        results: list[TrainedModel] = []
-        for first in range(0, len(trainings), MAX_GRAPHS):
-            results += _train_groups(trainings[first : first + MAX_GRAPHS], kind)
-        return results
+        stacked = _train_stacks(trainings, kind)
+        alone = [i for i in range(len(trainings)) if i not in stacked]
+        for first in range(0, len(alone), MAX_GRAPHS):
+            part = alone[first : first + MAX_GRAPHS]
+            stacked |= dict(zip(part, _train_groups([trainings[i] for i in part], kind), strict=True))
+        return [stacked[i] for i in range(len(trainings))]
     with use_one_thread():
         return [_train_one(training, kind) for training in trainings]
+
+
+def _train_stacks(trainings: Sequence[SmallTraining], device: torch.device) -> dict[int, TrainedModel]:
+    """Run the trainings that can be stacked; return their results by place."""
+    stacks: dict[tuple[str, int], list[int]] = {}
+    for i, training in enumerate(trainings):
+        if training.stack:
+            stacks.setdefault((training.stack, training.recipe.steps), []).append(i)
+    results: dict[int, TrainedModel] = {}
+    recordings: list[tuple[list[int], _Recording]] = []
+    for places in stacks.values():
+        group = [trainings[i] for i in places]
+        try:
+            recordings.append((places, _Recording(group[0], device, StackedStep(group, device))))
+        except Exception as error:
+            torch.cuda.synchronize(device)
+            results |= {i: _build_failure(trainings[i], error) for i in places}
+    began = time.perf_counter()
+    for _ in range(max((recording.steps for _, recording in recordings), default=0)):
+        for _, recording in recordings:
+            recording.replay()
+    torch.cuda.synchronize(device)
+    seconds = time.perf_counter() - began
+    for places, recording in recordings:
+        assert isinstance(recording.step, StackedStep)
+        for i, model, values in zip(places, recording.step.models, recording.step.losses.T.tolist(), strict=True):
+            results[i] = _describe_result(trainings[i], model, values, seconds)
+    return results
 
 
 def _train_groups(trainings: Sequence[SmallTraining], device: torch.device) -> list[TrainedModel]:
@@ -159,15 +193,22 @@ class _Step:
 
     def finish(self, seconds: float) -> TrainedModel:
         """Return the result of the training."""
-        steps, values = self.training.recipe.steps, self.losses.tolist()
-        spans: list[list[float]] = [[] for _ in range(min(LOSS_SPANS, steps))]
-        for i, value in enumerate(values):
-            if math.isfinite(value):
-                spans[i * len(spans) // steps].append(value)
-        losses = [sum(span) / len(span) if span else math.nan for span in spans]
-        skipped = steps - sum(map(len, spans))
-        failed = "" if spans[-1] else f"the gradient was not finite in {skipped:,} of {steps:,} steps"
-        return TrainedModel(self.training.name, self.model.eval(), losses, seconds / steps, failed, skipped)
+        return _describe_result(self.training, self.model, self.losses.tolist(), seconds)
+
+
+def _describe_result(
+    training: SmallTraining, model: nn.Module, values: Sequence[float], seconds: float
+) -> TrainedModel:
+    """Return the result of a training with these losses; NaN where a step was skipped."""
+    steps = training.recipe.steps
+    spans: list[list[float]] = [[] for _ in range(min(LOSS_SPANS, steps))]
+    for i, value in enumerate(values):
+        if math.isfinite(value):
+            spans[i * len(spans) // steps].append(value)
+    losses = [sum(span) / len(span) if span else math.nan for span in spans]
+    skipped = steps - sum(map(len, spans))
+    failed = "" if spans[-1] else f"the gradient was not finite in {skipped:,} of {steps:,} steps"
+    return TrainedModel(training.name, model.eval(), losses, seconds / steps, failed, skipped)
 
 
 def _build_failure(training: SmallTraining, error: Exception) -> TrainedModel:
@@ -204,6 +245,7 @@ def _train_group(trainings: Sequence[SmallTraining], device: torch.device) -> li
     torch.cuda.synchronize(device)
     seconds = time.perf_counter() - began
     for i, recording in recordings.items():
+        assert isinstance(recording.step, _Step)
         results[i] = recording.step.finish(seconds)
     return [results[i] for i in range(len(trainings))]
 
@@ -211,8 +253,9 @@ def _train_group(trainings: Sequence[SmallTraining], device: torch.device) -> li
 class _Recording:
     """A step as a CUDA graph on its own stream; the warm-up steps before the recording are part of the training."""
 
-    def __init__(self, training: SmallTraining, device: torch.device) -> None:
-        self.step, self.done, self.steps = _Step(training, device), 0, training.recipe.steps
+    def __init__(self, training: SmallTraining, device: torch.device, stacked: StackedStep | None = None) -> None:
+        self.step = _Step(training, device) if stacked is None else stacked
+        self.done, self.steps = 0, training.recipe.steps
         self.stream = torch.cuda.Stream(device)
         self.events: list[torch.cuda.Event] = []
         self.stream.wait_stream(torch.cuda.current_stream(device))
@@ -223,7 +266,8 @@ class _Recording:
                 self.done += 1
         torch.cuda.synchronize(device)
         self.graph = torch.cuda.CUDAGraph()
-        self.graph.register_generator_state(self.step.noise)
+        for noise in self.step.noise if isinstance(self.step, StackedStep) else [self.step.noise]:
+            self.graph.register_generator_state(noise)
         with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
             self.step()
 

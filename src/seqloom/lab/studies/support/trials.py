@@ -19,6 +19,7 @@ from seqloom.lab.studies.support import trial_report
 from seqloom.lab.studies.support.conditions import LADDER, TEST, TUNING, VALID, Condition, Spec, TrialSettings
 from seqloom.lab.studies.support.contenders import count_trained, find_hidden_size, multiple, starts
 from seqloom.lab.studies.support.ledger import Ledger
+from seqloom.lab.studies.support.mixers import is_linear
 from seqloom.lab.studies.support.outcome import Contest, Trial, TrialMetric, contests, format_contests, groups
 from seqloom.lab.studies.support.reproduction import describe_reproduction
 from seqloom.lab.training.cpu import use_one_thread
@@ -290,7 +291,9 @@ class Trials(Study[S, Trial]):
             model = partial(self.build, spec.model, self.find_hidden(spec.model, c), spec.start, c)
         recipe, draw = Recipe(self.steps(c), spec.lr, constant=self.settings.constant_rate), self.draw(c)
         prepare = partial(self.prepare, draw)
-        return SmallTraining(str(spec), model, draw, self.loss, recipe, spec.seed, prepare=prepare)
+        can_stack = is_linear(spec.model) and not c.after
+        stack = f"{c.name}, {spec.model}, {spec.split}" if can_stack else ""
+        return SmallTraining(str(spec), model, draw, self.loss, recipe, spec.seed, prepare=prepare, stack=stack)
 
     def _score(self, spec: Spec, one: TrainedModel, device: torch.device) -> Trial:
         c, scores, failed = spec.condition, {}, one.failed
