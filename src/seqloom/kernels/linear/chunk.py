@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from seqloom.kernels.linear.job import LinearJob
 
@@ -73,20 +74,23 @@ def _run_chunks(
     kept = None if P is None else P[..., -1, :].unsqueeze(-1)  # (B, H, N, 1 or K, 1)
     ends = k if D is None else k * D[..., -1, :, :]
     if erase is None:
-        before, S = _pass_states(ends.transpose(-1, -2) @ v, kept, S)
+        added = ends.transpose(-1, -2) @ v
+        before, S = _pass_states(added, added.new_ones(1, 1, 1, 1, 1) if kept is None else kept, S)
         return q @ before + scores @ v, S
     earlier = None if D is None else F.pad(D, (0, 0, 0, 0, 1, 0))[..., :-1, :, :]  # row t holds D_(t-1)s
     first = erase if P is None else erase * torch.cat([torch.ones_like(P[..., :1, :]), P[..., :-1, :]], -2)
     L = _weigh(erase, k, earlier).masked_fill(~lower.tril(-1), 0)
     solve = _Inverse.apply(L)
     w_v, w_S = solve @ v, solve @ first
-    ys = []
     ends = ends.transpose(-1, -2)
-    for n in range(k.shape[2]):
-        w = w_v[:, :, n] - w_S[:, :, n] @ S
-        ys.append(q[:, :, n] @ S + scores[:, :, n] @ w)
-        S = (S if kept is None else kept[:, :, n] * S) + ends[:, :, n] @ w
-    return torch.stack(ys, 2), S
+    if k.shape[2] == 1:  # one chunk
+        w = w_v - w_S @ S.unsqueeze(2)
+        y = q @ S.unsqueeze(2) + scores @ w
+        return y, (S if kept is None else kept[:, :, 0] * S) + (ends @ w).squeeze(2)
+    A = -(ends @ w_S)  # (B, H, N, K, K): what a chunk makes of the state before it
+    one = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+    before, S = _pass_states(ends @ w_v, A + (one if kept is None else kept * one), S)
+    return q @ before + scores @ (w_v - w_S @ before), S
 
 
 class _Inverse(torch.autograd.Function):
@@ -135,13 +139,62 @@ def _weigh(rows: Tensor, columns: Tensor, D: Tensor | None) -> Tensor:
     return torch.einsum("...rk,...ck,...rck->...rc", rows, columns, D)
 
 
-def _pass_states(added: Tensor, kept: Tensor | None, S: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the state before each chunk (B, H, N, K, V) and the last one, from what each chunk adds and keeps."""
+def _pass_states(added: Tensor, kept: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the state before each chunk (B, H, N, K, V) and the last one.
+
+    Args:
+        added: (B, H, N, K, V), what each chunk adds.
+        kept: (B, H, N, 1 or K, 1), factors of the state, or (B, H, N, K, K), its transition.
+        S: (B, H, K, V), the state before the first chunk.
+    """
+    if forward_ad._current_level >= 0:  # _PassStates has no forward-mode derivative
+        return _advance_all(added, kept, S)
+    before, S = _PassStates.apply(added, kept, S)
+    return before, S
+
+
+def _advance_all(added: Tensor, kept: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
+    """Do what `_pass_states` does, in one kernel for each chunk."""
+    kept = kept.expand(*added.shape[:3], *kept.shape[3:])
     before = []
-    for n in range(added.shape[2]):
+    for A, new in zip(kept.unbind(2), added.unbind(2), strict=True):
         before.append(S)
-        S = (S if kept is None else kept[:, :, n] * S) + added[:, :, n]
+        S = _advance(S, A, new)
     return torch.stack(before, 2), S
+
+
+def _advance(S: Tensor, A: Tensor, new: Tensor) -> Tensor:
+    """Return A S + new for A (B, H, 1 or K, 1) or (B, H, K, K)."""
+    if A.shape[-1] == 1:
+        return torch.addcmul(new, A, S)
+    return torch.baddbmm(new.flatten(0, 1), A.flatten(0, 1), S.flatten(0, 1)).unflatten(0, S.shape[:2])
+
+
+class _PassStates(torch.autograd.Function):
+    """`_advance_all` with one kernel for each chunk in the backward as well: it runs from the last chunk to the first.
+
+    The gradient of the state before chunk n is g_n = A_n^T g_(n+1) + (the gradient of that output).
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(added: Tensor, kept: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
+        return _advance_all(added, kept, S)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:  # noqa: ANN401
+        ctx.save_for_backward(inputs[1], output[0])
+
+    @staticmethod
+    def backward(ctx: Any, d_before: Tensor, d_last: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ANN401
+        kept, before = ctx.saved_tensors
+        is_matrix = kept.shape[-1] > 1
+        back = kept.mT if is_matrix else kept
+        g, g_first = _advance_all(d_before.flip(2), back.expand(*before.shape[:3], *back.shape[3:]).flip(2), d_last)
+        g = g.flip(2)  # after each chunk
+        d_kept = g @ before.mT if is_matrix else (g * before).sum(-1, keepdim=True)
+        return g, d_kept.sum_to_size(kept.shape), g_first
 
 
 def sum_segments(decay: Tensor) -> Tensor:
