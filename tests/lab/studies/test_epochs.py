@@ -22,6 +22,8 @@ from seqloom.lab.studies.mnist import Mnist
 from seqloom.lab.studies.support.conditions import TrialSettings
 from seqloom.lab.studies.support.contenders import count_trained
 from seqloom.lab.studies.support.epochs import SnapshotModel
+from seqloom.lab.studies.support.ledger import Ledger
+from seqloom.lab.studies.support.outcome import Trial
 from seqloom.lab.training.many import Recipe, SmallTraining, train_many
 from seqloom.tools.measure import parameters
 
@@ -259,3 +261,55 @@ def test_real_images_are_digits_of_784_steps(monkeypatch):
     assert one.x.shape == (10_000, 784) and one.y.bincount().tolist()[:2] == [980, 1135]
     assert torch.equal(one.y, two.y) and not torch.equal(one.x, two.x)
     assert torch.equal(one.x.sort(1).values, two.x.sort(1).values)
+
+
+def made_up_trials(condition, accuracies, lr=1e-2):
+    rounds = {f"round {k + 1}": 0.96 if k < 10 else 0.98 for k in range(30)}
+    return [
+        Trial(
+            condition,
+            model,
+            lr,
+            "default",
+            seed,
+            "test",
+            64,
+            50_000,
+            {"accuracy": a, "last round": a} | rounds,
+            [],
+            1.0,
+        )
+        for model, values in accuracies.items()
+        for seed, a in enumerate(values)
+    ]
+
+
+def test_a_model_at_a_lower_rate_is_compared_with_the_others_at_their_own():
+    study = Mnist()
+    usual = {"attn_rnn": (0.90, 0.91), "gru": (0.93, 0.94), "lstm": (0.92, 0.93)}
+    rows = made_up_trials("permuted MNIST", usual)
+    lower = {"attn_rnn": (0.95, 0.951, 0.952), "lstm": (0.90, 0.901, 0.902)}
+    rows += made_up_trials("permuted MNIST, lower rate", lower, 3e-3)
+    better = {(c.condition, c.other): c.better for c in study.compare_models(rows)}
+    assert set(better) == {(c, other) for c in {t.condition for t in rows} for other in ("gru", "lstm")}
+    assert better["permuted MNIST, lower rate", "lstm"] and not better["permuted MNIST", "gru"]
+    rows = made_up_trials("sequential MNIST", usual) + made_up_trials(
+        "sequential MNIST, lower rate", {"lstm": (0.9, 0.9)}
+    )
+    assert [c.other for c in study.compare_models(rows)] == ["gru", "lstm", "lstm"]  # no second attn_rnn - gru
+
+
+def test_accuracy_is_drawn_against_the_seconds_of_a_training_alone(tmp_path):
+    study = Mnist(folder=tmp_path)
+    study.known_sizes = {(model, "sequential MNIST"): 64 for model in study.settings.models}
+    study._sizes, study.ledger = dict(study.known_sizes), Ledger(tmp_path)
+    rows = made_up_trials("sequential MNIST", {"attn_rnn": (0.98, 0.98), "gru": (0.98, 0.98)})
+    assert "Training time" not in [block.title for block in study.blocks(rows)]
+    study.ledger.add({"study": "mnist", "timed": ["gru", 64], "batch": 128, "device": "cpu"}, {"ms": 2.0})
+    (times,) = [block for block in study.blocks(rows) if block.title == "Training time"]
+    seconds = 2e-3 * 30 * 430
+    assert times.rows == [
+        {"condition": "sequential MNIST", "model": "gru", "ms per step": 2.0, "s": pytest.approx(seconds)}
+        | {"to accuracy": 0.97, "s to it": pytest.approx(seconds * 11 / 30)}
+    ]
+    assert "Seconds of one training alone, sequential MNIST to 97%: gru 9." in study.verdict(rows)

@@ -16,7 +16,7 @@ from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, Spec,
 from seqloom.lab.studies.support.contenders import layer, multiple, rates
 from seqloom.lab.studies.support.epochs import TRAIN, Epochs
 from seqloom.lab.studies.support.ledger import Ledger
-from seqloom.lab.studies.support.outcome import Group, Trial, groups
+from seqloom.lab.studies.support.outcome import Contest, Group, Trial, groups
 from seqloom.lab.training.many import train_many
 from seqloom.layers.transformer.layer import Projected, Transformer
 from seqloom.models.classify import Classify
@@ -103,6 +103,16 @@ class Mnist(Epochs[TrialSettings], name="mnist"):
             return super().grid(model)
         return [(lr, "default") for lr in rates(self.settings.lrs, self.settings.starts)]
 
+    def compare_models(self, rows: Sequence[Trial]) -> list[Contest]:
+        """Compare the models; under a lower rate, with the others at the rate that was tuned."""
+        repeated = list[Trial]()
+        for c in self.settings.conditions:
+            if c.lower and any(t.condition == c.name for t in rows):
+                mine = [t for t in rows if t.condition == c.tuned_at and t.model not in c.models]
+                wanted = [t for t in mine if self.against in c.models or t.model == self.against]
+                repeated += [replace(t, condition=c.name) for t in wanted]
+        return super().compare_models([*rows, *repeated])
+
     def run(self, before: Callable[[str], None]) -> Iterator[Trial]:
         yield from super().run(before)
         if not self.replays:
@@ -172,8 +182,8 @@ class Mnist(Epochs[TrialSettings], name="mnist"):
             f"{super().caption()}\nattention: one layer of a Transformer, like one layer of the cells, {HEADS} "
             "heads, sinusoidal positions, the mean of all steps; cells read out the last step.\n"
             "if a best learning rate was the lowest or highest of its grid, the next one was tried for all models.\n"
-            "lower rate: the next lower learning rate for models of which several seeds did not finish; this condition "
-            "was added after the test rows had been read.\n"
+            "lower rate: the next lower learning rate for models of which several seeds did not finish, compared with "
+            "the others at their tuned rate; this condition was added after the test rows had been read.\n"
             f"published accuracy of an LSTM, and the best: {published}."
         )
 
