@@ -14,6 +14,7 @@ from records import RESULTS, import_pyplot
 
 from seqloom.cells.ideas import IDEAS
 from seqloom.core.cell import Cell
+from seqloom.lab.stats.intervals import mean_interval
 
 COLOURS = dict(
     zip(
@@ -22,7 +23,8 @@ COLOURS = dict(
         strict=True,
     )
 )
-TASKS = {"names": "names", "digits": "digits", "adding": "adding (error)", "register": "register"}
+TASKS = {"names": "names", "digits": "digits", "adding": "adding", "register": "register"}
+SOLVED = 0.01  # mean squared error of the adding task; a constant has 0.167
 
 
 def list_cells(idea: str) -> list[type[Cell]]:
@@ -88,54 +90,124 @@ def find_records(name: str) -> list[dict[str, Any]]:
 
 
 def cell_speed() -> str:
-    """Return how many times as fast as torchrecurrent each cell is, from the newest record of each machine."""
-    lines: list[str] = []
+    """Return how many times as fast as torchrecurrent each cell is, in a column for each machine and type."""
+    columns: dict[str, dict[str, dict[str, Any]]] = {}
+    sources: list[str] = []
     for record in find_records("torchrecurrent-cells"):
-        rows = [row for row in record["rows"] if row.get("against") == "torchrecurrent" and "both_ratio" in row]
         machine = ", ".join(gpu["name"] for gpu in record["hardware"]["gpus"]) or record["hardware"]["cpu"]
-        for dtype in dict.fromkeys(row["dtype"] for row in rows):
-            here = sorted((row for row in rows if row["dtype"] == dtype), key=lambda row: row["both_ratio"])
-            median = statistics.median(row["both_ratio"] for row in here)
-            lines += ["", f"**{machine}, {dtype}**: median {median:.3g} times as fast in both passes; slowest "]
-            lines[-1] += f"`{here[0]['cell']}` with {here[0]['both_ratio']:.3g}."
-            lines += ["", "| cell | ours, ms | torchrecurrent, ms | times as fast | forward | kernel |"]
-            lines += ["|---|--:|--:|--:|--:|---|"]
-            lines += [
-                f"| `{row['cell']}` | {row['both_ms']:.3g} | {row['both_theirs_ms']:.3g} | {row['both_ratio']:.3g} | "
-                f"{row['forward_ratio']:.3g} | `{row['kernel'].partition(' (')[0]}` |"
-                for row in here
-            ]
-            lines += ["", f"`{record['command']}`, {record['date'][:10]}, torch {record['versions']['torch']}"]
-            lines[-1] += f"; {record['note']}." if "note" in record else "."
-    return "\n".join([*(lines or ["", "Not measured yet."]), "", ""])
+        for row in record["rows"]:
+            if row.get("against") == "torchrecurrent" and "both_ratio" in row:
+                columns.setdefault(f"{machine}, {row['dtype']}", {})[row["cell"]] = row
+        source = f"`{record['command']}`, {record['date'][:10]}, torch {record['versions']['torch']}"
+        sources.append(source + (f"; {record['note']}." if "note" in record else "."))
+    if not columns:
+        return "\nNot measured yet.\n\n"
+    lines = ["", "| | cells | median | slowest |", "|---|--:|--:|---|"]
+    for title, rows in columns.items():
+        ratios = {cell: row["both_ratio"] for cell, row in rows.items()}
+        slowest = min(ratios, key=lambda cell: ratios[cell])
+        median = statistics.median(ratios.values())
+        lines.append(f"| {title} | {len(rows)} | {median:.3g} times | `{slowest}`, {ratios[slowest]:.3g} times |")
+    lines += ["", "Milliseconds of both passes, and how many times as fast as torchrecurrent's:", ""]
+    lines += [f"| cell | {' | '.join(columns)} |", "|---|" + "--:|" * len(columns)]
+    for cell in sorted({cell for rows in columns.values() for cell in rows}):
+        times = [describe_times(rows.get(cell)) for rows in columns.values()]
+        lines.append(f"| `{cell}` | {' | '.join(times)} |")
+    return "\n".join([*lines, "", *(line for source in sources for line in (source, "")), ""])
+
+
+def describe_times(row: dict[str, Any] | None) -> str:
+    return "" if row is None else f"{row['both_ms']:.3g} ms, {row['both_ratio']:.3g} times"
 
 
 def cell_quality() -> str:
-    """Return the table of sixteen cells on four tasks: the mean of three seeds and their range."""
+    """Return the table of sixteen cells on four tasks: the mean of the seeds with its 95 % interval."""
     records = find_records("cells-table")
     if not records:
         return "\nNot measured yet.\n\n"
     record = records[-1]
-    tasks = [task for task in TASKS if any(row["task"] == task for row in record["rows"])]
-    lines = ["", f"| cell | units | {' | '.join(TASKS[task] for task in tasks)} |", "|---|--:|" + "--:|" * len(tasks)]
+    tasks = [task for task in TASKS if any(row["task"] == task and row["part"] == "final" for row in record["rows"])]
+    heads = " | ".join(TASKS[task] for task in tasks)
+    lines = ["", f"| cell | units | weights | {heads} |", "|---|--:|--:|" + "--:|" * len(tasks)]
     for cell, units in record["units"].items():
-        scores = [summarise(record["rows"], task, cell) for task in tasks]
-        lines.append(f"| `{cell}` | {units} | {' | '.join(scores)} |")
-    lines += ["", f"`{record['command']}`, {record['date'][:10]}, {record['hardware']['gpus'][0]['name']}."]
+        scores = [describe_scores(select(record, task, cell, "final")) for task in tasks]
+        lines.append(f"| `{cell}` | {units} | {record['weights'][cell]:,} | {' | '.join(scores)} |")
+    lines += ["", "Chosen learning rates:", "", f"| cell | {heads} |", "|---|" + "--:|" * len(tasks)]
+    for cell in record["units"]:
+        rates = [describe_rate(record, task, cell) for task in tasks]
+        lines.append(f"| `{cell}` | {' | '.join(rates)} |")
+    lines += ["", f"`{record['command']}`, {record['date'][:10]}, {record['hardware']['gpus'][0]['name']}, torch "]
+    lines[-1] += f"{record['versions']['torch']}; {record['steps']:,} steps of {record['batch']} rows."
     return "\n".join([*lines, "", ""])
 
 
-def summarise(rows: list[dict[str, Any]], task: str, cell: str) -> str:
-    """Return the mean and the range of the seeds with the learning rate that was best on validation data."""
-    mine = [row for row in rows if (row["task"], row["cell"]) == (task, cell) and row.get("valid") is not None]
-    if not mine:
+def select(record: dict[str, Any], task: str, cell: str, part: str) -> list[dict[str, Any]]:
+    """Return the rows of a task and a cell that did not fail."""
+    rows = record["rows"]
+    return [r for r in rows if (r["task"], r["cell"], r["part"]) == (task, cell, part) and "valid" in r]
+
+
+def describe_scores(rows: list[dict[str, Any]]) -> str:
+    """Return the mean accuracy with its 95 % interval, or the median error and how many seeds solved the task."""
+    if not rows:
         return "failed"
-    best = min((row for row in mine if row["seed"] == 0), key=lambda row: row["valid"])["rate"]
-    key = "error" if "error" in mine[0] else "accuracy"
-    scores = [row[key] for row in mine if row["rate"] == best]
-    form = "{:.2g}" if key == "error" else "{:.3f}"
-    mean, low, high = (form.format(value) for value in (statistics.mean(scores), min(scores), max(scores)))
-    return f"{mean} ({low} to {high})"
+    if "error" in rows[0]:
+        errors = [row["error"] for row in rows]
+        solved = sum(error < SOLVED for error in errors)
+        return f"{statistics.median(errors):.2g} ({solved} of {len(errors)})"
+    accuracy = mean_interval([100 * row["accuracy"] for row in rows])
+    return f"{accuracy.mean:.1f}" + (f" ± {accuracy.half:.1f}" if accuracy.half is not None else "")
+
+
+def describe_rate(record: dict[str, Any], task: str, cell: str) -> str:
+    """Return the chosen learning rate, with a mark if it lies at an end of the rates that were tried."""
+    final, tried = select(record, task, cell, "final"), {row["rate"] for row in select(record, task, cell, "tune")}
+    if not final:
+        return "-"
+    rate = final[0]["rate"]
+    return f"{rate:g}{' (end)' if rate in (min(tried), max(tried)) else ''}"
+
+
+@cache
+def find_gates(name: str) -> dict[str, tuple[bool, bool, bool]]:
+    """Return for each value inside a step whether it stays within [0, 1], reads the input, and reads the state."""
+    torch.manual_seed(0)
+    cell = Cell.registry[name](4, 8)
+    x = 3 * torch.randn(64, 1, 4)
+    x.requires_grad_()
+    state = tuple(torch.rand_like(s).requires_grad_() for s in cell.initial_state(x[:, 0]))
+    result = {}
+    for letter, value in cell.gates(cell.project(x)[:, 0], state).items():
+        loss = (value * torch.rand_like(value)).sum()  # the plain sum of a softmax would be constant
+        grads = torch.autograd.grad(loss, (x, *state), retain_graph=True, allow_unused=True)
+        reads = [grad is not None and bool(grad.any()) for grad in grads]
+        result[letter] = (bool(((value >= 0) & (value <= 1)).all()), reads[0], any(reads[1:]))
+    return result
+
+
+def draw_gates(file: Path) -> None:
+    """Draw the values inside a step of every cell: which are gates, and what they read."""
+    plt = import_pyplot()
+    names = [kind for idea in IDEAS for kind in list_cells(idea)]
+    figure, axis = plt.subplots(figsize=(9, 0.21 * len(names) + 0.9), layout="constrained")
+    colours = {(True, True): "#3949ab", (True, False): "#00897b", (False, True): "#e07b00", (False, False): "#999999"}
+    for row, kind in enumerate(names):
+        axis.text(-0.7, -row, kind.name, ha="right", va="center", fontsize=8, color=COLOURS[kind.idea])
+        for column, (letter, (gate, *reads)) in enumerate(find_gates(kind.name).items()):
+            colour = colours[reads[0], reads[1]]
+            face = colour if gate else "white"
+            axis.plot([column], [-row], "o" if gate else "s", color=colour, markerfacecolor=face, markersize=6)
+            axis.text(column + 0.18, -row, letter, va="center", fontsize=7.5, color="#333333")
+    texts = ("input and state", "input alone", "state alone")
+    keys = ((True, True), (True, False), (False, True))
+    marks = [axis.plot([], [], "o", color=colours[key], label=text)[0] for key, text in zip(keys, texts, strict=True)]
+    marks += [axis.plot([], [], "s", color="#555555", markerfacecolor="white", label="not a gate")[0]]
+    axis.legend(handles=marks, loc="lower right", fontsize=8, title="reads", title_fontsize=8)
+    axis.set_xlim(-4.2, 10)
+    axis.set_ylim(-len(names), 1)
+    axis.set_axis_off()
+    figure.savefig(file, metadata={"Date": None})
+    plt.close(figure)
 
 
 def draw_tree(file: Path) -> None:

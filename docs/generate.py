@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import cell_map
 import claims
 import compiled_cells
+import depth
 import forms
 import goals
 import speed
@@ -32,6 +33,7 @@ PAGES = (
     *(ROOT / "docs" / "results" / f"{name}.md" for name in ("speed", "overview", "claims", "goals", "forms")),
     ROOT / "docs" / "tutorials" / "own-cell.md",
     ROOT / "docs" / "reference" / "cell-map.md",
+    ROOT / "docs" / "how-to" / "deep-stacks.md",
 )
 MARKS = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.S)
 COMPETITORS = ("attn_rnn", "uniform weights", "gru")
@@ -46,6 +48,7 @@ def main() -> None:
     speed.draw_speed(IMAGES / "speed.svg")
     compiled_cells.draw_stages(IMAGES / "compiler.svg")
     cell_map.draw_tree(IMAGES / "cells.svg")
+    cell_map.draw_gates(IMAGES / "cell-gates.svg")
     for name in ("intents", "translation", "forecast"):
         draw_tutorial(name)
 
@@ -235,6 +238,7 @@ PARTS = {
         *(results_table, untuned_accuracies, competition),
         *cell_map.PARTS,
         *compiled_cells.PARTS,
+        *depth.PARTS,
         *goals.PARTS,
         *forms.PARTS,
         *study_pages.PARTS,

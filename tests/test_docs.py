@@ -133,6 +133,7 @@ def test_every_link_to_a_local_file_leads_somewhere(page: Path) -> None:
         "docs/results/claims.md",
         "docs/tutorials/own-cell.md",
         "docs/reference/cell-map.md",
+        "docs/how-to/deep-stacks.md",
     ],
 )
 def test_the_figures_of_a_page_are_those_of_the_stored_records(page: str) -> None:

@@ -17,8 +17,10 @@ class UnICORNNCell(Cell, name="unicornn", year=2021, idea="differential", parent
         z' = z - d * (tanh(W x + b + u * h) + alpha * h)
         h' = h + d * z'
 
-    u and s are vectors, so there is no recurrent product. State: h and z (B, H). Rusch & Mishra 2021, UnICORNN: a
-    recurrent model for learning very long time dependencies, arXiv 2103.05487.
+    u and s are vectors, so there is no recurrent product. State: h and z (B, H). Steps are small: a state in bfloat16
+    rounds them away over hundreds of steps, so train under autocast, which keeps it in float32.
+
+    Rusch & Mishra 2021, UnICORNN: a recurrent model for learning very long time dependencies, arXiv 2103.05487.
 
     Args:
         input_size: Number of input features, D.
