@@ -131,6 +131,7 @@ def classify_pixels(
     smoothing: float = 0.0,
     ema: float = 0.999,
     shift: int = 0,
+    score_every: float = 0.05,
     **settings: object,
 ) -> Training:
     """Return a training on sequential ("smnist") or permuted ("psmnist") MNIST."""
@@ -166,7 +167,7 @@ def classify_pixels(
         lambda: PixelClassifier(body(), width, mean, dropout, pixel_dropout),
         draw, loss, score, size.steps(epochs * 55_000 // batch), lr,
         described | {"label_smoothing": smoothing, "precision": "bf16"} | settings,
-        weight_decay=weight_decay, ema=ema, score_every=0.05, together=score_together,
+        weight_decay=weight_decay, ema=ema, score_every=score_every, together=score_together,
     )  # fmt: skip
 
 
@@ -255,5 +256,5 @@ def psmnist_linear(seed: int, size: Size) -> Training:
     channels, width = size.units(512), size.units(512)
     return classify_pixels(
         "psmnist", "LRU and MLP, shifted images", seed, size, lambda: LinearMemory(channels, width, 0.3), width,
-        epochs=60, lr=2e-3, dropout=0.3, shift=1, model="lru", channels=channels, hidden=width,
+        epochs=60, lr=2e-3, dropout=0.3, shift=1, score_every=0.3, model="lru", channels=channels, hidden=width,
     )  # fmt: skip
