@@ -5,13 +5,15 @@
     python benchmarks/linear_recurrences.py --device cpu --json out.json       (its naive forms, in torch)
 
 On a GPU in bfloat16 with 8 heads of 128 x 128, forward and both passes; on a CPU in float32 with one thread and 4
-heads of 128 x 128, forward alone, and a single step. flash-linear-attention is taken from the Python path.
+heads of 128 x 128: forward, both passes (torch's products), a single step of the recurrence, and a single step of a
+whole layer with its projections, convolution, norm and gate. flash-linear-attention is taken from the Python path.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import importlib
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,9 +25,11 @@ import torch.nn.functional as F
 from record import describe_run, time_best
 from torch import Tensor
 
+from seqloom import GatedDeltaNet
 from seqloom.kernels.linear import flash
+from seqloom.kernels.linear.bound import run_step
 from seqloom.kernels.linear.dispatch import run_linear
-from seqloom.kernels.linear.job import LinearJob, make_job
+from seqloom.kernels.linear.job import make_job
 
 ROUNDS = 4  # on a CPU: processor time of the fastest call
 FORMS = ("gated_delta", "delta", "scalar", "channel")
@@ -179,33 +183,60 @@ def run_cpu(file: Path, heads: int, size: int, T: int) -> None:
         for name in ("cpu", "chunk", "recurrent")
     }
     try:
-        from fla_naive import naive_chunk_gated_delta_rule, naive_recurrent_gated_delta_rule
-
-        calls["fla naive chunk"] = lambda: naive_chunk_gated_delta_rule(p["q"], p["k"], p["v"], decay, beta, scale=1.0)
-        calls["fla naive recurrent"] = lambda: naive_recurrent_gated_delta_rule(
+        naive = importlib.import_module("fla_naive")
+    except ImportError:
+        naive = None
+        print("fla_naive.py, a copy of fla/ops/gated_delta_rule/naive.py, is not on the path")
+    if naive is not None:
+        calls["fla naive chunk"] = lambda: naive.naive_chunk_gated_delta_rule(
+            p["q"], p["k"], p["v"], decay, beta, scale=1.0
+        )
+        calls["fla naive recurrent"] = lambda: naive.naive_recurrent_gated_delta_rule(
             p["q"], p["k"], p["v"], beta, decay, scale=1.0
         )
-    except ImportError:
-        print("fla_naive.py, a copy of fla/ops/gated_delta_rule/naive.py, is not on the path")
-    best = dict.fromkeys(calls, float("inf"))
     one = {name: t[:, :1].contiguous() for name, t in p.items() if t is not None}
     state = torch.randn(1, heads, size, size)
-
-    def make_step() -> LinearJob:
-        return make_job(one["q"], one["k"], one["v"], one["decay"], None, state, beta=one["beta"])
-
-    job = make_step()
-    steps: dict[str, Callable[[], object]] = {
-        "cpu, one step": lambda: run_linear(job, "cpu"),
-        "cpu, one step and its checks": lambda: run_linear(make_step()),
-    }
-    best |= dict.fromkeys(steps, float("inf"))
+    parts = (one["q"], one["k"], one["v"], one["decay"], None, one["beta"], state)
+    layer = GatedDeltaNet(heads * size, heads).eval()
+    x = torch.randn(1, heads * size)
     with torch.no_grad():
-        for _ in range(ROUNDS):  # in turn: other programs disturb all alike
+        before = layer.step(x)[1]
+    inner = torch.randn(1, layer.W_o.in_features)
+
+    def run_job() -> object:
+        return run_linear(make_job(*parts[:5], state, beta=one["beta"]))
+
+    def multiply() -> object:
+        return [w(x) for w in (layer.W_qkv, layer.W_a, layer.W_b, layer.W_g)], layer.W_o(inner)
+
+    steps: dict[str, Callable[[], object]] = {
+        "cpu, one step": lambda: run_step(*parts),
+        "cpu, one step as a job": run_job,
+        "one step of a layer": lambda: layer.step(x, before),
+        "products of a layer's step": multiply,
+    }
+    leaves = [t.detach().clone().requires_grad_() for t in (p["q"], p["k"], p["v"], decay, beta)]
+
+    def train(run: Callable[..., Tensor]) -> None:
+        y = run(*leaves)
+        torch.autograd.grad(y, leaves, torch.ones_like(y))
+
+    both: dict[str, Callable[[], object]] = {
+        "chunk, both passes": lambda: train(lambda q, k, v, g, b: run_linear(make_job(q, k, v, g, beta=b), "chunk")[0])
+    }
+    if naive is not None:
+        both["fla naive chunk, both passes"] = lambda: train(
+            lambda q, k, v, g, b: naive.naive_chunk_gated_delta_rule(q, k, v, g, b, scale=1.0)[0]
+        )
+    best = dict.fromkeys((*calls, *both, *steps), float("inf"))
+    for _ in range(ROUNDS):  # in turn: other programs disturb all alike
+        with torch.no_grad():
             for name, call in calls.items():
                 best[name] = min(best[name], time_best(call, 1, 3 if name == "cpu" else 1, time.process_time))
             for name, call in steps.items():
                 best[name] = min(best[name], time_best(call, 50, 20, time.process_time))
+        for name, call in both.items():
+            best[name] = min(best[name], time_best(call, 1, 1, time.process_time))
     lengths = {name: 1 if name in steps else T for name in best}
     rows: list[dict[str, object]] = [
         {"T": lengths[name], "kernel": name, "us_per_token": 1e6 * seconds / lengths[name]}

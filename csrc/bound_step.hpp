@@ -128,7 +128,19 @@ inline Object* give_tensors(const Interface& py, Bound* const* tensors, int64_t 
   return call(py, py.from_handles, handles.object);
 }
 
-// Whether the layer with this __dict__ is what it was, and nothing intercepts or changes the operations.
+// Whether nothing intercepts or changes the operations, and autograd records none.
+inline bool is_plain_mode(const Interface& py) {
+  Object* level = py.get_item(py.forward_mode, py.key_level);
+  if (!level || py.read_int(level) >= 0) return false;
+  for (Object* ask : {py.has_gradients, py.has_transforms, py.has_autocast}) {
+    Held answer{py, call(py, ask)};
+    if (answer.object != py.no) return false;
+  }
+  Held trace{py, call(py, py.get_trace)}, modes{py, call(py, py.count_modes)};
+  return trace.object == py.none && modes.object && !py.read_int(modes.object);
+}
+
+// Whether the layer with this __dict__ is what it was, in a plain mode.
 inline bool is_unchanged(const BoundStep& step, Object* own) {
   const Interface& py = *step.interface;
   const auto is_empty = [&](Object* dict) { return dict && !py.count_items(dict); };
@@ -137,14 +149,7 @@ inline bool is_unchanged(const BoundStep& step, Object* own) {
     return false;
   for (int64_t i = 0; i < step.settings; i++)
     if (py.get_item(own, step.keys[i]) != step.values[i]) return false;
-  Object* level = py.get_item(py.forward_mode, py.key_level);
-  if (!level || py.read_int(level) >= 0) return false;
-  for (Object* ask : {py.has_gradients, py.has_transforms, py.has_autocast}) {
-    Held answer{py, call(py, ask)};
-    if (answer.object != py.no) return false;
-  }
-  Held trace{py, call(py, py.get_trace)}, modes{py, call(py, py.count_modes)};
-  if (trace.object != py.none || !modes.object || py.read_int(modes.object)) return false;
+  if (!is_plain_mode(py)) return false;
   Object *weights = py.get_item(own, py.key_weights), *key, *weight;
   if (!weights || py.count_items(weights) != step.weights) return false;
   int64_t at = 0;
@@ -210,16 +215,17 @@ inline Object* call_bound_step(Object* self, Object* const* arguments, int64_t c
   return py.none;
 }
 
+struct Definition {  // PyMethodDef
+  const char* name;
+  Object* (*function)(Object*, Object* const*, int64_t);
+  int flags;
+  const char* about;
+};
+constexpr int FASTCALL = 0x80;
+
 // A function of Python that runs a step. The first item of `owner` is the address of the BoundStep; the
 // others live as long as the function.
 inline Object* bind_step(const Interface* interface, Object* owner) {
-  struct Definition {  // PyMethodDef
-    const char* name;
-    Object* (*function)(Object*, Object* const*, int64_t);
-    int flags;
-    const char* about;
-  };
-  constexpr int FASTCALL = 0x80;
   static Definition definition{"step", call_bound_step, FASTCALL, nullptr};
   python = interface;
   return interface->new_function(&definition, owner, nullptr);

@@ -51,6 +51,7 @@ EXPORT int64_t seqloom_record(int cell, int dtype, const Args* args) {
 // The size of the arguments, so that a caller with another idea of them finds out.
 EXPORT int64_t seqloom_args_size() { return sizeof(Args); }
 
+#include "bound_linear.hpp"
 #include "bound_step.hpp"
 
 // One time step on the calling thread. Returns 0, or 1 where there was no memory.
@@ -104,6 +105,14 @@ EXPORT int seqloom_diagonal(int dtype, int threads, const DiagonalArgs* args) {
   dtype ? run_diagonal<double>(*args, threads) : run_diagonal<float>(*args, threads);
   return 0;
 }
+
+// A function of Python that runs one step of a linear recurrence; null, with Python's error set, if it cannot
+// be made.
+EXPORT Object* seqloom_bind_linear(const Interface* interface, Object* owner) {
+  return bind_linear(interface, owner);
+}
+
+EXPORT int64_t seqloom_bound_linear_size() { return sizeof(BoundLinear); }
 
 // The size of both arguments.
 EXPORT int64_t seqloom_linear_size() { return sizeof(LinearArgs) + 1000 * sizeof(DiagonalArgs); }

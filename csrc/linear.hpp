@@ -463,44 +463,47 @@ inline void write_column(int64_t K, int64_t by, const T* S, T* R, const T* k, co
 
 template <class T>
 int64_t direct_room(const LinearArgs& a) {
-  return 4 * round_up(a.K, N<T>);
+  return 4 * (round_up(a.K, N<T>) + N<T>);
 }
 
 // One write without a copy of the state. room: direct_room numbers.
 template <class T>
 void write_directly(const Head<T>& head, int64_t i, const T* S, T* room) {
   const LinearArgs& a = head.a;
-  const int64_t K = a.K, by = round_up(K, N<T>);
-  const T *k = head.k(i), *v = head.v(i), *e = head.erase(i), *decay = head.decay(i);
-  const bool reads = (i + 1) % a.writes == 0;
-  T *f = room, *qf = f + by, *delta = qf + by, *key = delta + by;
+  const int64_t K = a.K, by = round_up(K, N<T>) + N<T>, output = head.output(i);
+  const T *k = head.k(i), *v = head.v(i), *decay = head.decay(i), *erase = head.erase(i);
+  T *f = room, *qf = f + by, *e = qf + by, *key = e + by;
   if (!decay)
     std::fill(f, f + K, T(1));
   else if (a.channels == 1)
     std::fill(f, f + K, exp_one(decay[0]));
   else
     exp_all<T>(f, decay, K);
-  if (a.beta) {
-    const T beta = head.beta(i);
-    for (int64_t c = 0; c < K; c++) delta[c] = f[c] * k[c], key[c] = beta * k[c];
-    e = delta, k = key;
-  }
+  const T beta = head.beta(i);
+  for (int64_t c = 0; c < K; c++) key[c] = beta * k[c];
+  if (a.beta)
+    multiply<T>(e, f, k, K);
+  else if (erase)
+    std::memcpy(e, erase, K * sizeof(T));
+  else
+    e = nullptr;
   T qk = 0, *y = nullptr;
-  if (reads) {
-    const T* q = head.q(i / a.writes);
-    y = head.y(i / a.writes);
-    qk = dot<T>(q, k, K);
-    for (int64_t c = 0; c < K; c++) qf[c] = q[c] * f[c];
+  if (output >= 0) {
+    const T* q = head.q(output);
+    y = head.y(output);
+    qk = dot<T>(q, key, K);
+    multiply<T>(qf, q, f, K);
+  } else {
+    qf = nullptr;
   }
-  T* const query = reads ? qf : nullptr;
   T* const R = head.s1();
   constexpr int n = N<T>, many = 8;
   int64_t j = 0;
   for (; j + many * n <= a.V; j += many * n)
-    write_columns<T, many>(K, a.V, S + j, R + j, k, v + j, e, f, query, qk, y ? y + j : y);
+    write_columns<T, many>(K, a.V, S + j, R + j, key, v + j, e, f, qf, qk, y ? y + j : y);
   for (; j + n <= a.V; j += n)
-    write_columns<T, 1>(K, a.V, S + j, R + j, k, v + j, e, f, query, qk, y ? y + j : y);
-  for (; j < a.V; j++) write_column<T>(K, a.V, S + j, R + j, k, v + j, e, f, query, qk, y ? y + j : y);
+    write_columns<T, 1>(K, a.V, S + j, R + j, key, v + j, e, f, qf, qk, y ? y + j : y);
+  for (; j < a.V; j++) write_column<T>(K, a.V, S + j, R + j, key, v + j, e, f, qf, qk, y ? y + j : y);
 }
 
 // A thread's states and memory.

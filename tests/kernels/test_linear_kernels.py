@@ -3,10 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 import seqloom
 from seqloom.core.errors import DtypeError, InputError, UserError
-from seqloom.kernels.linear import chunk, engine, recurrent
+from seqloom.kernels.linear import bound, chunk, engine, recurrent
 from seqloom.kernels.linear.choice import record_choices
 from seqloom.kernels.linear.diagonal import scan_diagonal
 from seqloom.kernels.linear.dispatch import choose_linear, run_linear
@@ -198,3 +199,36 @@ def test_positive_candidates_match_the_scan_in_log_space(kind):
     torch.testing.assert_close(last[0], expected[:, -1])
     layer.kernel = "loop"
     torch.testing.assert_close(layer(x)[0], expected)
+
+
+@pytest.mark.parametrize("writes", [1, 2])
+@pytest.mark.parametrize(("decay", "erase"), [("none", "none"), ("scalar", "beta"), ("channel", "erase")])
+def test_a_bound_step_gives_what_the_definition_gives(decay, erase, writes):
+    if bound.load_step() is None:
+        pytest.skip("this Python or torch has no interface for bound steps")
+    job = make((2, 1, 3, 5, 7, writes), decay, erase)
+    parts = (job.q, job.k, job.v, job.decay, job.erase, job.beta, job.state)
+    with torch.no_grad():
+        result = bound.run_step(*parts, writes)
+        strided = bound.run_step(job.q.mT.contiguous().mT, *parts[1:], writes)
+    assert result is not None and strided is not None
+    for actual, expected in zip((*result, *strided), recurrent.run(job) * 2, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_bound_step_leaves_the_rest_to_the_kernels():
+    if bound.load_step() is None:
+        pytest.skip("this Python or torch has no interface for bound steps")
+    q, S = torch.randn(2, 1, 2, 4), torch.randn(2, 2, 4, 4)
+    with torch.no_grad():
+        assert bound.run_step(q, q, q, None, None, None, S) is not None
+        assert bound.run_step(q, q, q, None, None, None, S.double()) is None
+        assert bound.run_step(q, q[:, :, :1], q, None, None, None, S) is None
+        assert bound.run_step(q, q, q, q[..., :3], None, None, S) is None
+        assert bound.run_step(q, q, q, None, None, None, S[:1]) is None
+        assert bound.run_step(q, q, q, None, None, None, S, 2) is None
+        assert bound.run_step(q, q, q, None, None, None, nn.Parameter(S)) is None
+        with torch.autocast("cpu", torch.bfloat16):
+            assert bound.run_step(q, q, q, None, None, None, S) is None
+        assert torch.vmap(lambda s: run_linear(make_job(q, q, q, state=s))[0])(S.unsqueeze(0)).shape == (1, 2, 1, 2, 4)
+    assert bound.run_step(q, q, q, None, None, None, S) is None  # autograd may record

@@ -34,6 +34,11 @@ def note(choice: Choice) -> None:
         _notes.choices.append(choice)
 
 
+def is_recording() -> bool:
+    """Whether a `record_choices` is open."""
+    return _notes.choices is not None
+
+
 @contextmanager
 def record_choices() -> Iterator[list[Choice]]:
     """Collect the kernels of all linear recurrences that run inside, in order."""

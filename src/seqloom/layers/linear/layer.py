@@ -13,6 +13,8 @@ from seqloom.attention.parts import check_state
 from seqloom.core.cell import State
 from seqloom.core.errors import DtypeError, InputError, UserError
 from seqloom.core.job import zero_padding
+from seqloom.kernels.linear.bound import run_step
+from seqloom.kernels.linear.choice import is_recording
 from seqloom.kernels.linear.dispatch import NAMES, run_linear
 from seqloom.kernels.linear.job import make_job
 from seqloom.layers.formats import SequencesT
@@ -22,7 +24,22 @@ from seqloom.layers.linear.parts import ShortConv
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """The terms of a recurrence in the one form of `seqloom.kernels.linear.job`, (B, T, heads, ...) each."""
+    """What a layer computes from its input for the kernels: queries, keys, values and gates of every step.
+
+    The recurrence of each head, with the state S (K, V); `LinearJob` has it in full:
+
+        S' = exp(decay) S + k (v - S^T erase)^T
+        y  = S'^T q
+
+    Attributes:
+        q: Queries, (B, T, heads, K).
+        k: Keys, (B, T * writes, heads, K).
+        v: Values, (B, T * writes, heads, V).
+        decay: Logarithms of the decay, (B, T * writes, heads) or (B, T * writes, heads, K); None for no decay.
+        erase: Keys of what is erased before a write, (B, T * writes, heads, K); None to erase nothing.
+        beta: Rates of the delta rule, (B, T * writes, heads), instead of `erase`; or None.
+        writes: Writes for each output: 1, or more for products of several transitions.
+    """
 
     q: Tensor
     k: Tensor
@@ -144,11 +161,19 @@ class LinearMixer(Mixer):
             u, end = self.conv(zero_padding(u, lengths), left.pop(0) if left else None, lengths, reset)
             ends.append(end)
         terms = self.terms(x, u)
-        S = read_float_state(left[0] if left else None)
-        t = terms
-        job = make_job(t.q, t.k, t.v, t.decay, t.erase, S, beta=t.beta, lengths=lengths, reset=reset, writes=t.writes)
-        y, S = run_linear(job, self.kernel)
+        y, S = self.recur(terms, read_float_state(left[0] if left else None), lengths, reset)
         return self.finish(y, x, u, terms).to(x.dtype), (*ends, S)
+
+    def recur(self, t: Terms, S: Tensor | None, lengths: Tensor | None, reset: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Run the recurrence: return y (B, T, heads, V) and the last state."""
+        is_step = t.q.shape[1] == 1 and S is not None and lengths is None and reset is None
+        if is_step and self.kernel in ("auto", "cpu") and not is_recording():
+            assert S is not None
+            result = run_step(t.q, t.k, t.v, t.decay, t.erase, t.beta, S, t.writes)
+            if result is not None:
+                return result
+        job = make_job(t.q, t.k, t.v, t.decay, t.erase, S, beta=t.beta, lengths=lengths, reset=reset, writes=t.writes)
+        return run_linear(job, self.kernel)
 
     def split(self, t: Tensor) -> Tensor:
         """(B, T, heads d) -> (B, T, heads, d)."""

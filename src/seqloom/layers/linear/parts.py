@@ -45,25 +45,31 @@ class ShortConv(nn.Module):
         if past.dtype != x.dtype or autocast_dtype(x.device.type):
             past = past.to(x.dtype)
         both = torch.cat([past, x], 1)  # (B, k - 1 + T, C)
-        if reset is None:
+        if reset is None and (x.device.type != "cpu" or torch.compiler.is_exporting()):
             y = F.conv1d(both.transpose(1, 2), self.weight.unsqueeze(1), self.bias, groups=self.width).transpose(1, 2)
-        else:
+        else:  # torch's convolution by channel takes ten times as long on a CPU
             y = self._sum_taps(both, reset, T)
         last = _take_last(both, lengths, before, T)
         if reset is not None and before:
             last = last * _is_current(reset, lengths, before).unsqueeze(-1)
         return F.silu(y) if self.active else y, last
 
-    def _sum_taps(self, both: Tensor, reset: Tensor, T: int) -> Tensor:
+    def _sum_taps(self, both: Tensor, reset: Tensor | None, T: int) -> Tensor:
         """Convolve tap by tap, without the inputs before a reset."""
-        visible = torch.ones_like(reset)
-        y = torch.zeros_like(both[:, self.taps - 1 :])
+        taps = self.weight.t().contiguous()  # (k, C)
+        if T == 1 and reset is None:
+            y = (both * taps).sum(1, keepdim=True)
+            return y if self.bias is None else y + self.bias
+        visible = None if reset is None else torch.ones_like(reset)
+        y = both.new_zeros(()) if self.bias is None else self.bias
         for distance in range(self.taps):
             start = self.taps - 1 - distance
-            seen = both[:, start : start + T].masked_fill(~visible.unsqueeze(-1), 0)
-            y = y + self.weight[:, start] * seen
-            visible = visible & ~F.pad(reset, (distance, 0))[:, :T]
-        return y if self.bias is None else y + self.bias
+            seen = both[:, start : start + T]
+            if visible is not None and reset is not None:
+                seen = seen.masked_fill(~visible.unsqueeze(-1), 0)
+                visible = visible & ~F.pad(reset, (distance, 0))[:, :T]
+            y = torch.addcmul(y, taps[start], seen)
+        return y
 
 
 def _take_last(both: Tensor, lengths: Tensor | None, before: int, T: int) -> Tensor:
