@@ -29,7 +29,7 @@ from sb3_contrib import RecurrentPPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
-from seqloom.tools.rl.sb3 import RecurrentPolicy
+from seqloom.tools.rl.sb3 import RecurrentPolicy, copy_weights
 
 COPIES = 8
 LEARNED = 0.9  # the reward at which the game counts as learned; the best is 1, guessing gives -0.5
@@ -42,17 +42,11 @@ def build_model(args: Any) -> RecurrentPPO:
     sizes = {"lstm_hidden_size": args.units}
     model = RecurrentPPO("MlpLstmPolicy", games, policy_kwargs=sizes, **settings)
     if args.policy == "seqloom":
-        weights = model.policy.state_dict()
+        theirs = model.policy
         model = RecurrentPPO(RecurrentPolicy, games, policy_kwargs={**sizes, "cell": "lstm"}, **settings)
-        model.policy.load_state_dict({rename(name): value for name, value in weights.items()})
+        copy_weights(theirs, model.policy)
     model.set_random_seed(args.seed)
     return model
-
-
-def rename(name: str) -> str:
-    """Return the name that a weight of sb3-contrib's policy has in ours."""
-    layer = name.partition(".")[0]
-    return name.replace(layer, f"{layer}.layer", 1) if layer in ("lstm_actor", "lstm_critic") else name
 
 
 class Curve(BaseCallback):

@@ -21,7 +21,7 @@ from recurrent_ppo import RepeatPrevious
 from sb3_contrib import RecurrentPPO
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
-from seqloom.tools.rl.sb3 import RecurrentPolicy
+from seqloom.tools.rl.sb3 import RecurrentPolicy, copy_weights
 
 OWN = dict(n_steps=51, batch_size=16 * 51 // 2, n_epochs=10, learning_rate=3e-3, gamma=0.5)
 
@@ -74,16 +74,6 @@ class Side:
             "rollout_s": round(rollout, 2),
             "rewards": [round(reward, 3) for reward in self.rewards],
         }
-
-
-def copy_weights(source: torch.nn.Module, target: torch.nn.Module) -> None:
-    """Give our policy the weights of sb3-contrib's."""
-    names = {"lstm_actor.": "lstm_actor.layer.", "lstm_critic.": "lstm_critic.layer."}
-    weights = {}
-    for name, value in source.state_dict().items():
-        start = next((old for old in names if name.startswith(old)), "")
-        weights[names.get(start, "") + name.removeprefix(start)] = value
-    target.load_state_dict(weights)
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ try:
     from sb3_contrib.common.recurrent.type_aliases import RNNStates
     from stable_baselines3.common.torch_layers import CombinedExtractor
 
-    from seqloom.tools.rl.sb3 import RecurrentPolicy, export_policy
+    from seqloom.tools.rl.sb3 import RecurrentPolicy, copy_weights, export_policy
 except ImportError:
     RecurrentPPO = None
 
@@ -31,16 +31,6 @@ def spaces():
 def make(kind, **settings):
     torch.manual_seed(0)
     return kind(*spaces(), lambda _: 1e-3, lstm_hidden_size=8, net_arch=[4], **settings)
-
-
-def copy_weights(source, target):
-    """Give our policy the weights of theirs; only the two layers have other names."""
-    names = {"lstm_actor.": "lstm_actor.layer.", "lstm_critic.": "lstm_critic.layer."}
-    weights = {}
-    for name, value in source.state_dict().items():
-        start = next((old for old in names if name.startswith(old)), "")
-        weights[names.get(start, "") + name.removeprefix(start)] = value
-    target.load_state_dict(weights)
 
 
 class Signal(gymnasium.Env if RecurrentPPO else object):

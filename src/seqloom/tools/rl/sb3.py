@@ -119,6 +119,30 @@ class RecurrentPolicy(RecurrentActorCriticPolicy):
         return {**super()._get_constructor_parameters(), **self.own_settings}
 
 
+def copy_weights(source: RecurrentActorCriticPolicy, target: RecurrentPolicy) -> None:
+    """Give a policy with `cell="lstm"` the weights of sb3-contrib's own policy, which then acts as that one does.
+
+    Args:
+        source: The policy of an agent of sb3-contrib, of the same sizes.
+        target: A policy with `cell="lstm"`; its optimiser starts afresh.
+
+    Raises:
+        RuntimeError: If the sizes differ.
+
+    Example::
+
+        old = RecurrentPPO.load("old.zip")
+        new = RecurrentPPO(RecurrentPolicy, env, policy_kwargs={"cell": "lstm", "lstm_hidden_size": 256})
+        copy_weights(old.policy, new.policy)
+    """
+    layers = ("lstm_actor", "lstm_critic")
+    weights = {}
+    for name, value in source.state_dict().items():
+        layer, _, rest = name.partition(".")
+        weights[f"{layer}.layer.{rest}" if layer in layers else name] = value
+    target.load_state_dict(weights)
+
+
 class _Step(nn.Module):
     """One step of a policy's actor, with its state as one tensor."""
 
