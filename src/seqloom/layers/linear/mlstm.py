@@ -9,10 +9,8 @@ from torch import Tensor, nn
 from seqloom.core.cell import State
 from seqloom.core.job import zero_padding
 from seqloom.core.masks import make_mask
-from seqloom.kernels.linear.dispatch import run_linear
-from seqloom.kernels.linear.job import make_job
 from seqloom.kernels.scan import scan_steps
-from seqloom.layers.linear.layer import LinearMixer, head_size, read_float_state, wide
+from seqloom.layers.linear.layer import LinearMixer, Terms, head_size, read_float_state, wide
 from seqloom.layers.linear.parts import HeadNorm
 
 
@@ -85,7 +83,7 @@ class MLSTM(LinearMixer, name="mlstm"):
         decay = f + before - m_all
         k = k * (self.key_size**-0.5 * torch.exp(i - m_all)).unsqueeze(-1)
         v = torch.cat([v, torch.ones_like(v[..., :1])], -1).to(k.dtype)
-        y, S = run_linear(make_job(q.to(k.dtype), k, v, decay, None, S, lengths=lengths, reset=reset), self.kernel)
+        y, S = self.recur(Terms(q.to(k.dtype), k, v, decay=decay), S, lengths, reset)
         h, n = y[..., :-1], y[..., -1:]
         h = h / torch.maximum(n.abs(), torch.exp(-m_all).unsqueeze(-1))
         y = self.norm(h, self.split(self.W_g(x))).flatten(2).to(x.dtype)

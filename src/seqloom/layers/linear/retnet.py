@@ -7,9 +7,7 @@ from torch import Tensor, nn
 
 from seqloom.attention.position import Rotary
 from seqloom.core.cell import State
-from seqloom.kernels.linear.dispatch import run_linear
-from seqloom.kernels.linear.job import make_job
-from seqloom.layers.linear.layer import LinearMixer, head_size, read_float_state, wide
+from seqloom.layers.linear.layer import LinearMixer, Terms, head_size, read_float_state, wide
 from seqloom.layers.linear.parts import HeadNorm
 
 
@@ -72,7 +70,7 @@ class RetNet(LinearMixer, name="retnet"):
         v = self.split(self.W_v(x))
         decay = self.decays(x).expand(B, T, self.heads)
         S = read_float_state(None if state is None else state[1])
-        y, S = run_linear(make_job(q, k, v, decay, None, S, lengths=lengths, reset=reset), self.kernel)
+        y, S = self.recur(Terms(q, k, v, decay=decay), S, lengths, reset)
         y = self.norm(y, self.split(self.W_g(x))).flatten(2).to(x.dtype)
         return self.W_o(y), (count + (T if lengths is None else lengths), S)
 
