@@ -43,7 +43,8 @@ def build_model(args: Any) -> RecurrentPPO:
     model = RecurrentPPO("MlpLstmPolicy", games, policy_kwargs=sizes, **settings)
     if args.policy == "seqloom":
         theirs = model.policy
-        model = RecurrentPPO(RecurrentPolicy, games, policy_kwargs={**sizes, "cell": "lstm"}, **settings)
+        own = {**sizes, "cell": "lstm", "lstm_kwargs": {"kernel": args.kernel}}
+        model = RecurrentPPO(RecurrentPolicy, games, policy_kwargs=own, **settings)
         copy_weights(theirs, model.policy)
     model.set_random_seed(args.seed)
     return model
@@ -136,13 +137,14 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=3e-4)
     parser.add_argument("--gamma", type=float, default=0.99)
     parser.add_argument("--units", type=int, default=64)
+    parser.add_argument("--kernel", default="auto", help="of our LSTM")
     args = parser.parse_args()
     if args.collect:
         collect(args.collect, args.json)
         return
     torch.set_num_threads(1)
     args.file.parent.mkdir(parents=True, exist_ok=True)
-    names = ("policy", "seed", "back", "cards", "rate", "gamma", "units")
+    names = ("policy", "seed", "back", "cards", "rate", "gamma", "units", "kernel")
     packages = {name: version(name) for name in ("sb3-contrib", "stable-baselines3", "gymnasium")}
     about = describe_run(packages=packages, training={name: getattr(args, name) for name in names})
     args.file.write_text(json.dumps(about) + "\n", encoding="utf-8")

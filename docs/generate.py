@@ -23,6 +23,7 @@ import compiled_cells
 import depth
 import forms
 import goals
+import policies
 import speed
 import study_pages
 from records import RESULTS, ROOT, Row
@@ -32,6 +33,7 @@ PAGES = (
     ROOT / "README.md",
     *(ROOT / "docs" / "results" / f"{name}.md" for name in ("speed", "overview", "claims", "goals", "forms")),
     ROOT / "docs" / "tutorials" / "own-cell.md",
+    ROOT / "docs" / "how-to" / "reinforcement-learning.md",
     ROOT / "docs" / "reference" / "cell-map.md",
     ROOT / "docs" / "how-to" / "deep-stacks.md",
 )
@@ -48,6 +50,7 @@ def main() -> None:
     speed.draw_speed(IMAGES / "speed.svg")
     compiled_cells.draw_stages(IMAGES / "compiler.svg")
     cell_map.draw_tree(IMAGES / "cells.svg")
+    policies.draw_curves(IMAGES / "policies.svg")
     cell_map.draw_gates(IMAGES / "cell-gates.svg")
     for name in ("intents", "translation", "forecast"):
         draw_tutorial(name)
@@ -241,6 +244,7 @@ PARTS = {
         *depth.PARTS,
         *goals.PARTS,
         *forms.PARTS,
+        *policies.PARTS,
         *study_pages.PARTS,
         *claims.PARTS,
     )

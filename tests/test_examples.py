@@ -68,3 +68,17 @@ def test_a_script_is_short_and_says_how_to_run_it(script):
 def test_the_table_lists_every_script():
     listed = re.findall(r"^\| \[(\w+\.py)\]", (FOLDER / "README.md").read_text(), re.MULTILINE)
     assert sorted(listed) == [script.name for script in SCRIPTS]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"cell": "grru"}, "unknown cell 'grru'; did you mean 'gru'"),
+        ({"back": 60}, "back=60, but an episode has 51 steps; take 0 to 50"),
+        ({"export_to": Path("nowhere/policy.onnx")}, "nowhere is no folder; make it first"),
+    ],
+    ids=str,
+)
+def test_a_wrong_setting_of_ppo_is_named_before_training(settings, message):
+    with pytest.raises(ValueError, match=message):
+        runpy.run_path(str(FOLDER / "ppo_single_file.py"))["main"](**settings)

@@ -61,6 +61,30 @@ def test_with_the_same_weights_it_gives_what_the_gru_of_torchrl_gives():
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_an_environment_of_torchrl_is_played_and_its_rollout_read_again(cell):
+    pytest.importorskip("gymnasium", reason="needs gymnasium: pip install 'seqloom[rl]'")
+    envs = pytest.importorskip("torchrl.envs", reason="needs torchrl: pip install 'seqloom[torchrl]'")
+    from tensordict.nn import TensorDictModule, TensorDictSequential
+
+    from seqloom.tools.rl.tensordicts import RecurrentModule
+
+    torch.manual_seed(0)
+    memory = RecurrentModule(seqloom.Recurrent(cell, 4, 8, batch_first=True))
+    choose = TensorDictModule(lambda y: torch.nn.functional.one_hot(y[..., :2].argmax(-1), 2), ["embed"], ["action"])
+    steps = envs.Compose(envs.InitTracker(), memory.make_tensordict_primer())
+    env = envs.TransformedEnv(envs.GymEnv("CartPole-v1"), steps)
+    env.set_seed(0)
+    rollout = env.rollout(60, TensorDictSequential(memory, choose), break_when_any_done=False)
+    assert rollout["is_init"].sum() > 1  # several episodes
+    goes_on = ~rollout["is_init"][1:, 0]
+    before, after = rollout["next", "recurrent_state"][:-1], rollout["recurrent_state"][1:]
+    torch.testing.assert_close(before[goes_on], after[goes_on])
+    assert after[goes_on].any()
+    again = memory(rollout.clone())["embed"]
+    torch.testing.assert_close(again, rollout["embed"], atol=1e-5, rtol=1e-5)
+
+
 def test_an_observation_of_another_shape_is_named():
     with pytest.raises(InputError, match=r"observation must be \(B, D\) for a step or .*, got \(2, 1, 5, 3\)"):
         make()(tensordict.TensorDict({"observation": torch.randn(2, 1, 5, 3)}, batch_size=[2]))
