@@ -117,7 +117,10 @@ def cell_speed() -> str:
 
 
 def describe_times(row: dict[str, Any] | None) -> str:
-    return "" if row is None else f"{row['both_ms']:.3g} ms, {row['both_ratio']:.3g} times"
+    if row is None:
+        return ""
+    time = f"{row['both_ms']:,.0f}" if row["both_ms"] >= 100 else f"{row['both_ms']:.3g}"
+    return f"{time} ms, {row['both_ratio']:.3g} times"
 
 
 def cell_quality() -> str:
@@ -128,7 +131,9 @@ def cell_quality() -> str:
     record = records[-1]
     tasks = [task for task in TASKS if any(row["task"] == task and row["part"] == "final" for row in record["rows"])]
     heads = " | ".join(TASKS[task] for task in tasks)
-    lines = ["", f"| cell | units | weights | {heads} |", "|---|--:|--:|" + "--:|" * len(tasks)]
+    most = max(abs(weights / record["weights"]["gru"] - 1) for weights in record["weights"].values())
+    lines = ["", f"The number of weights differs from that of the GRU by at most {100 * most:.0f} %."]
+    lines += ["", f"| cell | units | weights | {heads} |", "|---|--:|--:|" + "--:|" * len(tasks)]
     for cell, units in record["units"].items():
         scores = [describe_scores(select(record, task, cell, "final")) for task in tasks]
         lines.append(f"| `{cell}` | {units} | {record['weights'][cell]:,} | {' | '.join(scores)} |")
