@@ -37,7 +37,9 @@ DEV void expect(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
-// Wait until the phase of this parity is over. Trap if it never ends.
+constexpr int MOST_WAITS = 1 << 22;  // far more than any step takes
+// Wait until the phase of this parity is over. A step of the others takes microseconds: end the kernel with
+// an error instead of waiting for ever.
 DEV void await(u32 barrier, u32 parity) {
   u32 done = 0;
   for (int i = 0; !done; i++) {
@@ -45,7 +47,7 @@ DEV void await(u32 barrier, u32 parity) {
                  : "=r"(done)
                  : "r"(barrier), "r"(parity)
                  : "memory");
-    if (i == 1 << 24) asm volatile("trap;");
+    if (i == MOST_WAITS) asm volatile("trap;");
   }
   __syncwarp();
 }
