@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import torch
@@ -35,12 +35,17 @@ def order_pixels(permuted: bool, device: torch.device) -> Tensor:
 
 def shift_images(x: Tensor, most: int, random: torch.Generator) -> Tensor:
     """Shift each image (B, 784) by up to `most` pixels in both directions, with zeros at its edges."""
+    return move_images(x, most, torch.randint(2 * most + 1, (2, len(x)), generator=random, device=x.device))
+
+
+def move_images(x: Tensor, most: int, by: Tensor) -> Tensor:
+    """Move each image (B, 784) up and to the left by `by` (2, B or 1) less `most` pixels."""
     wide = SIDE + 2 * most
     padded = F.pad(x.view(-1, SIDE, SIDE), (most, most, most, most)).flatten(1)
     side = torch.arange(SIDE, device=x.device)
-    y, z = torch.randint(2 * most + 1, (2, len(x), 1), generator=random, device=x.device)
+    y, z = by.unsqueeze(-1)
     places = ((side + y) * wide).unsqueeze(2) + (side + z).unsqueeze(1)  # (B, 28, 28)
-    return padded.gather(1, places.flatten(1))
+    return padded.gather(1, places.flatten(1).expand(len(x), -1))
 
 
 class ScanBlocks(nn.Module):
@@ -132,9 +137,13 @@ def classify_pixels(
     ema: float = 0.999,
     shift: int = 0,
     score_every: float = 0.05,
+    views: Sequence[tuple[int, int]] = ((0, 0),),
     **settings: object,
 ) -> Training:
-    """Return a training on sequential ("smnist") or permuted ("psmnist") MNIST."""
+    """Return a training on sequential ("smnist") or permuted ("psmnist") MNIST.
+
+    Each of `views` is a shift of the images, by at most a pixel, at which they are scored; the chances are averaged.
+    """
     data, order = read_images(size.device), order_pixels(goal == "psmnist", size.device)
     train, B = data["train"], size.batch(batch)
     order = order[: size.length(PIXELS)] if size.tiny else order
@@ -154,14 +163,16 @@ def classify_pixels(
 
     def score_together(models: list[nn.Module], split: str) -> dict[str, float]:
         rows, right = data[split].part(0, size.rows(10_000)), 0
-        for x, y in zip(rows.x.split(1_000), rows.y.split(1_000), strict=True):
+        for x, labels in zip(rows.x.split(1_000), rows.y.split(1_000), strict=True):
+            shown = [move_images(x, 1, torch.tensor([[1 + y], [1 + z]], device=x.device)) for y, z in views]
             with size.low():
-                chances = torch.stack([model(x.index_select(1, order)).softmax(-1) for model in models]).mean(0)
-            right += int((chances.argmax(-1) == y).sum())
+                chances = sum(model(view.index_select(1, order)).softmax(-1) for model in models for view in shown)
+            right += int((chances.argmax(-1) == labels).sum())
         return {"accuracy": right / len(rows)}
 
     described = {"epochs": epochs, "batch": B, "dropout": dropout, "pixel_dropout": pixel_dropout, "mean": mean}
     described |= {"shift_by_pixels": shift} if shift else {}
+    described |= {"views": len(views)} if len(views) > 1 else {}
     return Training(
         goal, recipe, seed,
         lambda: PixelClassifier(body(), width, mean, dropout, pixel_dropout),
@@ -184,7 +195,10 @@ def smnist(seed: int, size: Size) -> Training:
 
 
 def smnist_shift(seed: int, size: Size) -> Training:
-    """Train with images that are shifted by a pixel, since the recipe above learns the training images by heart."""
+    """Train with images that are shifted by a pixel, since the recipe above learns the training images by heart.
+
+    Each test image is read five times, as it is and shifted by a pixel.
+    """
     H, zoneout = size.units(128), 0.05
     dropouts = Dropouts(zoneout=zoneout)
 
@@ -192,8 +206,8 @@ def smnist_shift(seed: int, size: Size) -> Training:
         return Recurrent("attn_rnn", 1, H, batch_first=True, dropouts=dropouts)
 
     return classify_pixels(
-        "smnist", "attn_rnn, shifted images", seed, size, body, H, epochs=60, lr=3e-3, model="attn_rnn", hidden=H,
-        zoneout=zoneout, shift=1,
+        "smnist", "attn_rnn, shifted images, five views", seed, size, body, H, epochs=60, lr=3e-3, model="attn_rnn",
+        hidden=H, zoneout=zoneout, shift=1, score_every=0.1, views=((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0)),
     )  # fmt: skip
 
 

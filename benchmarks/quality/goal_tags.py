@@ -113,8 +113,9 @@ class Tagger(nn.Module):
             for table in (self.words, self.affixes, self.given):
                 table.weight *= 0.3
         width = 128 + 24 * AFFIXES + 32 + 128
+        kernel = "cuda" if size.device.type == "cuda" else "auto"  # one launch in a graph, where cuDNN has many
         self.layers = nn.ModuleList(
-            Recurrent("lstm", D, hidden, batch_first=True, bidirectional=True, forget_bias=1.0)
+            Recurrent("lstm", D, hidden, batch_first=True, bidirectional=True, forget_bias=1.0, kernel=kernel)
             for D in (width, 2 * hidden)
         )
         self.dropout, self.head = SharedDropout(dropout), nn.Linear(2 * hidden, len(known.tags))

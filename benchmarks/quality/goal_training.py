@@ -253,8 +253,10 @@ class Trainer:
         return self.done - round(float(self.finite))
 
     def wait(self) -> None:
-        if self.on_gpu:
-            torch.cuda.synchronize(self.device)
+        """Wait for this training and for what is scored, not for other trainings."""
+        if self.stream is not None:
+            self.stream.synchronize()
+            torch.cuda.current_stream(self.device).synchronize()
 
     @torch.no_grad()
     def score(self, split: str) -> dict[str, float]:
