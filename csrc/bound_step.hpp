@@ -40,11 +40,12 @@ struct Interface {
   int (*layout)(Handle, int32_t*);
   int (*free_tensor)(Handle);
   int (*new_tensor)(int64_t, const int64_t*, const int64_t*, int32_t, int32_t, int32_t, Handle*);
+  bool (*has_gradients)();
   // objects
   Object *none, *yes, *no, *tensor, *tuple;  // constants and types
   Object *key_forward, *key_hooks, *key_prehooks, *key_weights, *key_level;
   Object *all_hooks, *all_prehooks, *forward_mode;  // dicts
-  Object *count_modes, *has_transforms, *get_trace, *has_autocast, *has_gradients;
+  Object *count_modes, *has_transforms, *get_trace, *has_autocast;
   Object *get_address, *is_negative, *to_handle, *from_handles;
 };
 
@@ -130,9 +131,10 @@ inline Object* give_tensors(const Interface& py, Bound* const* tensors, int64_t 
 
 // Whether nothing intercepts or changes the operations, and autograd records none.
 inline bool is_plain_mode(const Interface& py) {
+  if (py.has_gradients()) return false;
   Object* level = py.get_item(py.forward_mode, py.key_level);
   if (!level || py.read_int(level) >= 0) return false;
-  for (Object* ask : {py.has_gradients, py.has_transforms, py.has_autocast}) {
+  for (Object* ask : {py.has_transforms, py.has_autocast}) {
     Held answer{py, call(py, ask)};
     if (answer.object != py.no) return false;
   }

@@ -71,7 +71,7 @@ EXPORT Object* seqloom_bind_step(const Interface* interface, Object* owner) {
   return bind_step(interface, owner);
 }
 
-EXPORT int64_t seqloom_bound_step_size() { return 1 + sizeof(Interface) + 1000 * sizeof(BoundStep); }
+EXPORT int64_t seqloom_bound_step_size() { return 2 + sizeof(Interface) + 1000 * sizeof(BoundStep); }
 
 // Runs a program for float (0) or double (1). Returns 0, 1 where there was no memory, 2 where the rows of the
 // steps do not fit the buffers, or 3 where the code has an unknown operator.

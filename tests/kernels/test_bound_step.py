@@ -54,7 +54,7 @@ def test_a_layer_takes_it_for_steps_and_sequences_of_one_step(kind):
         y, after = layer.step(x, state)
         layer(x.unsqueeze(0), state)
         again, last = layer(x.unsqueeze(0), state)
-        assert layer.__dict__["_stack"].bound[1](vars(layer), x.unsqueeze(0), state) is not None
+        assert layer.__dict__["_stack"].bound_sequence(vars(layer), x.unsqueeze(0), state) is not None
     torch.testing.assert_close((again, last), (y.unsqueeze(0), after), rtol=0, atol=0)
 
 

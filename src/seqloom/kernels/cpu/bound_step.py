@@ -55,6 +55,7 @@ TORCH_FUNCTIONS = (
     "aoti_torch_get_layout",
     "aoti_torch_delete_tensor_object",
     "aoti_torch_empty_strided",
+    "aoti_torch_grad_mode_is_enabled",
 )
 OBJECTS = (
     *(None, True, False, Tensor, tuple),
@@ -64,7 +65,6 @@ OBJECTS = (
     torch._C._are_functorch_transforms_active,
     torch._C._get_tracing_state,
     torch._C._is_any_autocast_enabled,
-    torch.is_grad_enabled,
     Tensor.data_ptr,
     Tensor.is_neg,
     getattr(torch._C._aoti, "unsafe_alloc_void_ptr_from_tensor", None),
@@ -107,7 +107,7 @@ def load_interface() -> tuple[Any, Any, Any] | str:
     if OBJECTS[-1] is None or OBJECTS[-2] is None:
         return "this version of torch does not pass tensors to C"
     size.restype = ctypes.c_int64
-    if size() != 1 + ctypes.sizeof(Interface) + 1000 * ctypes.sizeof(_BoundStep):
+    if size() != 2 + ctypes.sizeof(Interface) + 1000 * ctypes.sizeof(_BoundStep):
         return "the CPU engine belongs to another version of seqloom; install it again"
     table = Interface(*addresses, *map(id, OBJECTS))
     bind.restype, bind.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object]

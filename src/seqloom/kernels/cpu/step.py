@@ -125,8 +125,9 @@ class CellStack:
     ) -> None:
         self.layer_settings, self.cells, self.reason = tuple(settings.values()), cells, reason
         self.addresses = [w.data_ptr() for w in home.values()]
-        # for the latest shape of inputs of `step` and of sequences of one step, see bound_step.py
-        self.bound: list[BoundStep | None] = [None, None]
+        # for the latest shape of inputs, see bound_step.py
+        self.bound_step: BoundStep | None = None
+        self.bound_sequence: BoundStep | None = None  # of one step
         if reason is not None:
             return
         self.names, self.home = settings, dict(home)
@@ -168,7 +169,11 @@ class CellStack:
         """Return the function that runs a step for inputs of one shape, and make the bound one the latest."""
         is_sequence = time is not None
         run = (self.by_sequence if is_sequence else self.by_shape).get(shape) or self.add(shape, time)
-        self.bound[is_sequence] = self.bound_by_shape.get((shape, is_sequence))
+        bound = self.bound_by_shape.get((shape, is_sequence))
+        if is_sequence:
+            self.bound_sequence = bound
+        else:
+            self.bound_step = bound
         return run
 
     def add(self, shape: torch.Size, time: int | None = None) -> StepFunction:

@@ -188,9 +188,13 @@ class Recurrent(Layer):
                 raise InputError("hx and state are two names of one argument, and both were given; leave one out")
             hx = state
         if lengths is None and reset is None and timespans is None:
-            result = try_single_step(self, self.__dict__, input, hx)
+            own, result = self.__dict__, None
+            if not is_compiling() and (stack := own.get("_stack")) is not None and stack.bound_sequence is not None:
+                result = stack.bound_sequence(own, input, hx)  # a sequence of one step, as decoders pass it
             if result is None:
-                result = try_plan(self, self.__dict__, input, hx)
+                result = try_single_step(self, own, input, hx)
+            if result is None:
+                result = try_plan(self, own, input, hx)
             if result is not None:
                 return result
         return self.run_with(run_job, input, hx, lengths, reset=reset, timespans=timespans)
@@ -281,7 +285,12 @@ class Recurrent(Layer):
             The output (B, H) or (H,), and the state.
         """
         if timespans is None and not is_compiling():
-            result = try_engine_step(self, self.__dict__, input, hx)
+            own = self.__dict__
+            if (stack := own.get("_stack")) is not None and (bound := stack.bound_step) is not None:
+                result = bound(own, input, hx)
+                if result is not None:
+                    return result
+            result = try_engine_step(self, own, input, hx)
             if result is not None:
                 return result
         if self.bidirectional:

@@ -34,10 +34,6 @@ def try_engine_step(
         time: The dimension of the time, if x is a sequence.
     """
     stack: Any = own.get("_stack")
-    if stack is not None and hx is not None and (bound := stack.bound[time is not None]) is not None:
-        result: tuple[Tensor, Tensor | State] | None = bound(own, x, hx)
-        if result is not None:
-            return result
     if (
         type(x) is not Tensor
         or "forward" in own
