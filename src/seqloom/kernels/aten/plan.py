@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from seqloom.core.cell import Cell
-from seqloom.core.errors import UserError
 from seqloom.kernels.aten.cudnn import cudnn_mode, has_one_storage, parameter_names
 from seqloom.kernels.current_stream import find_stream
 from seqloom.kernels.fused import differentiate
@@ -101,7 +100,7 @@ class AtenPlan:
         mode = train or self.is_step or self.dropout > 0
         settings = self.has_bias, self.layers, self.dropout, mode, self.is_bidirectional, self.batch_first
         y, *end = self.function(x, hx, flat, *settings)
-        if train:
+        if train and not self.dropout:  # what cuDNN dropped is not known to a loop: torch refuses second derivatives
             node = y.grad_fn
             if node is not None and node.name() in FUSED_NODES:
                 node.register_hook(self._differentiate_twice(source, first, weights))
@@ -125,8 +124,6 @@ class AtenPlan:
         def hook(gradients: Sequence[Any], grads: Sequence[Any]) -> tuple[Any, ...] | None:
             if not torch.is_grad_enabled():
                 return None
-            if self.dropout:
-                raise UserError("cuDNN's dropout between layers has no second derivative; set kernel='loop'")
             outputs = self.stack.run(x, states, weights)
             dy = grads[0]
             if dy is not None:

@@ -189,12 +189,9 @@ class Recurrent(Layer):
             hx = state
         if lengths is None and reset is None and timespans is None:
             own, result = self.__dict__, None
-            if not is_compiling() and (stack := own.get("_stack")) is not None and stack.bound_sequence is not None:
-                result = stack.bound_sequence(own, input, hx)  # a sequence of one step, as decoders pass it
-            if result is None:
-                result = try_single_step(self, own, input, hx)
-            if result is None:
-                result = try_plan(self, own, input, hx)
+            if not is_compiling() and (stack := own.get("_stack")) and (bound := stack.bound_sequence) is not None:
+                result = bound(own, input, hx)  # a sequence of one step, as decoders pass it
+            result = result or try_single_step(self, own, input, hx) or try_plan(self, own, input, hx)
             if result is not None:
                 return result
         return self.run_with(run_job, input, hx, lengths, reset=reset, timespans=timespans)
@@ -285,13 +282,10 @@ class Recurrent(Layer):
             The output (B, H) or (H,), and the state.
         """
         if timespans is None and not is_compiling():
-            own = self.__dict__
-            if (stack := own.get("_stack")) is not None and (bound := stack.bound_step) is not None:
+            own, result = self.__dict__, None
+            if (stack := own.get("_stack")) and (bound := stack.bound_step) is not None:
                 result = bound(own, input, hx)
-                if result is not None:
-                    return result
-            result = try_engine_step(self, own, input, hx)
-            if result is not None:
+            if result := result or try_engine_step(self, own, input, hx):
                 return result
         if self.bidirectional:
             raise UserError("step: a bidirectional layer needs the whole sequence")
