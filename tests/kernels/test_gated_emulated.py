@@ -106,12 +106,26 @@ def test_small_sizes_run_on_one_block_and_large_batches_on_more_rows():
         ("gru", FP32, 256, 256, False, False),
         ("lstm", FP16, 512, 16, True, False),
         ("lstm", FP32, 512, 256, True, True),
+        ("gru", FP32, 512, 128, False, False),
+        ("lstm", FP32, 512, 128, False, True),
     ],
 )
 def test_cudnn_runs_where_it_was_measured_to_be_faster(cell, dtype, hidden, rows, forward, both):
     for trains, expected in ((False, forward), (True, both)):
         with torch.set_grad_enabled(trains):
             assert _gated_kernels.is_cudnn_faster(cell, dtype, hidden, rows) is expected
+
+
+@pytest.mark.parametrize(
+    ("cell", "tf32", "rows", "forward", "both"),
+    [("gru", False, 128, False, False), ("gru", False, 256, False, True), ("lstm", True, 256, True, True)],
+)
+def test_the_grid_runs_below_its_sizes_where_it_was_measured_to_be_faster(monkeypatch, cell, tf32, rows, forward, both):
+    monkeypatch.setattr(_gated_kernels, "allows_tf32", lambda: tf32)
+    for trains, expected in ((False, forward), (True, both)):
+        with torch.set_grad_enabled(trains):
+            actual = _gated_kernels.is_measured(tuning.GATED_GRID_FASTER, cell, FP32, 256, rows)
+        assert actual is expected
 
 
 ALL = "lengths reset mask keep"

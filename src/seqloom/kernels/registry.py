@@ -101,7 +101,7 @@ class Kernel:
         return self.code if isinstance(self.code, SelectiveKernelCode) else None
 
 
-_ON_GPU: Any = {"hidden_multiple": tuning.HIDDEN_MULTIPLE, "skips_ended_rows": True}
+_ON_GPU: Any = {"skips_ended_rows": True}
 _ON_A_PART: Any = _ON_GPU | {"leaves_room": True}
 KERNELS = (
     Kernel("min_gru", "parallel", "parallel scan over time", linear),

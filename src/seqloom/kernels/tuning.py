@@ -78,11 +78,15 @@ CHUNK_BYTES, MOST_CHUNKS = 64 << 20, 8
 
 GRID_LARGEST_HIDDEN = 1024  # 32 blocks of 32 units, or 64 of 16 in float32
 # Units of a block, by bytes of a number: what its registers and shared memory hold. The first if all rows then run at
-# once: fewer units, fewer products.
+# once: fewer units, fewer products. H=512 B=64, forward / both passes: float32 16 units 9.5 / 27.3, 32: 6.9 / 23.4.
 GRID_UNITS = {2: (32,), 4: (16, 32)}
 # Above this many rows auto prefers attn_rnn_graph, whose products are large then: H=768 B=256 grid 39 / 90 (forward /
 # both passes), graph 24 / 59; B=64 grid 9.9 / 23, graph 20 / 46 (LOG, every size in bf16).
 GRID_MOST_ROWS = 128
+# In float32 it is faster than clusters, and than the graph with any number of rows, from this hidden size and this many
+# rows on, where a block can have 32 units. H=256, forward / both passes, grid and cluster: float32 B=128 5.8 / 17.9 and
+# 7.4 / 21.7, B=256 10.5 / 31.0 and 14.7 / 41.3; tf32 B=256 7.7 / 20.1 and 10.1 / 26.8, B=64 4.0 / 10.5 and 3.1 / 8.5.
+GRID_WIDE_HIDDEN, GRID_WIDE_ROWS = (193, 512), 96
 # Groups of more blocks than this run the forward in fewer groups of more rows: H=1024 B=16 two groups of 8 rows 4.38,
 # four of 4 rows 5.10; at H=512 fewer rows are faster, 3.35 against 3.93.
 GRID_FILL_BLOCKS = 16
@@ -164,8 +168,19 @@ CUDNN_FASTER = (
     Region(("lstm",), _FP32, (1, 128), _ANY, trains=True),
     Region(("lstm",), ("float32",), (129, 384), (129, _ANY[1]), trains=True),
     Region(_ALL, ("float32",), (129, 384), (321, _ANY[1])),
-    Region(_ALL, ("float32",), (385, 1024), (97, _ANY[1])),
-    Region(_ALL, _FP32, (769, 1024), (33, _ANY[1])),
+    Region(("gru", "rnn"), ("float32",), (385, 512), (193, _ANY[1])),
+    Region(("lstm",), ("float32",), (385, 512), (193, _ANY[1]), trains=False),
+    Region(("lstm",), ("float32",), (385, 512), (97, _ANY[1]), trains=True),
+    Region(_ALL, ("float32",), (513, 1024), (97, _ANY[1])),
+    Region(_ALL, ("float32",), (769, 1024), (33, _ANY[1])),
+    Region(_ALL, ("tf32",), (769, 1024), (97, _ANY[1])),
+)
+# Sizes up to GATED_CLUSTER_HIDDEN at which the grid was measured to be faster all the same. H=256 B=256, forward / both
+# passes, grid with 32 units to a block and cluster: GRU float32 10.1 / 26.3 and 9.5 / 30.0, tf32 4.3 / 11.4 and 3.6 /
+# 13.7; LSTM tf32 5.0 / 14.5 and 7.3 / 18.5. With 128 rows they are equal in float32 (LOG, 32 units to a block).
+GATED_GRID_FASTER = (
+    Region(("gru", "rnn"), _FP32, (193, 320), (193, _ANY[1]), trains=True),
+    Region(("lstm",), ("tf32",), (193, 320), (193, _ANY[1])),
 )
 # Fewer steps stay with cuDNN, without gradients and with them: a launch of ours takes the host longer. GRU H=256 B=32,
 # speed of ours / of cuDNN relative to torch.nn: T=8 float32 0.63 / 0.84 forward, 0.58 / 0.84 both, bf16 1.15 / 1.74 and
@@ -183,6 +198,7 @@ GATED_GRID_REGISTERS = {
 }
 GATED_GRID_REGISTERS_TF32 = 26  # at most, where shared memory is full: products of 19 bits need few other registers
 # Units of a block on a grid, by bytes of a number. The first if all rows then run at once: fewer units, fewer products.
+# GRU H=512 B=64, forward / both passes: float32 16 units 7.0 / 21.8, 32: 6.7 / 20.8; tf32 3.9 / 11.0, 2.9 / 8.3.
 GATED_GRID_UNITS = {2: (32,), 4: (16, 32)}
 GATED_CHUNK_NUMBERS = 1 << 23  # in one plane of a chunk of the backward: 16 MB
 GATED_PIECE_ROWS = {2: 256, 4: 32}  # of a product that is a weight's gradient, by bytes of a number

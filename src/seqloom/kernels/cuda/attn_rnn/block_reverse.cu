@@ -167,7 +167,7 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
       float at[4];
       get_shared(at,
                  stage + STREAMS * SEQUENCE + (2 * l.pair + (i & 1)) * AUX_ROW + 16 * (l.unit[i >> 1] / D));
-      const float root = inverse_root((float)D), both = sum[0][i] + sum[1][i];
+      const float root = inverse_root((float)REAL_D), both = sum[0][i] + sum[1][i];
       const float mean = at[0] * sum[0][i] + at[1] * sum[1][i] + at[2] * both + at[3] * sum[2][i],
                   shared = at[2] * (both - mean);
       z[0][i] = root * (at[0] * (sum[0][i] - mean) + shared);

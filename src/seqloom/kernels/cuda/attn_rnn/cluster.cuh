@@ -197,9 +197,10 @@ struct Block : Units {
       float sum = 0.f, square = 0.f;
       const int n = (lane & 15) < WORKING ? count_units(lane & 15) : 0;
       if (n) get_shared(sum, square, memory + AT_STATISTICS + 8 * ((lane & 15) * ROWS + column));
-      mean = sum_half(sum) * (1.0f / H);
+      mean = sum_half(sum) * (1.0f / REAL_H);
       const float difference = n ? sum * (1.f / n) - mean : 0.f;
-      r = 1.f / sqrtf(sum_half(square + n * difference * difference) * (1.0f / H) + 1e-5f);
+      square = sum_half(square + n * difference * difference) - PADDING * mean * mean;
+      r = 1.f / sqrtf(square * (1.0f / REAL_H) + 1e-5f);
     } else {
       get_sums(mean, r);
       find_moments(mean, r);

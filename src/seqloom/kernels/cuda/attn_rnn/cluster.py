@@ -36,6 +36,8 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
 def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
     """Return why another kernel is faster for this job; None if none is."""
     H, B, most = cell.hidden_size, len(job.x), tuning.CLUSTER_AUTO_HIDDEN
+    if grid.is_wide(cell, job) and grid.why_not(cell, job) is None:
+        return f"attn_rnn_grid is faster in float32 with {H} units and {B} rows"
     if B > tuning.GRID_MOST_ROWS:
         return grid.why_not_auto(cell, job) if most < H else None
     if (autocast_dtype("cuda") or job.x.dtype) == torch.float32 and not allows_tf32():

@@ -82,7 +82,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
   b.open();
   StepInputs next;
   fetch(next, top);
-  const float root = TYPE == FP32 ? 1.f / sqrtf((float)D) : inverse_root((float)D);
+  const float root = TYPE == FP32 ? 1.f / sqrtf((float)REAL_D) : inverse_root((float)REAL_D);
 #pragma unroll 1
   for (int t = top; t >= a.from; t--) {
     const u32 parity = (top - t) & 1;
@@ -141,7 +141,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
 #pragma unroll
         for (int e = 0; e < 2; e++) {
           if constexpr (NORM) {
-            dx[e] = v.deviation * (dx[e] - mean * (1.0f / H) - n[e] * (both * (1.0f / H)));
+            dx[e] = v.deviation * (dx[e] - mean * (1.0f / REAL_H) - n[e] * (both * (1.0f / REAL_H)));
             acc[e] += dx[e];
           }
           ds[e] = (ds[e] + dx[e]) * slope[e];

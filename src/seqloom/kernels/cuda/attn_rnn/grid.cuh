@@ -142,7 +142,7 @@ struct Block : Post {
   DEV void get_moments(float& mean, float& r) const {
     get_sums(mean, r);
     if constexpr (CENTERS_SQUARES) {
-      mean *= 1.0f / H;
+      mean *= 1.0f / REAL_H;
 #pragma unroll
       for (int i = 0; i < SPLIT; i++) {
         const float n = count_units(i),
@@ -150,7 +150,7 @@ struct Block : Post {
                         get_shared(parts + 4 * ((i * ROWS + column) * LINE + UNITS)) * (1.f / n) - mean;
         if (i * SOURCES < ALL_SOURCES) r += n * (difference * difference);
       }
-      r = 1.f / sqrtf(r * (1.0f / H) + 1e-5f);
+      r = 1.f / sqrtf((r - PADDING * mean * mean) * (1.0f / REAL_H) + 1e-5f);
     } else
       find_moments(mean, r);
   }

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
-from seqloom.core.precision import allows_tf32
+from seqloom.core.precision import allows_tf32, autocast_dtype
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.attn_rnn import scan
 from seqloom.kernels.cuda.attn_rnn.backward import DividedChunk, count_steps
@@ -32,8 +32,16 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
     return reason or scan.why_not_code(TIER, cell, job)
 
 
-def why_not_auto(_: Cell, job: ScanJob) -> str | None:
+def is_wide(cell: Cell, job: ScanJob) -> bool:
+    """Return whether float32 with 32 units to a block is faster than every other kernel."""
+    (least, most), dtype = tuning.GRID_WIDE_HIDDEN, autocast_dtype("cuda") or job.x.dtype
+    return dtype == torch.float32 and least <= cell.hidden_size <= most and len(job.x) >= tuning.GRID_WIDE_ROWS
+
+
+def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
     """Return why another kernel is faster for this job; None if none is."""
+    if is_wide(cell, job):
+        return None
     most = tuning.GRID_MOST_ROWS
     return f"attn_rnn_graph is faster above {most} rows" if len(job.x) > most else None
 

@@ -36,7 +36,7 @@ DEV float sigmoid(float v) {
 // Attention from q.h, q.x, q.(h * x); q.(h + x) is the sum of the first two. Rows that are left out get 0.
 DEV void compute_attention(float (&a)[4], float qh, float qx, float qp) {
   constexpr float LOG2E = TYPE == FP32 ? 1.f : 1.4426950408889634f;
-  const float k = LOG2E * (TYPE == FP32 ? 1.f / sqrtf((float)D) : inverse_root((float)D)),
+  const float k = LOG2E * (TYPE == FP32 ? 1.f / sqrtf((float)REAL_D) : inverse_root((float)REAL_D)),
               s[4] = {k * qh, k * qx, k * (qh + qx), k * qp};
   float top = -3.0e38f, sum = 0.f;
 #pragma unroll

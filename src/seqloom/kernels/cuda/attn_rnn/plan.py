@@ -20,7 +20,7 @@ from seqloom.core.job import ScanJob
 from seqloom.core.precision import product_flags
 from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES
 from seqloom.kernels.cuda.attn_rnn.backward import Chunk, DividedChunk, align, name_weights
-from seqloom.kernels.cuda.attn_rnn.scan import Tier, read_setting
+from seqloom.kernels.cuda.attn_rnn.scan import Tier, pad_head, read_setting
 from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs
 from seqloom.kernels.cuda.attn_rnn.whole_pass import WholePass
 from seqloom.kernels.current_stream import find_stream
@@ -40,6 +40,8 @@ def why_not_plan(cells: Sequence[Cell], weights: Sequence[Tensor]) -> str | None
     for cell in cells:
         if cell.slots > 1 or cell.input_norm:
             return "slots and normalised inputs have no prepared call"
+        if pad_head(cell) * cell.heads != cell.hidden_size:
+            return "padded heads have no prepared call"
         if cell.__dict__.get("learned_states") or not {"start", "initial_state", "project"}.isdisjoint(cell.__dict__):
             return "the initial state is learned or computed"
         if not set(cell.__dict__["_names"]) <= set(OWN):

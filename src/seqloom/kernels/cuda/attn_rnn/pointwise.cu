@@ -81,7 +81,7 @@ KERNEL(attn_rnn_attend, Attend, 32 * HEADS * SHARE) {
     sp += q * h[k] * u[k];
   }
   sum_head(sh, su, sp);
-  const float root = 1.f / sqrtf((float)D);
+  const float root = 1.f / sqrtf((float)REAL_D);
   float s[4] = {sh * root, su * root, (sh + su) * root, sp * root}, top = -3.0e38f, sum = 0.f;
 #pragma unroll
   for (int j = 0; j < 4; j++)
@@ -147,18 +147,18 @@ KERNEL(attn_rnn_end, End, WIDE) {
   if constexpr (NORM) {
     // twice, since a difference of large sums would cost digits that float32 has
     if constexpr (FORMAT == 2) {
-      mean = sum_row(sum) / H;
+      mean = sum_row(sum) / REAL_H;
       square = 0.f;
 #pragma unroll
       for (int k = 0; k < PER; k++) {
         const float d = o[k] + h[k] - mean;
         if (thread() + WIDE * k < H) square += d * d;
       }
-      r = 1.f / sqrtf(sum_row(square) / H + 1e-5f);
+      r = 1.f / sqrtf((sum_row(square) - PADDING * mean * mean) / REAL_H + 1e-5f);
     } else {
       sum_row(sum, square);
-      mean = sum / H;
-      r = 1.f / sqrtf(maximum(square / H - mean * mean, 0.f) + 1e-5f);
+      mean = sum / REAL_H;
+      r = 1.f / sqrtf(maximum(square / REAL_H - mean * mean, 0.f) + 1e-5f);
     }
     if (a.deviation && thread() == 0) a.deviation[row] = r;
   }

@@ -32,8 +32,8 @@ DEV void back_norm(float (&dx)[4], float (&acc)[4], const float (&sums)[2][4], c
                    int stride, const Lane& l) {
 #pragma unroll
   for (int c = 0; c < 2; c++) {
-    const float both = shuffle(sums[0][c] + sums[1][c], 9 * l.pair + 4 * c) * (1.0f / H),
-                mean = (sums[0][c + 2] + sums[1][c + 2]) * (1.0f / H);
+    const float both = shuffle(sums[0][c] + sums[1][c], 9 * l.pair + 4 * c) * (1.0f / REAL_H),
+                mean = (sums[0][c + 2] + sums[1][c + 2]) * (1.0f / REAL_H);
     const float r = get_shared(at + c * stride);
 #pragma unroll
     for (int i = c; i < 4; i += 2) {

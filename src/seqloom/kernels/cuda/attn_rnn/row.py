@@ -27,7 +27,7 @@ STAGES = 4  # steps in the ring of what comes from the GPU's memory, as in row.c
 def why_not(cell: Cell, job: ScanJob) -> str | None:
     """Return why this cell or job cannot run here; None if it can."""
     reason = scan.why_not(cell, job, (torch.float32,), largest=tuning.ROW_LARGEST_HIDDEN)
-    return reason or _why_no_room(scan.read_setting(cell, job), job.x.device)
+    return reason or _why_no_room(scan.read_padded(cell, job), job.x.device)
 
 
 def _why_no_room(setting: AttnRNNSetting, device: torch.device) -> str | None:

@@ -42,8 +42,10 @@ DEV void find_moments(float& mean, float& r, const Lane& l) {
     square = (square + shuffle_xor(square, LANE_STRIDE * bits)) + bits / (float)H * d * d;
     sum += other;
   }
-  mean = sum * (1.0f / H);
-  const float variance = square * (1.0f / H) + 1e-5f;
+  mean = sum * (1.0f / REAL_H);
+  // around the mean of all H units until here
+  if constexpr (PADDING > 0) square -= PADDING / (float)H * sum * mean;
+  const float variance = square * (1.0f / REAL_H) + 1e-5f;
   r = inverse_root(variance);
   r += 0.5f * r * (1.f - variance * r * r);  // Newton's step: all of float32's digits
 }
@@ -62,7 +64,7 @@ DEV float gelu(float v) {
 // digit of the result, here or in the gate: where one is far off, it is small. Exact ones have branches,
 // across which the compiler does not schedule.
 DEV float attend(float h, float x, const float (&s)[3]) {
-  const float k = LOG2E / sqrtf((float)D), t[4] = {k * s[0], k * s[1], k * (s[0] + s[1]), k * s[2]},
+  const float k = LOG2E / sqrtf((float)REAL_D), t[4] = {k * s[0], k * s[1], k * (s[0] + s[1]), k * s[2]},
               none = -3.0e38f;
   float e[4], low = CONTEXT & 1 ? t[0] : none, high = CONTEXT & 4 ? t[2] : none;
   if (CONTEXT & 2) low = maximum(low, t[1]);

@@ -62,7 +62,7 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
   Wq.load(a.w.q, H, l, weights + 3 * WEIGHT_BYTES);
   const float scale = NORM ? a.w.scale[l.unit] : 1.f, bias = NORM ? a.w.bias[l.unit] : 0.f,
               mask = MASK ? a.mask[at] : 1.f;
-  const float root = 1.f / sqrtf((float)D);
+  const float root = 1.f / sqrtf((float)REAL_D);
   float dh = a.dh[at], dstart = 0.f;
   const int length = a.lengths ? (int)a.lengths[row] : a.T, last = a.from + a.steps,
             end = length < last ? length : last;
@@ -138,7 +138,7 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
     if constexpr (NORM) {
       float mean, both;
       sum_both(mean, both, l);
-      dx = deviation * (dx - mean * (1.0f / H) - v.n * (both * (1.0f / H)));
+      dx = deviation * (dx - mean * (1.0f / REAL_H) - v.n * (both * (1.0f / REAL_H)));
       acc += dx;
     }
     const float ds = (l.scatter(c) + dx) * v.slope;

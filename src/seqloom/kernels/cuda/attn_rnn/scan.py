@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from seqloom.core.cell import Cell, State
@@ -47,7 +49,7 @@ def why_not(
     Args:
         types: Types that the kernel computes in.
         heads: Most heads.
-        largest: Largest hidden size; sizes must then be multiples of HIDDEN_MULTIPLE. None: any size.
+        largest: Largest hidden size, heads padded to whole tiles; with slots a multiple of HIDDEN_MULTIPLE. None: any.
         slots: Most slots.
     """
     dtype, multiple = autocast_dtype("cuda") or job.x.dtype, tuning.HIDDEN_MULTIPLE
@@ -63,14 +65,23 @@ def why_not(
     if job.x.shape[0] == 0 or job.x.shape[1] == 0:
         return "the batch is empty"
     reason = why_not_fused() or launch.why_not(job.x.device)
-    if reason is None and largest and (cell.hidden_size % multiple or cell.hidden_size > largest):
+    if reason is None and largest and slots > 1 and (cell.hidden_size % multiple or cell.hidden_size > largest):
         return f"it takes hidden sizes {multiple}, {2 * multiple}, .. {largest}, not {cell.hidden_size}"
+    if reason is None and largest and (padded := cell.heads * pad_head(cell)) > largest:
+        as_padded = f" (padded {padded})" if padded > cell.hidden_size else ""
+        return f"it takes hidden sizes up to {largest}, not {cell.hidden_size}{as_padded}"
     return reason
+
+
+def pad_head(cell: Cell) -> int:
+    """Return the units of a head with which all heads have whole tiles."""
+    multiple = tuning.HIDDEN_MULTIPLE // math.gcd(tuning.HIDDEN_MULTIPLE, cell.heads)
+    return -(-cell.hidden_size // cell.heads // multiple) * multiple
 
 
 def why_not_code(tier: Tier, cell: Cell, job: ScanJob) -> str | None:
     """Return why the kernels of this tier cannot run on the job's device."""
-    setting, device = read_setting(cell, job), job.x.device
+    setting, device = read_padded(cell, job), job.x.device
     codes = (tier.find_code(setting, name, len(job.x), device) for name in ("forward", "reverse"))
     return next((reason for code in codes if (reason := code.why_not(device)) is not None), None)
 
@@ -81,9 +92,45 @@ def read_setting(cell: Cell, job: ScanJob) -> AttnRNNSetting:
     return find_setting(cell.hidden_size, cell.heads, dtype, cell.context, cell.norm, *flags)
 
 
+def read_padded(cell: Cell, job: ScanJob) -> AttnRNNSetting:
+    """Return the setting of the cell with heads of whole tiles."""
+    setting, head = read_setting(cell, job), pad_head(cell)
+    real = cell.hidden_size // cell.heads
+    if head == real:
+        return setting
+    own = (setting.dtype, setting.context, setting.norm, setting.mask, setting.keep, setting.reset)
+    return find_setting(cell.heads * head, cell.heads, *own, real)
+
+
 def run(tier: Tier, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
-    y, h = _TierScan.apply(tier, *prepare(cell, job))
-    return y, (h.to(job.state[0].dtype),)
+    inputs, u, h0, start, *weights = prepare(cell, job)
+    setting = read_padded(cell, job)
+    if not setting.real_head:
+        y, h = _TierScan.apply(tier, inputs, u, h0, start, *weights)
+        return y, (h.to(job.state[0].dtype),)
+    u, h0, start, mask, keep = (
+        None if t is None else pad_units(t, setting) for t in (u, h0, start, inputs.mask, inputs.keep)
+    )
+    weights = [None if w is None else pad_weight(w, setting) for w in weights]
+    y, h = _TierScan.apply(tier, replace(inputs, setting=setting, mask=mask, keep=keep), u, h0, start, *weights)
+    return cut_units(y, setting), (cut_units(h, setting).to(job.state[0].dtype),)
+
+
+def pad_units(t: Tensor, setting: AttnRNNSetting) -> Tensor:
+    """Return a tensor (.., H) with zeros at the end of each head."""
+    D = setting.real_head
+    return F.pad(t.unflatten(-1, (-1, D)), (0, setting.hidden // setting.heads - D)).flatten(-2)
+
+
+def pad_weight(w: Tensor, setting: AttnRNNSetting) -> Tensor:
+    """Return a bias (H,), or a weight (H, H) or (H, 2 H), for padded heads."""
+    w = pad_units(w, setting)
+    return w if w.dim() == 1 else pad_units(w.t(), setting).t().contiguous()
+
+
+def cut_units(t: Tensor, setting: AttnRNNSetting) -> Tensor:
+    """Return a tensor (.., H) without what `pad_units` adds."""
+    return t.unflatten(-1, (setting.heads, -1))[..., : setting.real_head].flatten(-2)
 
 
 def prepare(cell: Cell, job: ScanJob) -> tuple[Any, ...]:
@@ -109,20 +156,30 @@ def differentiate(
     inputs: AttnRNNInputs, tensors: Sequence[Tensor | None], grads: Sequence[Tensor]
 ) -> list[Tensor | None]:
     """Compute the gradients by the loop, so that they have gradients themselves."""
-    u, h0, start, *weights = tensors
-    assert u is not None and h0 is not None
-    with torch.enable_grad(), torch.autocast(u.device.type, enabled=False):
+    setting, like = inputs.setting, tensors[0]
+    assert like is not None
+
+    def cut(t: Tensor | None, both: bool = False) -> Any:  # noqa: ANN401  # None stays None
+        if t is None or not setting.real_head:
+            return t
+        if both and t.dim() == 2:
+            t = cut_units(t.t(), setting).t()
+        return t.unflatten(-1, (-1, setting.hidden // setting.heads))[..., : setting.real_head].flatten(-2)
+
+    with torch.enable_grad(), torch.autocast(like.device.type, enabled=False):
+        u, h0, start, *weights = (*map(cut, tensors[:3]), *(cut(w, both=True) for w in tensors[3:]))
         own = {n: w for n, w in zip(WEIGHT_NAMES, weights, strict=True) if w is not None}
         view: Cell = bind_weights(inputs.cell, own)
         view.input_size = inputs.cell.hidden_size  # u is projected already
         vars(view)["input_norm"] = False
         if start is not None:
             view.start = lambda x: (start.to(x.dtype),)  # type: ignore[method-assign]
-        keep = () if inputs.keep is None else (inputs.keep,)
-        job = ScanJob(u, (h0.to(u.dtype),), inputs.lengths, inputs.reset, None, inputs.mask, keep)
+        keep = () if inputs.keep is None else (cut(inputs.keep),)
+        job = ScanJob(u, (h0.to(u.dtype),), inputs.lengths, inputs.reset, None, cut(inputs.mask), keep)
         y, (h,) = loop.run(view, job)
         wanted = [t for t in tensors if t is not None and t.requires_grad]
-        gradients = iter(torch.autograd.grad([y, h.float()], wanted, grads, create_graph=True, allow_unused=True))
+        known = [cut(d) for d in grads]
+        gradients = iter(torch.autograd.grad([y, h.float()], wanted, known, create_graph=True, allow_unused=True))
     return [next(gradients) if t is not None and t.requires_grad else None for t in tensors]
 
 

@@ -31,6 +31,7 @@ class AttnRNNSetting:
     mask: bool
     keep: bool
     reset: bool
+    real_head: int = 0  # units of a head without those that pad it to whole tiles; 0: all
 
     @property
     def aux(self) -> int:
@@ -41,6 +42,7 @@ class AttnRNNSetting:
     def macros(self) -> tuple[tuple[str, int], ...]:
         context = sum(1 << i for i, row in enumerate(CONTEXT_ROWS) if row in self.context)
         sizes = {"HIDDEN": self.hidden, "HEADS": self.heads, "FORMAT": TYPES[self.dtype], "CONTEXT": context}
+        sizes |= {"REAL_HEAD": self.real_head or self.hidden // self.heads}
         flags = {"NORM": self.norm, "MASK": self.mask, "KEEP": self.keep, "RESET": self.reset}
         return tuple((sizes | {name: int(flag) for name, flag in flags.items()}).items())
 

@@ -125,8 +125,8 @@ struct Step {
     }
 #pragma unroll
     for (int c = 0; c < 2; c++) {
-      const float square = shuffle(part[0][c] + part[1][c], 9 * l.pair + 4 * c) * (1.0f / H);
-      const float mean = (part[0][c + 2] + part[1][c + 2]) * (1.0f / H);
+      const float square = shuffle(part[0][c] + part[1][c], 9 * l.pair + 4 * c) * (1.0f / REAL_H);
+      const float mean = (part[0][c + 2] + part[1][c + 2]) * (1.0f / REAL_H);
       r[c] = inverse_root(maximum(square - mean * mean, 0.f) + 1e-5f);
       xhat[c] = (z[c] - mean) * r[c];
       xhat[c + 2] = (z[c + 2] - mean) * r[c];

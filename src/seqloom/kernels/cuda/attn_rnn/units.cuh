@@ -132,8 +132,8 @@ struct Units {
   }
   // Mean and 1 / deviation from sums of numbers and of squares.
   DEV void find_moments(float& mean, float& r) const {
-    mean *= 1.0f / H;
-    r = inverse_root(maximum(r * (1.0f / H) - mean * mean, 0.f) + 1e-5f);
+    mean *= 1.0f / REAL_H;
+    r = inverse_root(maximum(r * (1.0f / REAL_H) - mean * mean, 0.f) + 1e-5f);
   }
   // Sum three numbers, of the units that belong to the j-th head of the block, over the lanes of a row: the
   // first for a quarter of the lanes, the second for the next quarter, the third for the others.

@@ -227,7 +227,7 @@ def choose_grid(setting: GatedSetting, name: str, B: int, device: torch.device) 
     ways = [(rows, units) for rows in (8, 16) for units in tuning.GATED_GRID_UNITS[setting.size]]
     ways = [(rows, units) for rows, units in ways if place_grid(setting, name, rows, units).fits or units == ways[0][1]]
     room = {way: way[0] * count_groups(-(-setting.hidden // way[1]), device) for way in ways}
-    return next((way for way in ways if room[way] >= B), max(ways, key=lambda way: room[way]))
+    return next((way for way in ways if room[way] >= B), max(ways, key=lambda way: (room[way], way)))
 
 
 def find_code(setting: GatedSetting, name: str, B: int, device: torch.device) -> GridCode | GatedCode:

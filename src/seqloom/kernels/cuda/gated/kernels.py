@@ -8,7 +8,7 @@ means and deviations of layer normalisation. No host synchronisation; determinis
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -72,10 +72,11 @@ class Gated:
                 name = str(dtype).removeprefix("torch.")
                 return f"torch's own (cuDNN) is faster in {name} with {H} units and {B} rows"
         narrow = tuning.GATED_CLUSTER_HIDDEN[dtype.itemsize]
+        takes_grid = narrow < H or is_measured(tuning.GATED_GRID_FASTER, cell.name, dtype, H, B)
         if self.grid:
-            return f"{cell.name}_cuda is faster up to {narrow} units" if narrow >= H else None
-        leaves = narrow < H and Gated(self.kind, grid=True).why_not(cell, job) is None
-        return f"{cell.name}_grid is faster above {narrow} units" if leaves else None
+            return None if takes_grid else f"{cell.name}_cuda is faster with {H} units and {B} rows"
+        leaves = takes_grid and Gated(self.kind, grid=True).why_not(cell, job) is None
+        return f"{cell.name}_grid is faster with {H} units and {B} rows" if leaves else None
 
     def run(self, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
         """Run the cell over the job's sequences; hidden sizes between two multiples of a tile run as the larger one."""
@@ -117,6 +118,11 @@ class Gated:
 
 def is_cudnn_faster(cell: str, dtype: torch.dtype, hidden: int, rows: int) -> bool:
     """Return whether cuDNN was measured to be faster for this cell, with gradients if they are enabled."""
+    return is_measured(tuning.CUDNN_FASTER, cell, dtype, hidden, rows)
+
+
+def is_measured(regions: Sequence[tuning.Region], cell: str, dtype: torch.dtype, hidden: int, rows: int) -> bool:
+    """Return whether one of the regions has this cell, with gradients if they are enabled."""
     trains = torch.is_grad_enabled()
     name = "tf32" if dtype == torch.float32 and allows_tf32() else str(dtype).removeprefix("torch.")
     return any(
@@ -125,7 +131,7 @@ def is_cudnn_faster(cell: str, dtype: torch.dtype, hidden: int, rows: int) -> bo
         and region.hidden[0] <= hidden <= region.hidden[1]
         and region.rows[0] <= rows <= region.rows[1]
         and region.trains in (None, trains)
-        for region in tuning.CUDNN_FASTER
+        for region in regions
     )
 
 
