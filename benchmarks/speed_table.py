@@ -64,7 +64,7 @@ def main() -> None:
         for name in args.types:
             for hidden, batch in itertools.product(args.hidden, args.batch):
                 rows += measure(args, mode, name, hidden, batch, refused)
-            write_record(args.json, length=args.length, seed=SEED, finished=False, refused=refused, rows=rows)
+                write_record(args.json, length=args.length, seed=SEED, finished=False, refused=refused, rows=rows)
     write_record(args.json, length=args.length, seed=SEED, finished=True, refused=refused, rows=rows)
 
 

@@ -190,6 +190,7 @@ class DividedChunk(Chunk):
         self.attention = u.new_empty(rows, inputs.setting.heads, 4, dtype=whole)
         self.deviation = u.new_empty(rows, dtype=whole)
         self.turned = u.new_empty(4 * H, H)  # the weights transposed, for the way back
+        self.Wqg, self.bqg = u.new_empty(2 * H, H), u.new_empty(2 * H)  # of products with the state
         self.reverse = self.find_reverse()
         self.arguments = self._pack_arguments()
         self._make_views(rows)
@@ -224,13 +225,17 @@ class DividedChunk(Chunk):
 
     def _take_weights(self, weights: Weights) -> None:
         """Take the views of the weights that the products need."""
-        Wq, self.bq, Wo, self.bo, Wg, self.bg, _, _ = weights
+        Wq, bq, Wo, self.bo, Wg, bg, _, _ = weights
         H = self.setting.hidden
+        self.of_state = ((Wq, Wg[:, :H]), (bq, bg))
         self.Wq, self.Wo, self.Wgh, self.Wgo = Wq.t(), Wo.t(), Wg[:, :H].t(), Wg[:, H:].t()
 
     def turn_weights(self) -> None:
-        """Transpose the weights, for the way back."""
+        """Transpose the weights, for the way back, and put those of the state side by side."""
         torch.cat((self.Wq, self.Wo, self.Wgh, self.Wgo), out=self.turned)
+        weights, biases = self.of_state
+        torch.cat(weights, out=self.Wqg)
+        torch.cat(biases, out=self.bqg)
 
     def prepare(self, weights: Weights) -> None:
         """Take weights that stay where they are, for passes that fill in the other arguments (WholePass)."""
@@ -244,7 +249,8 @@ class DividedChunk(Chunk):
         """Make the views of this many rows that products take."""
         self.rows = rows
         self.seen, self.aC, self.o, self.s = (self.inside[i, :rows] for i in (0, 1, 2, 4))
-        self.query, self.gate = self.qg[:rows].split(self.setting.hidden, 1)
+        self.both = self.qg[:rows]
+        self.gate = self.both[:, self.setting.hidden :]
 
     def _fill_planes(self, begin: int, steps: int) -> None:
         rows = self.B * steps
@@ -258,8 +264,7 @@ class DividedChunk(Chunk):
 
     def find_inside(self) -> None:
         """Compute what is inside the steps, from the states before them and their input."""
-        torch.addmm(self.bq, self.seen, self.Wq, out=self.query)
-        torch.addmm(self.bg, self.seen, self.Wgh, out=self.gate)
+        torch.addmm(self.bqg, self.seen, self.Wqg.t(), out=self.both)  # a bias is part of a product into whole rows
         self._launch("attend")
         torch.addmm(self.bo, self.aC, self.Wo, out=self.s)
         self._launch("gelu")
