@@ -25,6 +25,9 @@ from seqloom.kernels import tuning
 from seqloom.kernels.aten import plan as aten
 from seqloom.kernels.cpu import plan as cpu
 from seqloom.kernels.cuda.attn_rnn import plan as attn_rnn
+from seqloom.kernels.cuda.gated import plan as gated
+from seqloom.kernels.cuda.gated.heads import GatedHeads
+from seqloom.kernels.cuda.gated.kernels import Gated
 from seqloom.kernels.dispatch import choose
 from seqloom.kernels.registry import Kernel
 from seqloom.kernels.stack import Stack
@@ -208,6 +211,9 @@ class LayerPlans:
         tiers: list[Any] = [getattr(kernel.code, "TIER", None) for kernel in kernels]  # those of AttnRNN have one
         if None not in tiers and not attn_rnn.why_not_plan(self.cells, weights):
             return attn_rnn.AttnRNNPlan(stack, tiers, weights, kernels[0].backend)
+        codes = [kernel.code for kernel in kernels if isinstance(kernel.code, Gated | GatedHeads)]
+        if len(codes) == len(kernels) and not gated.why_not_plan(self.cells, stack.B):
+            return gated.GatedPlan(stack, codes, weights, kernels[0].backend)
         return KernelPlan(stack, kernels)
 
     def _is_large_step(self, stack: Stack) -> bool:

@@ -17,15 +17,22 @@ from seqloom.kernels.cuda.gated.code import GatedSetting, arrange_weights, find_
 
 
 def go_back(
-    setting: GatedSetting, values: dict[str, Any], dlast: Sequence[Tensor], heads: int = 1
+    setting: GatedSetting, values: dict[str, Any], dlast: Sequence[Tensor | None], heads: int = 1
 ) -> list[Tensor | None]:
-    """Return the gradients of x, the weights, the first states and the starts, in the forward's order."""
+    """Return the gradients of x, the weights, the first states and the starts, in the forward's order.
+
+    Args:
+        setting: The cell and the options of the job.
+        values: The tensors of the forward pass and `dy`, by the names of the kernels' arguments.
+        dlast: The gradients of the last states; None for zeros.
+        heads: Number of heads.
+    """
     kind, H, x, weight = setting.kind, setting.hidden, values["x"], values["weight"]
     (B, T), wide = x.shape[:2], kind.gates * H
     steps = min(T, max(1, tuning.GATED_CHUNK_NUMBERS // (B * H)))
     dx, turned = torch.empty_like(x), arrange_weights(setting, weight.view(-1, H, H).transpose(1, 2))
     seen, u, du = x.new_empty(B * steps, H), x.new_empty(B * steps, wide), x.new_empty(B * steps, wide)
-    ds = [d.to(torch.float32, memory_format=torch.contiguous_format, copy=True) for d in dlast]
+    ds = [_copy_gradient(d, values[f"first_{i}"]) for i, d in enumerate(dlast)]
     dstart = [torch.zeros_like(values["first_0"]) for i in range(kind.states) if f"start_{i}" in values]
     sums = {"dbias": wide, "dscale": wide * kind.norm, "dbias_c": H * kind.memory, "dscale_c": H * kind.memory}
     sums |= {"dvectors": H * kind.vectors}
@@ -47,6 +54,13 @@ def go_back(
     dbias = None if values["bias"] is None else added["dbias"]
     own = (dweight, dbias, added["dscale"], added["dscale_c"], added["dbias_c"], added["dvectors"])
     return [dx, *(None if t is None else t.to(x.dtype) for t in own), *ds, *dstart]
+
+
+def _copy_gradient(d: Tensor | None, like: Tensor) -> Tensor:
+    """Return the gradient of a last state in float32, in memory of its own."""
+    if d is None:
+        return torch.zeros_like(like)
+    return d.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
 
 
 def _copy_states(seen: Tensor, values: dict[str, Any], begin: int) -> None:

@@ -50,7 +50,7 @@ class GatedHeads:
         x = gather(_project(cell, one, job.x))
         rows = ScanJob(x, state, repeat(job.lengths), repeat(job.reset), None, mask, keep)
         dtype = autocast_dtype(x.device.type) or x.dtype
-        setting = Gated(KINDS[one.name])._read_setting(one, one.hidden_size, rows, dtype)
+        setting = Gated(KINDS[one.name]).read_setting(one, one.hidden_size, rows, dtype)
         inputs = GatedInputs.of(setting, lambda own: _RowsOfHeads(one, own, n), rows, n)
         own = cell.own_parameters()
         named = {name: own[theirs].flatten(0, 1) for name, theirs in CELL_WEIGHTS.items() if theirs in own}
@@ -93,7 +93,7 @@ def _project(cell: HeadsCell, one: Cell, x: Tensor) -> Tensor:
         return cell.project(x)
     own = cell.own_parameters()
     bias = own.get("bias_ih")
-    return F.linear(x, own["weight_ih"].flatten(0, 1), None if bias is None else bias.flatten())
+    return F.linear(x.contiguous(), own["weight_ih"].flatten(0, 1), None if bias is None else bias.flatten())
 
 
 def _pad_rows(t: Tensor, more: int) -> Tensor:

@@ -59,7 +59,7 @@ class Gated:
             return "it has no projected LSTM (proj_size)"
         multiple = tuning.HIDDEN_MULTIPLE if self._needs_whole_tiles else 1
         reason = why_not_job(cell, job, multiple, takes_float32=not self._needs_whole_tiles)
-        return reason or why_not_setting(self._read_setting(cell, _round_up(cell.hidden_size), job, dtype), job)
+        return reason or why_not_setting(self.read_setting(cell, _round_up(cell.hidden_size), job, dtype), job)
 
     def why_not_auto(self, cell: Cell, job: ScanJob) -> str | None:
         """Return why another kernel is faster for this job; None if none is."""
@@ -99,7 +99,7 @@ class Gated:
         def bind(own: Mapping[str, Tensor]) -> Cell:
             return bind_weights(cell, {CELL_WEIGHTS[name]: t for name, t in own.items()})
 
-        inputs = GatedInputs.of(self._read_setting(cell, cell.hidden_size, job, dtype), bind, job)
+        inputs = GatedInputs.of(self.read_setting(cell, cell.hidden_size, job, dtype), bind, job)
         own = {name: w.get(theirs) for name, theirs in CELL_WEIGHTS.items()}
         x = cell.project(job.x.contiguous())  # the product copies it otherwise, and adds the bias in a pass of its own
         y, last = run_scan(inputs, x, own, job.state, start)
@@ -110,7 +110,8 @@ class Gated:
         """Whether padding would change the result: the mean of a normalisation is over all units."""
         return self.kind.norm or self.kind.memory
 
-    def _read_setting(self, cell: Cell, hidden: int, job: ScanJob, dtype: torch.dtype) -> GatedSetting:
+    def read_setting(self, cell: Cell, hidden: int, job: ScanJob, dtype: torch.dtype) -> GatedSetting:
+        """Return the setting of the kernels for a job."""
         flags = job.mask is not None, bool(job.keep), job.reset is not None
         kind = RNN_KINDS[cell.nonlinearity] if cell.name == "rnn" else self.kind
         return GatedSetting(kind, hidden, dtype, *flags, self.grid, dtype == torch.float32 and allows_tf32())

@@ -1,0 +1,254 @@
+"""A prepared call of the gated GPU kernels: a stack of RNN, GRU or LSTM cells, with or without heads.
+
+All sequences have the same length. The kernels, their arguments and the places of the weights are found when a plan
+is made; a call is one node of the graph for each cell, its input product included. The owner of a plan compares what it
+depends on at every call (`layers/recurrent/plans.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seqloom.core.cell import Cell
+from seqloom.core.checks import read_saved
+from seqloom.core.heads import HeadsCell
+from seqloom.core.job import ScanJob
+from seqloom.kernels import tuning
+from seqloom.kernels.cuda.gated.backward import go_back
+from seqloom.kernels.cuda.gated.code import arrange_weights, find_code
+from seqloom.kernels.cuda.gated.heads import GROUP, GatedHeads
+from seqloom.kernels.cuda.gated.kernels import KINDS, Gated
+from seqloom.kernels.current_stream import find_stream
+from seqloom.kernels.fused import differentiate
+from seqloom.kernels.stack import Stack
+
+Maybe = Tensor | None
+OWN = ("weight_ih", "bias_ih", "weight_hh", "bias_hh")
+
+
+def why_not_plan(cells: Sequence[Cell], rows: int) -> str | None:
+    """Return why a stack of gated cells has no plan for a batch of so many rows; None if it has one."""
+    for cell in cells:
+        one = read_head(cell)
+        if one.name not in ("rnn", "gru", "lstm"):
+            return "only RNN, GRU and LSTM have a prepared call"
+        if one is not cell and rows % GROUP:
+            return "the rows of heads are padded in every call"
+        if one.hidden_size % tuning.HIDDEN_MULTIPLE:
+            return "the weights are padded in every call"
+        if cell.__dict__.get("learned_states") or not {"start", "initial_state", "project"}.isdisjoint(cell.__dict__):
+            return "the initial state is learned or computed"
+        if not set(cell.__dict__["_names"]) <= set(OWN):
+            return "the cell has weights that are not known here"
+    return None
+
+
+def read_head(cell: Cell) -> Cell:
+    """Return the cell whose equations every head has; the cell itself if it has no heads."""
+    one: Cell = cell.__dict__["one"] if isinstance(cell, HeadsCell) else cell
+    return one
+
+
+class GatedPlan:
+    """Run a stack of gated cells over inputs of one shape.
+
+    Args:
+        stack: The cells, in one direction, and the form of the input.
+        codes: The kernel of each cell.
+        weights: All weights of the stack.
+        backend: The name of the first cell's kernel.
+    """
+
+    def __init__(
+        self, stack: Stack, codes: Sequence[Gated | GatedHeads], weights: Sequence[Tensor], backend: str
+    ) -> None:
+        self.backend, self.h_shapes = backend, stack.state_shapes
+        self.cells = [PreparedGated(stack, i, code, weights) for i, code in enumerate(codes)]
+
+    def run(self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], train: bool) -> tuple[Tensor, Any]:
+        """Run the stack; the arguments and results are those of `StackPlan.run`."""
+        ends = []
+        for i, cell in enumerate(self.cells):
+            own = [s[i : i + 1] for s in states] if len(self.cells) > 1 else states
+            x, *end = cell.run(x, own, weights, train)
+            ends.append(end)
+        last = ends[0] if len(ends) == 1 else [torch.cat(parts) for parts in zip(*ends, strict=True)]
+        return x, last[0] if len(last) == 1 else tuple(last)
+
+
+class PreparedGated:
+    """One cell of a plan.
+
+    Args:
+        stack: All cells of the plan.
+        index: Which of them it is.
+        code: Its kernel.
+        weights: All weights of the stack.
+    """
+
+    def __init__(self, stack: Stack, index: int, code: Gated | GatedHeads, weights: Sequence[Tensor]) -> None:
+        cell, names, like = stack.cells[index], stack.names[index], weights[0].detach()
+        one, self.heads = read_head(cell), cell.heads if isinstance(cell, HeadsCell) else 1
+        self.B, self.T, self.H, self.dtype, self.device = stack.B, stack.T, one.hidden_size, like.dtype, like.device
+        self.rows = self.heads * self.B  # of the kernels
+        self.places = [names.get(name) for name in OWN]
+        self.is_time_first = len(stack.shape) == 3 and not stack.batch_first
+        shape = torch.Size((*stack.shape[:-1], cell.input_size))
+        mine = {name: i for i, name in enumerate(OWN) if name in names}
+        self.stack = Stack([cell], [mine], shape, stack.batch_first, 1)
+        self.last_shape = self.stack.state_shapes[0]
+        job = ScanJob(like.new_empty(self.B, self.T, cell.input_size), ())
+        gated = Gated(KINDS[one.name]) if isinstance(code, GatedHeads) else code
+        self.setting = gated.read_setting(one, one.hidden_size, job, self.dtype)
+        self.kind = self.setting.kind
+        self.forward = find_code(self.setting, "forward", self.rows, self.device)
+        self.arguments: Any = self.forward.arguments
+        numbers = {"B": self.rows, "T": self.T, "head_rows": self.B if self.heads > 1 else 0}
+        self.filled = bytes(self.forward.pack(numbers))
+        self.stream = find_stream(self.device)
+        self.start = self._make_start()
+
+    def _make_start(self) -> list[Tensor]:
+        """Return the states before the first step: zeros."""
+        zeros = torch.zeros(self.rows, self.H, dtype=torch.float32, device=self.device)
+        return [zeros] * self.kind.states
+
+    def run(self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], train: bool) -> tuple[Tensor, ...]:
+        """Return the outputs, and the last states (1, B, H), or (1, H) for a single sequence."""
+        own = [None if place is None else weights[place] for place in self.places]
+        if train:
+            result: tuple[Tensor, ...] = _PreparedScan.apply(self, len(states), x, *states, *own)
+            return result
+        y, last, _ = self.go_forward(x, states, own, False)
+        return y, *last
+
+    def go_forward(
+        self, x: Tensor, states: Sequence[Tensor], own: Sequence[Any], train: bool
+    ) -> tuple[Tensor, list[Tensor], list[Maybe]]:
+        """Return the outputs, the last states and what the backward pass reads.
+
+        That is the input (B * T, D), the projected one (rows, T, gates * H), the states after all steps and the first
+        states, in float32.
+        """
+        B, T, H, kind = self.B, self.T, self.H, self.kind
+        inputs = (x.transpose(0, 1) if self.is_time_first else x).reshape(B * T, -1)
+        u = self._divide(torch._C._nn.linear(inputs, own[0].view(-1, inputs.shape[1]), _flatten(own[1])))
+        weight = arrange_weights(self.setting, own[2].view(-1, H, H))
+        first = [self._divide_state(s).float() for s in states] or self._find_start()
+        paths = [u.new_empty(self.rows, T, H) if train or i == kind.output else None for i in range(kind.states)]
+        last = [torch.empty_like(s) for s in first]
+        arguments = self.arguments.from_buffer_copy(self.filled)
+        arguments.x, arguments.weight = u.data_ptr(), weight.data_ptr()
+        arguments.bias = None if own[3] is None else own[3].data_ptr()
+        for i, path in enumerate(paths):
+            setattr(arguments, f"c_{i - 1}" if i else "y", None if path is None else path.data_ptr())
+            setattr(arguments, f"first_{i}", first[i].data_ptr())
+            setattr(arguments, f"last_{i}", last[i].data_ptr())
+        self.forward.start(arguments, self.rows, self.device)
+        y = paths[kind.output]
+        assert y is not None
+        return self._join(y), [self._join_state(s).to(self.dtype) for s in last], [inputs, u, *paths, *first]
+
+    def _find_start(self) -> list[Tensor]:
+        """Return zeros that are ready on the current stream."""
+        if self.stream is not None and self.stream == find_stream(self.device):
+            return self.start
+        return self._make_start()
+
+    def _divide(self, t: Tensor) -> Tensor:
+        """Map (B * T, heads * n), one row of the batch after the other, to (rows, T, n): one head after the other."""
+        if self.heads == 1:
+            return t.view(self.B, self.T, -1)
+        return t.view(self.B, self.T, self.heads, -1).permute(2, 0, 1, 3).reshape(self.rows, self.T, -1)
+
+    def _divide_state(self, t: Tensor) -> Tensor:
+        """Map a state in torch's form to (rows, H)."""
+        return t.view(self.B, self.heads, self.H).transpose(0, 1).reshape(self.rows, self.H)
+
+    def _join(self, t: Tensor) -> Tensor:
+        """Map (rows, T, n) to (.., heads * n) in the order of the layer's input."""
+        t = t.view(self.heads, self.B, self.T, -1)
+        return t.permute((2, 1, 0, 3) if self.is_time_first else (1, 2, 0, 3)).reshape(*self.stack.shape[:-1], -1)
+
+    def restore(self, t: Tensor) -> Tensor:
+        """Map (B * T, n) to (.., n) in the order of the layer's input."""
+        if self.is_time_first:
+            t = t.view(self.B, self.T, -1).transpose(0, 1)
+        return t.reshape(*self.stack.shape[:-1], -1)
+
+    def _join_state(self, t: Tensor) -> Tensor:
+        """Map (rows, H) to a state in torch's form."""
+        return t.view(self.heads, self.B, self.H).transpose(0, 1).reshape(self.last_shape)
+
+    def go_back(self, saved: Sequence[Maybe], own: Sequence[Maybe], dy: Maybe, dlast: Sequence[Maybe]) -> list[Maybe]:
+        """Return the gradients of the projected input (B * T, heads * gates * H), weight_hh, bias_hh and the states."""
+        k = self.kind.states
+        u, paths, first = saved[1], saved[2 : 2 + k], saved[2 + k :]
+        assert u is not None
+        weight, bias = own[2], own[3]
+        assert weight is not None
+        values: dict[str, Any] = {"x": u, "weight": weight.view(-1, self.H), "bias": _flatten(bias), "y": paths[0]}
+        values |= {f"c_{i}": path for i, path in enumerate(paths[1:])} | {f"first_{i}": s for i, s in enumerate(first)}
+        values |= {"mask": None, "reset": None}
+        if dy is None:
+            values["dy"] = u.new_zeros(self.rows, self.T, self.H)
+        else:
+            rows = (dy.transpose(0, 1) if self.is_time_first else dy).contiguous()
+            values["dy"] = self._divide(rows.view(self.B * self.T, -1))
+        ends = [None if d is None else self._divide_state(d.contiguous()) for d in dlast]
+        du, dweight, dbias, *rest = go_back(self.setting, values, ends, self.heads)
+        assert du is not None
+        assert dweight is not None
+        flat = du.view(self.heads, self.B * self.T, -1).transpose(0, 1).reshape(self.B * self.T, -1)
+        ds = [None if d is None else self._join_state(d) for d in rest[4:]]
+        return [flat, dweight.view_as(weight), None if bias is None or dbias is None else dbias.view_as(bias), *ds]
+
+
+def _flatten(bias: Maybe) -> Maybe:
+    return None if bias is None else bias.view(-1)
+
+
+class _PreparedScan(torch.autograd.Function):
+    """x, the first states (or none) and the weights of OWN -> the outputs and the last states."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401  # takes any attribute
+        cell: PreparedGated,
+        given: int,
+        x: Tensor,
+        *tensors: Any,  # noqa: ANN401  # Tensor; None for a bias that the cell lacks
+    ) -> tuple[Tensor, ...]:
+        y, last, saved = cell.go_forward(x, tensors[:given], tensors[given:], True)
+        ctx.cell, ctx.given, ctx.many = cell, given, len(saved)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*saved, x, *tensors)
+        return y, *last
+
+    @staticmethod
+    def backward(
+        ctx: Any,  # noqa: ANN401  # has what forward set
+        dy: Maybe,
+        *dlast: Maybe,
+    ) -> tuple[Maybe, ...]:
+        cell: PreparedGated = ctx.cell
+        kept = read_saved(ctx)
+        saved, x, tensors = kept[: ctx.many], kept[ctx.many], kept[ctx.many + 1 :]
+        states, own = tensors[: ctx.given], tensors[ctx.given :]
+        if torch.is_grad_enabled():  # a second derivative is wanted
+            inputs = [x, *states, *(w for w in own if w is not None)]
+            found = iter(differentiate(inputs, cell.stack.run(x, states, own), (dy, *dlast), True, True))
+            return None, None, *(None if t is None else next(found) for t in (x, *tensors))
+        du, dweight, dbias, *ds = cell.go_back(saved, own, dy, dlast)
+        assert du is not None
+        needs = ctx.needs_input_grad[2:]
+        need_ih, need_bias = needs[1 + ctx.given : 3 + ctx.given]
+        dx = cell.restore(du.mm(own[0].view(du.shape[1], -1))) if needs[0] else None
+        dweight_ih = du.t().mm(saved[0]).view_as(own[0]) if need_ih else None
+        dbias_ih = du.sum(0).view_as(own[1]) if need_bias else None
+        dstates = [d.to(s.dtype).view(s.shape) for d, s in zip(ds, states, strict=False) if d is not None]
+        return None, None, dx, *dstates, dweight_ih, dbias_ih, dweight, dbias

@@ -1,0 +1,100 @@
+"""Prepared calls of the gated GPU kernels, emulated on the CPU: the same bits as the calls that they replace."""
+
+import pytest
+import torch
+
+import seqloom
+from seqloom.kernels import tuning
+from seqloom.kernels.cuda.gated import plan
+from seqloom.kernels.dispatch import TOGETHER
+from seqloom.kernels.registry import find_kernel
+from seqloom.kernels.stack import Stack
+from seqloom.layers.recurrent.plans import KernelPlan
+
+pytestmark = pytest.mark.usefixtures("emulated")
+H, BF16, FP32 = 16, torch.bfloat16, torch.float32
+
+
+def make_plans(name, dtype, shape, **settings):
+    """Return a layer, its prepared plan and one that runs the kernel's ordinary calls."""
+    layer = getattr(seqloom, name)(shape[-1], H * settings.get("heads", 1), kernel="loop", dtype=dtype, **settings)
+    home, cells = {name: i for i, name in enumerate(layer._parameters)}, list(layer.cells)
+    names = [{mine: home[theirs] for mine, theirs in c._names.items()} for c in cells]
+    stack, weights = Stack(cells, names, torch.Size(shape), layer.batch_first, 1), list(layer.parameters())
+    assert plan.why_not_plan(cells, stack.B) is None
+    kernels = [TOGETHER if "heads" in settings else find_kernel(f"{name.lower()}_cuda")] * len(cells)
+    prepared = plan.GatedPlan(stack, [kernel.code for kernel in kernels], weights, "cuda")
+    return layer, prepared, KernelPlan(stack, kernels)
+
+
+def run(one, layer, x, hx, train):
+    """Return the outputs, the last states and, with `train`, every gradient."""
+    weights = list(layer.parameters())
+    leaves = [x.detach().requires_grad_(), *(s.detach().requires_grad_() for s in hx), *weights]
+    if not train:
+        with torch.no_grad():
+            y, last = one.run(x, hx, weights, False)
+        return [y, *(last if isinstance(last, tuple) else [last])]
+    y, last = one.run(leaves[0], leaves[1 : 1 + len(hx)], weights, True)
+    ends = last if isinstance(last, tuple) else [last]
+    loss = y.float().square().sum() + sum(s.float().sin().sum() for s in ends)
+    return [y, *ends, *torch.autograd.grad(loss, leaves)]
+
+
+CASES = [
+    ("GRU", BF16, (5, 3, 16), {}),
+    ("LSTM", FP32, (5, 3, 6), {"batch_first": True, "num_layers": 2}),
+    ("RNN", FP32, (5, 6), {"bias": False}),
+    ("LSTM", BF16, (3, 16, 6), {"heads": 2}),
+    pytest.param("GRU", FP32, (16, 3, 6), {"heads": 3, "batch_first": True, "num_layers": 2}, marks=pytest.mark.long),
+    pytest.param("LSTM", BF16, (5, 3, 16), {"num_layers": 2}, marks=pytest.mark.long),
+    pytest.param("GRU", FP32, (4, 9, 6), {"batch_first": True}, marks=pytest.mark.long),
+]
+
+
+@pytest.mark.parametrize(("name", "dtype", "shape", "settings"), CASES)
+def test_a_prepared_call_has_the_results_of_an_ordinary_one(name, dtype, shape, settings):
+    layer, prepared, ordinary = make_plans(name, dtype, shape, **settings)
+    x = torch.randn(shape, dtype=dtype)
+    given = [torch.randn(s, dtype=dtype) for s in prepared.h_shapes]
+    for hx in ([], given):
+        for train in (False, True):
+            actual, expected = (run(one, layer, x, hx, train) for one in (prepared, ordinary))
+            ends = 1 + len(prepared.h_shapes)
+            torch.testing.assert_close(actual[:ends], expected[:ends], rtol=0, atol=0)
+            torch.testing.assert_close(actual[ends:], expected[ends:])  # autograd's products have another order
+
+
+def test_a_prepared_call_has_second_derivatives_and_takes_missing_gradients():
+    layer, prepared, _ = make_plans("LSTM", FP32, (4, 2, 6))
+    x, weights = torch.randn(4, 2, 6, requires_grad=True), list(layer.parameters())
+    for which in (0, 2):  # the outputs alone, the last memory alone
+        grads = []
+        for y, last in (prepared.run(x, [], weights, True), layer(x)):
+            grads.append(torch.autograd.grad((y, *last)[which].sum(), x))
+        torch.testing.assert_close(*grads)
+    (mine,) = torch.autograd.grad(prepared.run(x, [], weights, True)[0].sum(), x, create_graph=True)
+    (slow,) = torch.autograd.grad(layer(x)[0].sum(), x, create_graph=True)
+    more = [torch.autograd.grad(d.square().sum(), [x, *weights], allow_unused=True) for d in (mine, slow)]
+    torch.testing.assert_close(*more)
+
+
+def test_frozen_weights_get_no_gradient(monkeypatch):
+    monkeypatch.setattr(tuning, "GATED_CHUNK_NUMBERS", 1)  # many chunks
+    layer, prepared, ordinary = make_plans("GRU", FP32, (7, 2, 6))
+    layer.weight_ih_l0.requires_grad_(False)
+    x, weights = torch.randn(7, 2, 6), list(layer.parameters())
+    found = []
+    for one in (prepared, ordinary):
+        layer.zero_grad()
+        one.run(x, [], weights, True)[0].square().sum().backward()
+        assert layer.weight_ih_l0.grad is None
+        found.append([w.grad for w in weights[1:]])
+    torch.testing.assert_close(*found)
+
+
+def test_cells_without_a_prepared_call_are_named():
+    layers = seqloom.GRU(4, H, learn_initial_state=True), seqloom.GRU(4, H + 1), seqloom.MinGRU(4, H)
+    for layer in layers:
+        assert plan.why_not_plan(list(layer.cells), 16)
+    assert plan.why_not_plan(list(seqloom.GRU(4, 2 * H, heads=2).cells), 3)
