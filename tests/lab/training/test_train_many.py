@@ -1,5 +1,6 @@
 """Many small trainings at once."""
 
+import gc
 import math
 from functools import partial
 
@@ -145,6 +146,16 @@ def test_every_cell_trains_as_a_graph(cell):
     (done,) = train_many([training(steps=24, model=make_adder_of(cell))], "cuda")
     assert not done.failed and not done.skipped
     assert done.losses[-1] < done.losses[0]
+
+
+def test_frozen_objects_are_hidden_from_the_collector_for_a_while():
+    before = gc.get_freeze_count()
+    with many._frozen_objects():
+        assert gc.get_freeze_count() > 10_000
+        with many._frozen_objects():
+            pass
+        assert gc.get_freeze_count() > 10_000  # the inner one leaves what it did not freeze
+    assert gc.get_freeze_count() == before == 0
 
 
 def test_the_rate_rises_and_falls():
