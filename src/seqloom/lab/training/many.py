@@ -110,6 +110,8 @@ def _train_stacks(trainings: Sequence[SmallTraining], device: torch.device) -> d
     for i, training in enumerate(trainings):
         if training.stack:
             stacks.setdefault((training.stack, training.recipe.steps), []).append(i)
+    if not stacks:
+        return {}
     results: dict[int, TrainedModel] = {}
     recordings: list[tuple[list[int], _Recording]] = []
     for places in stacks.values():
