@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from seqloom.layers.linear.lru import LRU
     from seqloom.layers.linear.mamba2 import Mamba2
     from seqloom.layers.linear.mlstm import MLSTM
+    from seqloom.layers.linear.published import load_published
     from seqloom.layers.linear.retnet import RetNet
     from seqloom.layers.linear.rg_lru import RGLRU
     from seqloom.layers.linear.rwkv7 import RWKV7
@@ -161,6 +162,7 @@ __all__ = [
     "explain",
     "export_onnx",
     "intervene",
+    "load_published",
     "measure",
     "scan",
     "testing",
@@ -186,6 +188,7 @@ _MODULES = {
         "layers.linear.lru": "LRU",
         "layers.linear.mamba2": "Mamba2",
         "layers.linear.mlstm": "MLSTM",
+        "layers.linear.published": "load_published",
         "layers.linear.retnet": "RetNet",
         "layers.linear.rg_lru": "RGLRU",
         "layers.linear.rwkv7": "RWKV7",

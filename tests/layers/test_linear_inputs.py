@@ -108,3 +108,11 @@ def test_a_state_of_another_type_is_converted_or_named(name):
     for call in (lambda: layer(x, whole), lambda: layer.step(x[:, 0], whole)):
         with pytest.raises(DtypeError, match=r"floating-point tensor, got torch\.int64"):
             call()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_layer_is_made_on_the_meta_device(name):
+    with torch.device("meta"):
+        layer = Mixer.registry[name](D, HEADS)
+    assert all(p.is_meta for p in layer.parameters())
+    layer.to_empty(device="cpu").load_state_dict(make(name).state_dict())

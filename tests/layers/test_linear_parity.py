@@ -113,13 +113,8 @@ def test_mamba2_is_that_of_transformers():
     with torch.no_grad():
         for p in theirs.parameters():
             p.add_(0.1 * torch.randn_like(p))
-    mine, w = seqloom.Mamba2(8, 2, state_channels=5), theirs.state_dict()
-    z, u, dt = w["in_proj.weight"].split([16, 26, 2])
-    names = {"A": "A_log", "b": "dt_bias", "d": "D", "norm.scale": "norm.weight", "W_out.weight": "out_proj.weight"}
-    state = {name: w[other] for name, other in names.items()}
-    state |= {"W_z.weight": z, "W_in.weight": u, "W_dt.weight": dt}
-    state |= {"conv.weight": w["conv1d.weight"].squeeze(1), "conv.bias": w["conv1d.bias"]}
-    mine.load_state_dict(state)
+    mine = seqloom.Mamba2(8, 2, state_channels=5)
+    seqloom.load_published(mine, theirs.state_dict())
     x = torch.randn(2, 37, 8)
     torch.testing.assert_close(mine(x)[0], theirs(x), **CLOSE)
 
@@ -143,6 +138,24 @@ def test_rg_lru_is_that_of_recurrentgemma_in_transformers():
 
     h, _ = scan_diagonal(log_a.exp(), scale * write, torch.zeros(2, 8))
     torch.testing.assert_close(h, theirs(u, torch.arange(21).expand(2, 21)), **CLOSE)
+
+
+def test_the_block_around_rg_lru_is_that_of_recurrentgemma_in_transformers():
+    name = "transformers.models.recurrent_gemma.modeling_recurrent_gemma"
+    gemma = pytest.importorskip(name, reason="transformers is not installed")
+    from transformers import RecurrentGemmaConfig
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 8, "lru_width": 8, "num_attention_heads": 2}
+    theirs = gemma.RecurrentGemmaRecurrentBlock(RecurrentGemmaConfig(**sizes), layer_idx=0)
+    with torch.no_grad():
+        for p in theirs.parameters():
+            p.normal_(std=0.3)
+    mine, x = seqloom.RGLRU(8, 2), torch.randn(2, 21, 8)
+    seqloom.load_published(mine, theirs.state_dict())
+    expected = theirs(x, torch.arange(21).expand(2, 21), None, use_cache=False)
+    expected = expected[0] if isinstance(expected, tuple) else expected
+    torch.testing.assert_close(mine(x)[0], expected, **CLOSE)
 
 
 def test_mlstm_is_that_of_mlstm_kernels(parts):
@@ -169,18 +182,24 @@ def test_rwkv7_is_that_of_rwkv(monkeypatch):
 
     torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = flags
     torch.manual_seed(0)
-    layer, x = seqloom.RWKV7(128, 2).eval(), torch.randn(1, 19, 128)
+    ranks = {"w": 8, "a": 4, "g": 16}
+    w = {f"x_{letter}": torch.rand(128) for letter in "rwkvag"}
+    w |= {f"{letter}1": 0.1 * torch.randn(128, rank) for letter, rank in ranks.items()}
+    w |= {f"{letter}2": 0.1 * torch.randn(rank, 128) for letter, rank in ranks.items()}
+    w |= {name: torch.randn(128) for name in ("w0", "a0", "k_k", "k_a", "ln_x.weight", "ln_x.bias")}
+    w |= {f"{name}.weight": 0.1 * torch.randn(128, 128) for name in ("receptance", "key", "value", "output")}
+    w["r_k"] = 0.1 * torch.randn(2, 64)
+    layer, x = seqloom.RWKV7(128, 2, rank=16).eval(), torch.randn(1, 19, 128)
+    seqloom.load_published(layer, {f"blocks.0.att.{name}": t for name, t in w.items()}, "blocks.0.att.")
     with torch.no_grad():
-        layer.r_k.normal_(std=0.1)
-        w = {name: p.detach() for name, p in layer.named_parameters()}
-        r, k, v, decay, a, g = w["mu"]
-        low = [w[f"W_{n}.{i}.weight"].T for n in "wag" for i in (0, 1)]
         y, *_ = rwkv.model.RWKV_x070_TMix_seq(
             *(0, 2, 64, x[0], torch.zeros(128), torch.zeros(128), torch.zeros(2, 64, 64)),
-            *(r, decay, k, v, a, g),
-            *(w["W_w.2.bias"], *low[:2], w["W_a.2.bias"], *low[2:4], *(torch.zeros(1),) * 3, *low[4:]),
-            *(w["k_e"], w["k_a"], w["r_k"].flatten()),
-            *(w[f"W_{n}.weight"].T for n in "rkvo"),
-            *(w["norm.weight"], w["norm.bias"]),
+            *(w[f"x_{letter}"] for letter in "rwkvag"),
+            *(w[name] for name in ("w0", "w1", "w2", "a0", "a1", "a2")),
+            *(torch.zeros(1),) * 3,
+            *(w[name] for name in ("g1", "g2", "k_k", "k_a")),
+            w["r_k"].flatten(),
+            *(w[f"{name}.weight"].T for name in ("receptance", "key", "value", "output")),
+            *(w["ln_x.weight"], w["ln_x.bias"]),
         )
     torch.testing.assert_close(layer(x)[0][0], y, rtol=1e-4, atol=1e-5)

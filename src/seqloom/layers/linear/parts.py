@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -114,5 +116,5 @@ def normalise(x: Tensor) -> Tensor:
 
 def draw_step_bias(size: int, low: float = 1e-3, high: float = 0.1) -> Tensor:
     """Return biases b with softplus(b) between `low` and `high`, evenly in the logarithm (Gu & Dao 2023)."""
-    dt = torch.exp(torch.empty(size).uniform_(torch.tensor(low).log().item(), torch.tensor(high).log().item()))
+    dt = torch.exp(torch.empty(size).uniform_(math.log(low), math.log(high)))
     return dt + torch.log(-torch.expm1(-dt))
