@@ -123,7 +123,7 @@ def _read_rwkv7(layer: Mixer, weights: _Reader) -> dict[str, Tensor]:
     own = {"mu": torch.stack([weights.take(f"x_{letter}").flatten() for letter in "rkvwag"])}
     for letter, other in (("r", "receptance"), ("k", "key"), ("v", "value"), ("o", "output")):
         own[f"W_{letter}.weight"] = weights.take(f"{other}.weight")
-    rank = layer.W_w[0].weight.shape[0]
+    rank = layer.rank
     for letter in "wag":
         for i in (0, 1):
             own[f"W_{letter}.{i}.weight"] = _pad(weights.take(f"{letter}{i + 1}").T, rank, i)

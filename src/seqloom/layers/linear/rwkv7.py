@@ -40,6 +40,7 @@ class RWKV7(LinearMixer, name="rwkv7"):
     def __init__(self, dim: int, heads: int = 4, *, rank: int = 32, causal: bool = True, kernel: str = "auto") -> None:
         super().__init__(dim, heads, causal, kernel)
         self.key_size = self.value_size = dim // heads
+        self.rank = rank
         self.mu = nn.Parameter(torch.empty(6, dim).uniform_(0, 1))
         self.W_r, self.W_k, self.W_v = (nn.Linear(dim, dim, bias=False) for _ in range(3))
         self.W_w, self.W_a, self.W_g = (_make_low_rank(dim, rank, bias) for bias in (True, True, False))
