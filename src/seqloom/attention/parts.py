@@ -111,8 +111,8 @@ def check_input(x: Tensor, size: int, reader: nn.Module, name: str = "input") ->
         raise InputError(f"{name} must be (B, T, {size}), got shape {tuple(x.shape)}")
     if x.shape[1] == 0:
         raise InputError(f"{name} must have at least one step, got shape {tuple(x.shape)}")
-    weight = next(reader.parameters(), None)
-    if weight is not None:  # quantised modules have no parameters
+    weight = next((p for p in reader.parameters() if p.is_floating_point()), None)
+    if weight is not None:  # quantised modules may have none
         check_placement(x, weight, name)
 
 

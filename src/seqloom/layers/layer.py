@@ -72,7 +72,7 @@ class Layer(nn.Module, metaclass=Checked):
             lengths: (B,), the real steps of each row, or None.
         """
         batch = read_input(x, lengths, self.batch_first, self.input_size)
-        check_placement(batch.x, next(self.parameters()))
+        check_placement(batch.x, next(p for p in self.parameters() if p.is_floating_point()))  # others: int8 weights
         order = batch.source if isinstance(batch.source, PackedSequence) else None  # its rows are sorted, longest first
         if state is not None and order is not None and order.sorted_indices is not None:
             state = self.select(state, order.sorted_indices)

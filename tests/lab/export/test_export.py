@@ -30,6 +30,7 @@ from seqloom.lab.export.runner_file import join_modules
 from seqloom.lab.training.fit import fit
 from seqloom.lab.training.model import build
 from seqloom.lab.training.settings import TrainSettings
+from seqloom.layers.linear.layer import Mixer
 
 SMALL = {"hidden": 8, "embedding": 8}
 COMPILER = next((c for c in ("cc", "gcc", "clang") if shutil.which(c)), None)
@@ -238,6 +239,23 @@ def run(work, tasks):
     assert tasks
     settings = {"epochs": 1, "batch": 8, "hidden": 16, "embedding": 20}
     return fit(str(work / "texts.jsonl"), model="gru", name="texts", runs=str(work / "runs"), **settings)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("_one_registry")
+@pytest.mark.parametrize("name", Mixer.registry)
+def test_linear_recurrences_are_stored_as_int8(name, tasks, tmp_path):
+    model = make_model(tasks["series"], model=name, hidden=16)
+    rounded = round_weights(model)
+    assert any(not torch.equal(a, b) for a, b in zip(model.parameters(), rounded.parameters(), strict=True))
+    sizes = []
+    for int8 in (False, True):
+        folder = tmp_path / str(int8)
+        folder.mkdir()
+        assert targets.write_onnx(rounded, tasks["series"], folder, int8=int8)["difference"] < 1e-5
+        sizes.append((folder / "model.onnx").stat().st_size)
+    assert sizes[1] < sizes[0]
+    assert targets.write_pt2(rounded, tasks["series"], tmp_path, int8=True)["difference"] < 1e-5
 
 
 @pytest.mark.slow

@@ -72,7 +72,8 @@ class LRU(Mixer, name="lru"):
         h = start_pairs(b, state)
         y, end = scan_pairs(torch.stack(self.transition(), -1), b, h, lengths=lengths, reset=reset)
         C = wide(self.C)
-        out = F.linear(y[..., 0], C[0]) - F.linear(y[..., 1], C[1]) + wide(self.d) * u
+        re, im = (part.contiguous() for part in y.unbind(-1))  # torch.export asks whether strides are equal
+        out = F.linear(re, C[0]) - F.linear(im, C[1]) + wide(self.d) * u
         return self.W_o(F.gelu(out).to(x.dtype)), (end,)
 
 

@@ -90,7 +90,8 @@ class S5(Mixer, name="s5"):
         b = torch.stack([f[:, 0] * re - f[:, 1] * im, f[:, 0] * im + f[:, 1] * re], -1)
         y, end = scan_pairs(a, b, start_pairs(b, state), lengths=lengths, reset=reset)
         C = wide(self.C)
-        out = 2 * (F.linear(y[..., 0], C[0]) - F.linear(y[..., 1], C[1])) + wide(self.d) * u
+        re, im = (part.contiguous() for part in y.unbind(-1))  # torch.export asks whether strides are equal
+        out = 2 * (F.linear(re, C[0]) - F.linear(im, C[1])) + wide(self.d) * u
         return self.W_o(F.gelu(out).to(x.dtype)), (end,)
 
 
