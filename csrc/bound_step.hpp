@@ -65,7 +65,7 @@ struct Form {
 struct BoundStep {
   const Interface* interface;
   const Step* layers;
-  int64_t count, rows, states, type, layout, numbers;  // numbers: in all weights
+  int64_t count, rows, states, type, layout, numbers;  // numbers: multiply-adds
   Form x, y, h;
   int64_t weights, settings;
   const uint64_t* addresses;            // of the weights, in the order of the layer's dict

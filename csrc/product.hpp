@@ -88,3 +88,63 @@ inline void multiply_row(const T* W, int64_t by, int64_t R, int64_t K, const T* 
     }
   }
 }
+
+// Rows of x that one pass over W serves: their sums must fit the registers.
+constexpr int TOGETHER = VBYTES == 64 ? 4 : 2 + 2 * (STREAMS == 4);
+
+// out[m] = W x[m] + b for M rows at once, which read W once.
+template <class T, int M>
+inline void multiply_rows(const T* W, int64_t by, int64_t R, int64_t K, const T* const* x, const T* b,
+                          T* const* out) {
+  constexpr int n = N<T>, sums = SUMS<T>, group = 4;
+  const int64_t rest = K % n, whole = K - rest;
+  V<T> last[M];
+  for (int m = 0; m < M; m++) {
+    T end[n] = {};
+    for (int64_t i = 0; i < rest; i++) end[whole ? n - rest + i : i] = x[m][whole + i];
+    last[m] = load(end);
+  }
+  for (int64_t r = 0; r < R; r += sums) {
+    V<T> s[M][sums];
+    for (int j = 0; j < sums; j += group) {
+      const T* row[group];
+      for (int i = 0; i < group; i++) row[i] = W + std::min<int64_t>(r + j + i, R - 1) * by;
+      V<T> t[M][group] = {};
+      for (int64_t k = 0; k < whole; k += n) {
+        V<T> w[group];
+#pragma GCC unroll 4
+        for (int i = 0; i < group; i++) w[i] = load(row[i] + k);
+        if constexpr (AHEAD > 0)
+          if (k % (64 / sizeof(T)) == 0)
+#pragma GCC unroll 4
+            for (int i = 0; i < group; i++) __builtin_prefetch(row[i] + AHEAD * by + k);
+#pragma GCC unroll 4
+        for (int m = 0; m < M; m++) {
+          V<T> xk = load(x[m] + k);
+#pragma GCC unroll 4
+          for (int i = 0; i < group; i++) t[m][i] += w[i] * xk;
+        }
+      }
+      if (rest)
+#pragma GCC unroll 4
+        for (int i = 0; i < group; i++) {
+          const V<T> w = whole ? load(row[i] + K - n) : load_partial(row[i], K);
+#pragma GCC unroll 4
+          for (int m = 0; m < M; m++) t[m][i] += w * last[m];
+        }
+#pragma GCC unroll 4
+      for (int m = 0; m < M; m++)
+#pragma GCC unroll 4
+        for (int i = 0; i < group; i++) s[m][j + i] = t[m][i];
+    }
+    for (int m = 0; m < M; m++)
+#pragma GCC unroll 4
+      for (int j = 0; j < sums; j += n) {
+        const int64_t at = r + j, count = R - at;
+        if (count <= 0) break;
+        fold<T, n / 2>(s[m] + j);
+        if (b) s[m][j] += count >= n ? load(b + at) : load_partial(b + at, count);
+        store(out[m] + at, s[m][j]);
+      }
+  }
+}

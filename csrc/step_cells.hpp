@@ -13,37 +13,50 @@ inline T* reserve_step_room(int64_t count) {
   return room.data();
 }
 
-// Both products of a cell with `gates` gates: gx = W x + b_ih, gh = U h + b_hh.
+// A row of a batch: its input and state, and the room for a step.
 template <class T>
-inline void compute_products(const Step& a, int64_t gates, int64_t hp, const T* x, const T* h, T* gx, T* gh) {
+struct Row {
+  const T* x;
+  T *h, *c, *room;
+};
+
+// Both products of a cell with `gates` gates for M rows, in the room of each: W x + b_ih, then U h + b_hh.
+template <class T, int M>
+inline void compute_products(const Step& a, int64_t gates, bool norm, int64_t hp, const Row<T>* rows) {
   const int64_t H = a.H;
   for (int side = 0; side < 2; side++) {
     const int64_t K = side ? H : a.D;
     const T *w = (const T*)a.w[side], *b = (const T*)a.b[side], *scale = (const T*)a.w[2 + side];
-    T* out = side ? gh : gx;
-    for (int64_t g = 0; g < gates; g++, w += H * K, out += hp) {
-      multiply_row<T>(w, K, H, K, side ? h : x, b && !a.norm ? b + g * H : nullptr, out);
-      if (a.norm) apply_norm<T>(out, H, scale + g * H, b + g * H);
+    for (int64_t g = 0; g < gates; g++, w += H * K) {
+      const T* in[M];
+      T* out[M];
+      for (int m = 0; m < M; m++) {
+        in[m] = side ? rows[m].h : rows[m].x;
+        out[m] = rows[m].room + (side * gates + g) * hp;
+      }
+      const T* shift = b && !norm ? b + g * H : nullptr;
+      if constexpr (M == 1)
+        multiply_row<T>(w, K, H, K, in[0], shift, out[0]);
+      else
+        multiply_rows<T, M>(w, K, H, K, in, shift, out);
+      for (int m = 0; m < M && norm; m++) apply_norm<T>(out[m], H, scale + g * H, b + g * H);
     }
   }
 }
 
 template <class T>
-void step_rnn(const Step& a, int64_t hp, const T* x, T* h, T*, T* room) {  // norm = 0: tanh, 1: relu
-  Step plain = a;
-  plain.norm = 0;
-  T *gx = room, *gh = room + hp;
-  compute_products<T>(plain, 1, hp, x, h, gx, gh);
+void finish_rnn(const Step& a, int64_t hp, const Row<T>& row) {  // norm = 0: tanh, 1: relu
+  const T *gx = row.room, *gh = gx + hp;
   for (int64_t i = 0; i < hp; i += N<T>) {
     V<T> s = load(gx + i) + load(gh + i);
-    store(h + i, a.norm ? pick<T>(s > T(0), s, V<T>{}) : vtanh(s));
+    store(row.h + i, a.norm ? pick<T>(s > T(0), s, V<T>{}) : vtanh(s));
   }
 }
 
 template <class T>
-void step_gru(const Step& a, int64_t hp, const T* x, T* h, T*, T* room) {
-  T *gx = room, *gh = room + 3 * hp;
-  compute_products<T>(a, 3, hp, x, h, gx, gh);
+void finish_gru(const Step&, int64_t hp, const Row<T>& row) {
+  const T *gx = row.room, *gh = gx + 3 * hp;
+  T* h = row.h;
   for (int64_t i = 0; i < hp; i += N<T>) {
     V<T> r = sigmoid<T>(load(gx + i) + load(gh + i)), z = sigmoid<T>(load(gx + hp + i) + load(gh + hp + i));
     V<T> n = vtanh(load(gx + 2 * hp + i) + r * load(gh + 2 * hp + i));
@@ -52,9 +65,8 @@ void step_gru(const Step& a, int64_t hp, const T* x, T* h, T*, T* room) {
 }
 
 template <class T>
-void step_lstm(const Step& a, int64_t hp, const T* x, T* h, T* c, T* room) {
-  T *gx = room, *gh = room + 4 * hp, *o = gx, *seen = gh;
-  compute_products<T>(a, 4, hp, x, h, gx, gh);
+void finish_lstm(const Step& a, int64_t hp, const Row<T>& row) {
+  T *gx = row.room, *gh = gx + 4 * hp, *o = gx, *seen = gh, *h = row.h, *c = row.c;
   for (int64_t k = 0; k < hp; k += N<T>) {
     V<T> i = sigmoid<T>(load(gx + k) + load(gh + k)), f = sigmoid<T>(load(gx + hp + k) + load(gh + hp + k));
     V<T> g = vtanh(load(gx + 2 * hp + k) + load(gh + 2 * hp + k));
@@ -64,6 +76,16 @@ void step_lstm(const Step& a, int64_t hp, const T* x, T* h, T* c, T* room) {
   }
   if (a.norm) apply_norm<T>(seen, a.H, (const T*)a.w[4], (const T*)a.b[4]);
   for (int64_t k = 0; k < hp; k += N<T>) store(h + k, load(o + k) * vtanh(load(seen + k)));
+}
+
+// A step of M rows of rnn (0), gru (1) or lstm (2).
+template <class T, int M>
+void step_gated(const Step& a, int64_t hp, const Row<T>* rows) {
+  typedef void (*Finish)(const Step&, int64_t, const Row<T>&);
+  static const Finish finish[] = {finish_rnn<T>, finish_gru<T>, finish_lstm<T>};
+  static const int64_t gates[] = {1, 3, 4};
+  compute_products<T, M>(a, gates[a.cell], a.norm && a.cell, hp, rows);
+  for (int m = 0; m < M; m++) finish[a.cell](a, hp, rows[m]);
 }
 
 // The attention of one head of d units: out = a C, of the rows h, u, h + u and h * u of every slot that
@@ -104,7 +126,9 @@ inline void compute_attention(const Step& a, int64_t hp, const T* q, const T* h,
 }
 
 template <class T>
-void step_attn_rnn(const Step& a, int64_t hp, const T* x, T* h, T*, T* room) {
+void step_attn_rnn(const Step& a, int64_t hp, const Row<T>& row) {
+  const T* x = row.x;
+  T *h = row.h, *room = row.room;
   const int64_t H = a.H, d = H / a.heads;
   const T *Wu = (const T*)a.w[0], *Wg = (const T*)a.w[3];
   T *q = room, *g = room + hp, *o = room + 2 * hp, *n = room + 3 * hp, *aC = n, *u = room + 4 * hp,
@@ -136,27 +160,40 @@ void step_attn_rnn(const Step& a, int64_t hp, const T* x, T* h, T*, T* room) {
 // One time step of a stack of layers. y carries what a layer gives to the next.
 template <class T>
 void step_layers(const Call& call) {
-  typedef void (*One)(const Step&, int64_t, const T*, T*, T*, T*);
-  static const One cells[] = {step_rnn<T>, step_gru<T>, step_lstm<T>, step_attn_rnn<T>};
   const Step* layers = call.stack->layers;
   const int64_t B = call.stack->B, count = call.stack->count, H = layers->H, slots = layers->slots,
-                hp = round_up(H, N<T>);
-  T *h = reserve_step_room<T>((9 + 2 * slots) * hp + round_up(4 * slots, N<T>)), *c = h + slots * hp,
-    *room = c + hp;
+                hp = round_up(H, N<T>), each = (9 + 2 * slots) * hp + round_up(4 * slots, N<T>);
+  constexpr int ATTN_RNN = 3;
+  T* memory = reserve_step_room<T>((B < TOGETHER ? 1 : TOGETHER) * each);
   for (int64_t l = 0; l < count; l++) {
     const Step& a = layers[l];
-    for (int64_t b = 0; b < B; b++) {
-      const int64_t at = (l * B + b) * slots * H;
-      const T* x = l ? (T*)call.y + b * H : (const T*)call.x + b * a.D;
-      for (int64_t i = 0; i < slots; i++)
-        std::memcpy(h + i * hp, (const T*)call.h0 + at + i * H, H * sizeof(T));
-      if (call.c0) std::memcpy(c, (const T*)call.c0 + at, H * sizeof(T));
-      cells[a.cell](a, hp, x, h, c, room);
-      for (int64_t i = 0; i < slots; i++) std::memcpy((T*)call.h1 + at + i * H, h + i * hp, H * sizeof(T));
-      if (call.c0) std::memcpy((T*)call.c1 + at, c, H * sizeof(T));
-      for (int64_t i = 1; i < slots; i++)
-        for (int64_t j = 0; j < hp; j += N<T>) store(h + j, load(h + j) + load(h + i * hp + j));
-      std::memcpy((T*)call.y + b * H, h, H * sizeof(T));
+    for (int64_t b = 0, done; b < B; b += done) {
+      done = a.cell != ATTN_RNN && B - b >= TOGETHER ? TOGETHER : 1;
+      Row<T> rows[TOGETHER];
+      for (int64_t m = 0; m < done; m++) {
+        const int64_t at = (l * B + b + m) * slots * H;
+        T* h = memory + m * each;
+        rows[m] = {l ? (T*)call.y + (b + m) * H : (const T*)call.x + (b + m) * a.D, h, h + slots * hp,
+                   h + (slots + 1) * hp};
+        for (int64_t i = 0; i < slots; i++)
+          std::memcpy(h + i * hp, (const T*)call.h0 + at + i * H, H * sizeof(T));
+        if (call.c0) std::memcpy(rows[m].c, (const T*)call.c0 + at, H * sizeof(T));
+      }
+      if (a.cell == ATTN_RNN)
+        step_attn_rnn<T>(a, hp, rows[0]);
+      else if (done > 1)
+        step_gated<T, TOGETHER>(a, hp, rows);
+      else
+        step_gated<T, 1>(a, hp, rows);
+      for (int64_t m = 0; m < done; m++) {
+        const int64_t at = (l * B + b + m) * slots * H;
+        T* h = rows[m].h;
+        for (int64_t i = 0; i < slots; i++) std::memcpy((T*)call.h1 + at + i * H, h + i * hp, H * sizeof(T));
+        if (call.c0) std::memcpy((T*)call.c1 + at, rows[m].c, H * sizeof(T));
+        for (int64_t i = 1; i < slots; i++)
+          for (int64_t j = 0; j < hp; j += N<T>) store(h + j, load(h + j) + load(h + i * hp + j));
+        std::memcpy((T*)call.y + (b + m) * H, h, H * sizeof(T));
+      }
     }
   }
 }

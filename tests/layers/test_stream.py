@@ -42,6 +42,23 @@ def test_a_stream_without_gradients_matches_the_whole_sequence(cell, settings, s
     close((torch.stack(actual), now), (y, state))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm", "ln_gru", "ln_lstm"])
+@torch.no_grad()
+def test_rows_that_share_the_weights_match_single_ones(cell, dtype, monkeypatch):
+    for D, H in ((3, 5), (33, 36), (16, 64)):
+        layer = make(cell, D, H, 2, dtype=dtype)
+        x = torch.randn(11, D, dtype=dtype)
+        _, state = layer.step(x)
+        with monkeypatch.context() as patch:
+            patch.setattr(Recurrent, "run_with", None)
+            together = layer.step(x, state)
+            for i in range(11):
+                one = layer.step(x[i : i + 1], layer.select(state, torch.tensor([i])))
+                rows = together[0][i : i + 1], layer.select(together[1], torch.tensor([i]))
+                torch.testing.assert_close(one, rows)
+
+
 @each_cell
 @pytest.mark.parametrize("batch_first", [False, True])
 @torch.no_grad()

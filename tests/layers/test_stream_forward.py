@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import seqloom
 from seqloom.kernels.cpu.step import load_step
-from seqloom.kernels.tuning import STEP_MOST_ROWS
+from seqloom.kernels.tuning import STEP_MOST_GATED_ROWS
 from seqloom.layers.recurrent.streaming import why_not_stream
 
 pytestmark = pytest.mark.skipif(isinstance(load_step(), str), reason=str(load_step()))
@@ -67,7 +67,7 @@ def test_noise_is_for_training_alone(ran):
 
 
 def test_more_rows_than_the_engine_takes_go_through_forward(ran):
-    layer, x = make(), torch.randn(STEP_MOST_ROWS + 1, 3, dtype=torch.float64)
+    layer, x = make(), torch.randn(STEP_MOST_GATED_ROWS + 1, 3, dtype=torch.float64)
     with torch.no_grad():
         close(layer.step(x), whole(layer, x))
         assert layer.step(x[:0])[0].shape == (0, 8)

@@ -212,9 +212,9 @@ ROWS_PER_THREAD, COLUMNS_PER_THREAD = 4, 128
 # a product rather than the rows, up to this many rows to a thread (LOG, the CPU engine with columns shared between
 # threads: at H=512 columns are 2.3 / 2.0 times as fast with 8 rows, 1.0 / 1.1 with 32).
 COLUMNS_HIDDEN, COLUMNS_ROWS = 384, 16
-# A single step runs in the engine up to this many rows, whose weights it reads again for each, and this many units:
-# the weights of more come from memory, where one core is slow.
-STEP_MOST_ROWS, STEP_LARGEST_HIDDEN = 4, 1024
+# A single step runs in the engine up to this many rows of AttnRNN, which reads its weights again for each, and of other
+# cells, whose rows share them; and up to this many units: the weights of more come from memory, where one core is slow.
+STEP_MOST_ROWS, STEP_MOST_GATED_ROWS, STEP_LARGEST_HIDDEN = 4, 32, 1024
 # A training call of one step of a GRU goes to torch from this hidden size on: H=256, B=32 takes 1,318 us in the engine,
 # 1,034 in torch (AVX-512); H=128 is faster in the engine (LOG, what a call costs, second look).
 ONE_STEP_HIDDEN = 192

@@ -16,7 +16,7 @@ from seqloom.kernels.dispatch import Choice, choose
 from seqloom.kernels.linear.choice import Choice as LinearChoice
 from seqloom.kernels.linear.choice import record_choices
 from seqloom.kernels.runner import run_job
-from seqloom.kernels.tuning import STEP_MOST_ROWS
+from seqloom.kernels.tuning import STEP_MOST_GATED_ROWS, STEP_MOST_ROWS
 from seqloom.layers.linear.layer import Mixer
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.layers.recurrent.streaming import why_not_stream
@@ -108,5 +108,6 @@ def _explain_linear(
 def _explain_step(layer: Recurrent) -> str:
     reason = why_not_stream(layer)
     if reason is None:
-        return f"one call of the CPU engine, without gradients and for up to {STEP_MOST_ROWS} rows"
+        most = STEP_MOST_ROWS if layer.cell_at(0).name == "attn_rnn" else STEP_MOST_GATED_ROWS
+        return f"one call of the CPU engine, without gradients and for up to {most} rows"
     return f"none, {reason}" if layer.bidirectional else f"a sequence of one step; {reason}"

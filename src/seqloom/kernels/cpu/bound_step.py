@@ -160,7 +160,7 @@ def bind_step(
     step.type, step.layout, step.numbers = (
         kind(),
         native.aoti_torch_layout_strided(),
-        sum(map(torch.numel, home.values())),
+        rows * sum(map(torch.numel, home.values())),
     )
     step.x, step.y, step.h = _describe(x), _describe(y), _describe(states[0])
     step.weights, step.settings = len(home), len(names)

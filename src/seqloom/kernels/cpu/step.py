@@ -128,6 +128,8 @@ class CellStack:
         # for the latest shape of inputs, see bound_step.py
         self.bound_step: BoundStep | None = None
         self.bound_sequence: BoundStep | None = None  # of one step
+        is_gated = bool(cells) and cells[0].name != "attn_rnn"
+        self.most_rows = 0 if reason else tuning.STEP_MOST_GATED_ROWS if is_gated else tuning.STEP_MOST_ROWS
         if reason is not None:
             return
         self.names, self.home = settings, dict(home)
@@ -193,7 +195,7 @@ class CellStack:
         rows = torch.Size(n for i, n in enumerate(shape[:-1]) if i != time)
         H, dtype, call = self.cells[0].hidden_size, self.dtype, load_step()
         assert not isinstance(call, str)  # why_not_step has looked
-        fits = len(rows) <= 1 and 1 <= rows.numel() <= tuning.STEP_MOST_ROWS
+        fits = len(rows) <= 1 and 1 <= rows.numel() <= self.most_rows
         if not fits or not shape or shape[-1] != self.cells[0].input_size:
             table[shape] = _decline
             return _decline

@@ -71,7 +71,9 @@ def try_single_step(
     if type(x) is not Tensor or x.dim() not in (2, 3) or not x.is_cpu or is_grad_enabled() or is_compiling():
         return None
     time = 1 if own["batch_first"] and x.dim() == 3 else 0
-    if x.shape[time] != 1 or x.numel() > tuning.STEP_MOST_ROWS * x.shape[-1]:
+    stack: Any = own.get("_stack")
+    most = tuning.STEP_MOST_GATED_ROWS if stack is None or hx is None else stack.most_rows
+    if x.shape[time] != 1 or x.numel() > most * x.shape[-1]:
         return None
     return try_engine_step(layer, own, x, hx, time)
 
