@@ -3,7 +3,7 @@ import itertools
 import pytest
 import torch
 
-from seqloom.models.decoding.crf import CRF
+from seqloom.models.decoding.crf import CRF, join_steps
 
 K, T = 3, 5
 LENGTHS = torch.tensor([5, 3, 1, 0])
@@ -98,3 +98,21 @@ def test_emissions_of_another_shape_are_refused():
         CRF(3).log_partition(torch.randn(2, 5, 4))
     with pytest.raises(ValueError, match="at least 1, got 0"):
         CRF(0)
+
+
+@pytest.mark.parametrize("T", [2, 3, 8, 13])
+def test_steps_joined_in_pairs_as_on_a_gpu_give_the_same_partition_and_gradients(T):
+    torch.manual_seed(0)
+    layer = CRF(5).double()
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.normal_(0, 3)
+    e = (6 * torch.randn(4, T, 5, dtype=torch.float64)).requires_grad_()
+    lengths = torch.tensor([T, 0, 1, T - 1])
+    real = torch.arange(T) < lengths.unsqueeze(1)
+    joined = join_steps(layer.b + e[:, 0], layer.A, e[:, 1:], real[:, 1:])
+    found = torch.logsumexp(joined + layer.c, 1) * (lengths > 0)
+    expected, leaves = layer.log_partition(e, lengths), [e, *layer.parameters()]
+    torch.testing.assert_close(found, expected)
+    for mine, loop in zip(*(torch.autograd.grad(z.sum(), leaves) for z in (found, expected)), strict=True):
+        torch.testing.assert_close(mine, loop)

@@ -11,6 +11,8 @@ from seqloom.core.checks import read_lengths
 from seqloom.core.errors import InputError, UserError
 from seqloom.core.masks import make_mask
 
+MOST_NUMBERS = 1 << 26  # of all steps' matrices, up to which a GPU joins them instead of taking step after step
+
 
 class CRF(nn.Module):
     """Linear-chain conditional random field: a distribution over whole chains of tags.
@@ -52,6 +54,8 @@ class CRF(nn.Module):
         """Return log Z of each row (B,)."""
         e, lengths, real = self._read(e, lengths)
         alpha = self.b + e[:, 0]  # (B, K)
+        if e.is_cuda and e.shape[1] > 1 and e.numel() * self.tags <= MOST_NUMBERS:
+            return torch.logsumexp(join_steps(alpha, self.A, e[:, 1:], real[:, 1:]) + self.c, 1) * (lengths > 0)
         for t in range(1, e.shape[1]):
             longer = torch.logsumexp(alpha.unsqueeze(2) + self.A, 1) + e[:, t]
             alpha = torch.where(real[:, t : t + 1], longer, alpha)
@@ -86,3 +90,34 @@ class CRF(nn.Module):
         real = make_mask(lengths, e.shape[1])
         e = torch.where(real.unsqueeze(2), e, torch.zeros_like(e))  # padding may hold anything, even NaN
         return e.to(torch.promote_types(self.A.dtype, torch.float32)), lengths, real
+
+
+def join_steps(alpha: Tensor, A: Tensor, e: Tensor, real: Tensor) -> Tensor:
+    """Return log alpha (B, K) after all steps, in log2 T rounds: few large operations instead of many small ones.
+
+    The matrix of a step is exp(A + e_t), or 1 for a step past the end. Neighbours are multiplied until one is left;
+    each has a largest number of 1 and the logarithm of what it was divided by. What is smaller than the type's least
+    number relative to the largest, e^-87 in float32, is lost.
+
+    Args:
+        alpha: (B, K), the logarithm of the weight of each tag before these steps.
+        A: (K, K), from, to.
+        e: (B, T, K), T >= 1.
+        real: (B, T).
+    """
+    K = A.shape[0]
+    one = torch.eye(K, device=e.device, dtype=e.dtype)
+    score = A + e.unsqueeze(2)  # (B, T, K, K)
+    scale = score.detach().amax((2, 3), keepdim=True)
+    P = torch.where(real[:, :, None, None], torch.exp(score - scale), one)
+    scale = torch.where(real, scale[:, :, 0, 0], torch.zeros_like(scale[:, :, 0, 0]))
+    while P.shape[1] > 1:
+        last, last_scale = P[:, P.shape[1] // 2 * 2 :], scale[:, P.shape[1] // 2 * 2 :]  # one or none
+        left, right = P[:, 0 : P.shape[1] - 1 : 2], P[:, 1::2]
+        P = (left.unsqueeze(-1) * right.unsqueeze(-3)).sum(-2)
+        most = P.detach().amax((2, 3), keepdim=True).clamp(min=torch.finfo(P.dtype).tiny)
+        scale = scale[:, 0 : scale.shape[1] - 1 : 2] + scale[:, 1::2] + torch.log(most[:, :, 0, 0])
+        P, scale = torch.cat([P / most, last], 1), torch.cat([scale, last_scale], 1)
+    top = alpha.detach().amax(1, keepdim=True)
+    weight = (torch.exp(alpha - top).unsqueeze(2) * P[:, 0]).sum(1)
+    return torch.log(weight.clamp(min=torch.finfo(weight.dtype).tiny)) + top + scale
