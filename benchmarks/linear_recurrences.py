@@ -132,7 +132,7 @@ def check_form(form: str, T: int, heads: int, size: int, flags: str) -> Iterator
     weights = torch.randn(2, T, heads, size, device="cuda")
     names = [name for name, t in p.items() if t is not None]
 
-    def run(kernel: str, wide: bool) -> dict[str, Tensor]:
+    def run(kernel: str, wide: bool) -> Iterator[tuple[str, Tensor]]:
         leaves = {
             name: p[name].detach().to(torch.float64 if wide else p[name].dtype).requires_grad_() for name in names
         }
@@ -140,19 +140,18 @@ def check_form(form: str, T: int, heads: int, size: int, flags: str) -> Iterator
         job = make_job(leaves["q"], leaves["k"], leaves["v"], **parts, lengths=lengths, reset=reset)
         y, state = run_linear(job, kernel)
         mask = 1 if lengths is None else (torch.arange(T, device="cuda") < lengths[:, None])[..., None, None]
+        yield from {"y": y * mask, "last state": state}.items()
         loss = (y * (weights * mask)).sum() + state.sin().sum()
         gradients = torch.autograd.grad(loss, list(leaves.values()))
-        results = {"y": y * mask, "last state": state} | {
-            f"d {name}": d for name, d in zip(names, gradients, strict=True)
-        }
-        return {name: t.detach().double() for name, t in results.items()}
+        yield from zip((f"d {name}" for name in names), gradients, strict=True)
 
-    exact = run("recurrent", wide=True)
+    exact = {name: t.detach() for name, t in run("recurrent", wide=True)}
     for kernel in ("chunk", "fla"):
-        row: dict[str, object] = {"form": form, "T": T, "flags": flags, "kernel": kernel}
+        errors: dict[str, float] = {}
+        row: dict[str, object] = {"form": form, "T": T, "flags": flags, "kernel": kernel, "errors": errors}
         try:
-            errors = run(kernel, wide=False)
-            row["errors"] = {name: float((errors[name] - t).norm() / t.norm()) for name, t in exact.items()}
+            for name, t in run(kernel, wide=False):
+                errors[name] = float((t.detach().double() - exact[name]).norm() / exact[name].norm())
         except Exception as error:  # the other kernel and the other forms go on
             row["failed"] = f"{type(error).__name__}: {error}"[:300]
         yield row

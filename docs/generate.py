@@ -23,6 +23,7 @@ import compiled_cells
 import depth
 import forms
 import goals
+import kinds
 import policies
 import speed
 import study_pages
@@ -31,7 +32,7 @@ from records import RESULTS, ROOT, Row
 IMAGES = ROOT / "docs" / "images"
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / "results" / f"{name}.md" for name in ("speed", "overview", "claims", "goals", "forms")),
+    *(ROOT / "docs" / "results" / f"{name}.md" for name in ("speed", "overview", "claims", "goals", "forms", "kinds")),
     ROOT / "docs" / "tutorials" / "own-cell.md",
     ROOT / "docs" / "how-to" / "reinforcement-learning.md",
     ROOT / "docs" / "reference" / "cell-map.md",
@@ -52,6 +53,7 @@ def main() -> None:
     cell_map.draw_tree(IMAGES / "cells.svg")
     policies.draw_curves(IMAGES / "policies.svg")
     cell_map.draw_gates(IMAGES / "cell-gates.svg")
+    kinds.draw_kinds(IMAGES / "kinds.svg")
     for name in ("intents", "translation", "forecast"):
         draw_tutorial(name)
 
@@ -253,6 +255,7 @@ PARTS = {
         *goals.PARTS,
         *forms.PARTS,
         *policies.PARTS,
+        *kinds.PARTS,
         *study_pages.PARTS,
         *claims.PARTS,
     )

@@ -27,16 +27,30 @@ def _load() -> dict[str, Callable[..., Any]] | str:
         from fla.ops.gated_delta_rule import chunk_gated_delta_rule
         from fla.ops.generalized_delta_rule import chunk_dplr_delta_rule
         from fla.ops.gla import chunk_gla
+        from fla.ops.kda import chunk_kda
         from fla.ops.simple_gla import chunk_simple_gla
     except Exception as error:  # a Triton that does not fit raises errors of many kinds
         return f"flash-linear-attention cannot be imported ({type(error).__name__}: {error})"
     return {
         "delta": chunk_delta_rule,
         "gated_delta": chunk_gated_delta_rule,
+        "channel_delta": chunk_kda,
         "erase": chunk_dplr_delta_rule,
         "channel": chunk_gla,
         "scalar": chunk_simple_gla,
     }
+
+
+@cache
+def _lacks_scalar_backward() -> bool:
+    """Return whether the package refuses the backward with one decay for each head; one for each channel works.
+
+    Triton 3.4 to 3.7.0 compiles one of its kernels wrongly for Hopper GPUs (flash-linear-attention, issue 640).
+    """
+    import triton
+
+    version = tuple(int(part) for part in triton.__version__.split("+")[0].split(".")[:3])
+    return torch.cuda.get_device_capability()[0] == 9 and (3, 4) <= version < (3, 7, 1)
 
 
 def why_not(job: LinearJob) -> str | None:
@@ -47,8 +61,6 @@ def why_not(job: LinearJob) -> str | None:
         return f"flash-linear-attention's products are in bfloat16 or float16, the input is {job.v.dtype}"
     if job.writes > 1 or (job.erase is not None and (job.decay is None or job.decay.shape[-1] == 1)):
         return "flash-linear-attention has no such recurrence"
-    if job.beta is not None and job.decay is not None and job.decay.shape[-1] > 1:
-        return "its delta rule has one decay for all channels"
     if job.q.shape[-1] > MOST_CHANNELS:
         return f"it takes up to {MOST_CHANNELS} channels of a key, got {job.q.shape[-1]}"
     if job.q.shape[1] == 1:
@@ -66,10 +78,14 @@ def run(job: LinearJob) -> tuple[Tensor, Tensor]:
     decay = None if job.decay is None else job.decay.float()
     if decay is not None and job.has_reset:
         decay = decay.clamp(min=RESET_DECAY)
+    if decay is not None and decay.shape[-1] == 1 and job.needs_gradient and _lacks_scalar_backward():
+        decay = decay.expand(-1, -1, -1, q.shape[-1]).contiguous()
     if job.beta is not None:
         beta = job.beta.squeeze(-1).to(v.dtype)
         if decay is None:
             return loaded["delta"](q, k, v, beta, **settings)
+        if decay.shape[-1] > 1:
+            return loaded["channel_delta"](q, k, v, decay, beta, **settings)
         return loaded["gated_delta"](q, k, v, decay.squeeze(-1), beta, **settings)
     if job.erase is not None:
         return loaded["erase"](q, k, v, -job.erase.to(v.dtype), k, decay, **settings)
