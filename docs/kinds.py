@@ -35,10 +35,9 @@ def find_kind(model: str) -> str:
 @cache
 def read_trials(study: str) -> list[dict[str, Any]]:
     """Return the finished results of a stored study."""
-    file = STUDIES / study / "trials.jsonl"
-    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    values = [json.loads(line)["value"] for line in lines]
-    return [t for t in values if t["split"] == "test" and not t["failed"]]
+    file = STUDIES / study / "study.json"
+    rows = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
+    return [t for t in rows if t["split"] == "test" and not t["failed"]]
 
 
 def read_accuracies(study: str, condition: str) -> dict[str, dict[int, list[float]]]:
@@ -156,7 +155,7 @@ def draw_kinds(file: Path) -> None:
         for model, row in read_accuracies(study, condition).items():
             draw_line(axis, model, list(row), [statistics.mean(values) for values in row.values()])
         axis.set(title=f"{condition}: accuracy", xscale="log", xlabel="test length", ylim=(-0.03, 1.03))
-        axis.legend(fontsize=6, frameon=False)
+        add_legend(axis)
     for axis, key, title, scale in zip(
         axes[-2:], ("both_ms", "both_bytes"), ("both passes, ms", "memory, MB"), (1.0, 1e-6), strict=True
     ):
@@ -166,11 +165,16 @@ def draw_kinds(file: Path) -> None:
             )
             draw_line(axis, f"{layer}, {kernel}", [T for T, _ in here], [y for _, y in here])
         axis.set(title=title, xscale="log", yscale="log", xlabel="length")
-        axis.legend(fontsize=6, frameon=False)
+        add_legend(axis)
     for axis in axes:
         axis.grid(alpha=0.25)
     figure.savefig(file, metadata={"Date": None})
     plt.close(figure)
+
+
+def add_legend(axis: Any) -> None:
+    if axis.get_lines():
+        axis.legend(fontsize=6, frameon=False)
 
 
 def draw_line(axis: Any, name: str, x: Sequence[float], y: Sequence[float]) -> None:

@@ -7,9 +7,11 @@ from dataclasses import replace
 from seqloom.lab.studies.state import State, track
 
 MODELS = (
-    *("gru", "attn_rnn", "lstm", "transformer", "mamba2"),
-    *("deltanet", "deltanet negative", "gated_deltanet", "gated_deltanet negative", "deltaproduct negative"),
+    *("gru", "attn_rnn", "transformer", "mamba2"),
+    *("gated_deltanet", "gated_deltanet negative", "deltanet negative", "deltaproduct negative"),
 )
+
+GATED = ("gated_deltanet", "gated_deltanet negative")  # their decay is learned slowly: they are trained longer as well
 
 
 class Linear(State, name="linear"):
@@ -17,7 +19,11 @@ class Linear(State, name="linear"):
 
     full = replace(
         State.full,
-        conditions=(track("parity", 6_000), track("S5", 6_000, batch=512), track("S3", 6_000)),
+        conditions=(
+            track("parity", 3_000),
+            replace(track("parity", 9_000, "parity, 9,000 steps"), models=GATED, tuned_at="parity"),
+            track("S5", 5_000, batch=512),
+        ),
         models=MODELS,
         seeds=3,
         other_seeds=3,
