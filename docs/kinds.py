@@ -25,7 +25,8 @@ FORMS = {
     "scalar": "one decay for each head",
     "channel": "one for each channel",
 }
-FEATURED = {"parity": "linear-fair", "S5": "linear-fair", "recall, 32 pairs": "kinds-fair"}
+FEATURED = {"parity": "linear-fair", "S5": "linear-fair", "recall, 32 pairs": "kinds-fair", "text": "kinds-fair"}
+PANELS = 3  # of accuracy
 
 
 def find_kind(model: str) -> str:
@@ -150,8 +151,9 @@ def describe_records(records: Sequence[dict[str, Any]]) -> list[str]:
 def draw_kinds(file: Path) -> None:
     """Draw accuracy, time and memory against length."""
     plt = import_pyplot()
-    figure, axes = plt.subplots(1, len(FEATURED) + 2, figsize=(13, 3.4), layout="constrained")
-    for axis, (condition, study) in zip(axes, FEATURED.items(), strict=False):
+    shown = [(condition, study) for condition, study in FEATURED.items() if read_accuracies(study, condition)][:PANELS]
+    figure, axes = plt.subplots(1, len(shown) + 2, figsize=(13, 3.4), layout="constrained")
+    for axis, (condition, study) in zip(axes, shown, strict=False):
         for model, row in read_accuracies(study, condition).items():
             draw_line(axis, model, list(row), [statistics.mean(values) for values in row.values()])
         axis.set(title=f"{condition}: accuracy", xscale="log", xlabel="test length", ylim=(-0.03, 1.03))
