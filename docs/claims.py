@@ -262,6 +262,22 @@ def sources_table() -> str:
     )
 
 
+def stored_forms() -> str:
+    """Say which studies of the sources' arguments are stored in full, and how small the quick forms are."""
+    names = ("stages", "extensions", "memory", "irregular", "designs")
+    full = [f"`{name}`" for name in names if stored(name).endswith("-fair")]
+    documents = [load(stored(name)) for name in names if not stored(name).endswith("-fair")]
+    sizes = [round(row["parameters"], -2) for d in documents for row in d["rows"] if row.get("parameters")]
+    seeds, rates = ({f(d["settings"]) for d in documents} for f in (lambda s: s["seeds"], lambda s: len(s["lrs"])))
+    counts = " to ".join(str(n) for n in sorted({min(seeds), max(seeds)}))
+    listed = ", ".join(f"`{d['study']}`" for d in documents)
+    return (
+        f"Stored in full: {', '.join(full)} (in part where the study's page says so). The GPU time for {listed} was\n"
+        f"not available: these are quick forms, models of {min(sizes):,} to {max(sizes):,} parameters on a CPU, "
+        f"{counts} seeds and {max(rates)} learning rates each.\n"
+    )
+
+
 def against(study: str, reference: str, other_model: str) -> str:
     """Return every comparison of two models in a study: means, effect with its interval, seeds and result."""
     parts = []
@@ -296,4 +312,4 @@ def remembered() -> str:
     return f"bits left of 3 after {steps} steps: {'; '.join(listed)}. {kind}, mean bits: {primary}"
 
 
-PARTS = (claims_table, sources_table)
+PARTS = (claims_table, sources_table, stored_forms)

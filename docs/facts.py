@@ -72,7 +72,6 @@ def claims_facts() -> list[str]:
         f"equal weights on {count_attention_wins()}",
         f"Arguments of the {WORDS[count_texts()]} texts",
         "its 95% interval",
-        describe_quick_studies(),
     ]
 
 
@@ -83,19 +82,6 @@ def count_texts() -> int:
     """Return how many texts the first table of docs/sources.md lists."""
     page = (ROOT / "docs" / "sources.md").read_text(encoding="utf-8")
     return len(re.findall(r"^\| the .*\|$", page.partition("\n## ")[0], re.M))
-
-
-def describe_quick_studies() -> str:
-    """Return the sizes, seeds and learning rates of the quick studies of what the sources argue."""
-    names = ("stages", "extensions", "memory", "irregular", "designs")
-    documents = [study_pages.load(f"{n}-quick") for n in names if (study_pages.STUDIES / f"{n}-quick").exists()]
-    sizes = [round(row["parameters"], -2) for d in documents for row in d["rows"] if row.get("parameters")]
-    seeds, rates = ({f(d["settings"]) for d in documents} for f in (lambda s: s["seeds"], lambda s: len(s["lrs"])))
-    counts = " to ".join(WORDS[n] for n in sorted({min(seeds), max(seeds)}))
-    return (
-        f"models of {min(sizes):,} to {max(sizes):,} parameters on a CPU, {counts} seeds and {WORDS[max(rates)]} "
-        "learning rates each"
-    )
 
 
 def find_bad_stack() -> int:

@@ -89,14 +89,14 @@ def results_table() -> str:
     lines.append(
         "| permuted MNIST, 30 epochs, trainings that finished | "
         + " | ".join(f"{percent(permuted[m])} ({permuted[m]['seeds']} of 10)" for m in ("attn_rnn", "gru", "lstm"))
-        + f" | LN-GRU {percent(permuted['ln_gru'])} | {verdict('mnist-fair', 'permuted MNIST', 'gru')}: unstable |"
+        + f" | {beside(permuted)} | {verdict('mnist-fair', 'permuted MNIST', 'gru')}: unstable |"
     )
     slower = study("mnist-fair")["permuted MNIST, lower rate"]
     finished = {m: f"{percent(slower[m])} ({slower[m]['seeds']} of 10)" for m in ("attn_rnn", "lstm")}
     lines.append(
         f"| the same, AttnRNN and LSTM at the next lower learning rate, added afterwards | {finished['attn_rnn']} "
         f"| {percent(permuted['gru'])} ({permuted['gru']['seeds']} of 10) | {finished['lstm']} "
-        f"| LN-GRU {percent(permuted['ln_gru'])} | {verdict('mnist-fair', 'permuted MNIST, lower rate', 'gru')} |"
+        f"| {beside(permuted)} | {verdict('mnist-fair', 'permuted MNIST, lower rate', 'gru')} |"
     )
     lines.append(
         f"| IMDB, `seqloom train imdb` (one seed) | {lab['attn_rnn']:.1f} | {lab['gru']:.1f} | {lab['lstm']:.1f} | "
@@ -130,7 +130,7 @@ def results_table() -> str:
     done = f"{mnist['lstm'][1]} of 10 seeds; the others ended as NaN"
     lines.append(
         f"| sequential MNIST, 30 epochs, 10 seeds | {mnist['attn_rnn'][0]:.1f} | {mnist['gru'][0]:.1f} "
-        f"| {mnist['lstm'][0]:.1f} ({done}) | LN-GRU {mnist['ln_gru'][0]:.1f} "
+        f"| {mnist['lstm'][0]:.1f} ({done}) | {beside(study('mnist-fair')[MNIST])} "
         f"| ahead of the GRU by {mnist['attn_rnn'][0] - mnist['gru'][0]:.2f} points |"
     )
     lines += map(state_row, study("state-fair"))
@@ -234,6 +234,12 @@ def lab_accuracies(prefix: str) -> dict[str, float]:
     return {
         r["name"][len(prefix) :]: 100 * r["accuracy"] for r in runs if r["name"].startswith(prefix) and "accuracy" in r
     }
+
+
+def beside(models: Mapping[str, Row]) -> str:
+    """Return the accuracies of the models of the MNIST study that have no column."""
+    names = {"ln_gru": "LN-GRU", "mlp": "all pixels at once (MLP)"}
+    return ", ".join(f"{name} {percent(models[model])}" for model, name in names.items() if model in models)
 
 
 def percents(models: Mapping[str, Row]) -> str:
