@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 
+import calls
 import cell_map
 import claims
 import compiled_cells
@@ -255,6 +256,7 @@ PARTS = {
     for part in (
         *(speed.speed_tables, speed.speed_summary, speed.slower_places, speed.other_layers),
         *(results_table, untuned_accuracies, competition),
+        *calls.PARTS,
         *cell_map.PARTS,
         *compiled_cells.PARTS,
         *depth.PARTS,
