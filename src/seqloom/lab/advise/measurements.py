@@ -18,6 +18,7 @@ FILE = Path(__file__).parent / "measurements.json"
 STREAM_WIDTH = 128  # hidden size of the streamed layers
 FORMS = {"RNN": "rnn", "AttnRNN": "attn_rnn", "self-attention fused": "transformer", "TCN": "tcn"}
 LONG = 8192  # steps at which the cost of layers is compared
+LONG_TEXT = "T = 1,024"  # eight times the length of training
 
 Entries = Iterator[tuple[str, float, str]]  # key, value, description
 
@@ -81,6 +82,7 @@ def _read(name: str, record: Mapping[str, Any]) -> Entries:
         ("adding", "fair"): _adding,
         ("copy", "fair"): _copy,
         ("gradients", "paper"): _gradients,
+        ("kinds", "fair"): _kinds,
     }
     study = record.get("study", ""), record.get("protocol")
     if name.endswith("-stream.json"):
@@ -105,6 +107,17 @@ def _complexity(record: Mapping[str, Any]) -> Entries:
             name = FORMS[row["form"]]
             yield f"long.{name}", 1e3 * row["seconds"][at], f"milliseconds for {LONG:,} steps of one layer, forward"
             yield f"exponent.{name}", row["time_exponent"]["value"], "time grows as length to this power"
+
+
+def _kinds(record: Mapping[str, Any]) -> Entries:
+    found: dict[str, list[float]] = {}
+    for row in record["rows"]:
+        if row["split"] == "test" and row["condition"] == "text" and LONG_TEXT in row["scores"]:
+            found.setdefault(row["model"], []).append(100 * row["scores"][LONG_TEXT])
+    for model, values in found.items():
+        seeds = count(len(values), "seed")
+        what = f"percent of characters predicted in {LONG_TEXT.removeprefix('T = ')} steps, trained on 128, {seeds}"
+        yield f"text.{model}", sum(values) / len(values), what
 
 
 def _quality(record: Mapping[str, Any]) -> Entries:
