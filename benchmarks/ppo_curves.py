@@ -117,7 +117,10 @@ def summarise(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def collect(folder: Path, json_file: Path | None) -> None:
     """Print every training of a folder and write them as one record."""
-    abouts, rows = zip(*map(summarise, sorted(folder.glob("*.jsonl"))), strict=True)
+    files = sorted(folder.glob("*.jsonl"))
+    if not files:
+        raise SystemExit(f"--collect: {folder} has no .jsonl files; record trainings with --file first")
+    abouts, rows = zip(*map(summarise, files), strict=True)
     for row in rows:
         print_row({key: value for key, value in row.items() if key != "curve"})
     if json_file:
