@@ -7,11 +7,11 @@ import json
 from records import RESULTS, Row
 
 FOLDER = RESULTS / "2026-11-17"
-CALLS = {"H200": ("h200-calls-recorded.json",), "Xeon, one core": ("avx512-calls-2.json",)}
+CALLS = {"H200": ("h200-calls-recorded-2.json",), "Xeon, one core": ("avx512-calls-2.json",)}
 STEPS = {"Neoverse-N1": "arm64-steps-2.json", "Xeon (AVX-512)": "avx512-steps.json"}
 SWAPPED = {
-    "H200": ("h200-swapped-lm.json", "h200-swapped-ppo.json"),
-    "Xeon, one core": ("avx512-swapped-lstm-2.json",),
+    "H200": ("h200-swapped-lm-2.json", "h200-swapped-ppo.json", "h200-swapped-ppo-2.json"),
+    "Xeon, one core": ("avx512-swapped-lstm-3.json",),
     "Neoverse-N1, one core": ("arm64-swapped-lstm.json",),
 }
 LIMITS = {"forward": 25, "both": 60}  # microseconds over torch's call

@@ -213,8 +213,10 @@ ROWS_PER_THREAD, COLUMNS_PER_THREAD = 4, 128
 # threads: at H=512 columns are 2.3 / 2.0 times as fast with 8 rows, 1.0 / 1.1 with 32).
 COLUMNS_HIDDEN, COLUMNS_ROWS = 384, 16
 # A single step runs in the engine up to this many rows of AttnRNN, which reads its weights again for each, and of other
-# cells, whose rows share them; and up to this many units: the weights of more come from memory, where one core is slow.
-STEP_MOST_ROWS, STEP_MOST_GATED_ROWS, STEP_LARGEST_HIDDEN = 4, 32, 1024
+# cells, whose rows share them in fours: with more than 4,096 numbers in all states torch's products are faster (LSTM on
+# AVX-512, us in the engine and in torch: H=256, 16 rows 513, 722, 32 rows 894, 806; H=512, 8 rows 768, 3,723; a GRU of
+# 512 units, 16 rows 1,316, 1,076). Up to this many units: the weights of more come from memory, where one core is slow.
+STEP_MOST_ROWS, STEP_MOST_GATED_ROWS, STEP_MOST_NUMBERS, STEP_LARGEST_HIDDEN = 4, 32, 4096, 1024
 # A training call of one step of a GRU goes to torch from this hidden size on: H=256, B=32 takes 1,318 us in the engine,
 # 1,034 in torch (AVX-512); H=128 is faster in the engine (LOG, what a call costs, second look).
 ONE_STEP_HIDDEN = 192

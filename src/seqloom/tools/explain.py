@@ -12,11 +12,11 @@ from seqloom.core.cell import Cell, State
 from seqloom.core.errors import UserTypeError
 from seqloom.core.job import ScanJob
 from seqloom.core.precision import useful_autocast, why_not_autocast
+from seqloom.kernels.cpu.step import count_most_rows
 from seqloom.kernels.dispatch import Choice, choose
 from seqloom.kernels.linear.choice import Choice as LinearChoice
 from seqloom.kernels.linear.choice import record_choices
 from seqloom.kernels.runner import run_job
-from seqloom.kernels.tuning import STEP_MOST_GATED_ROWS, STEP_MOST_ROWS
 from seqloom.layers.linear.layer import Mixer
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.layers.recurrent.streaming import why_not_stream
@@ -108,6 +108,6 @@ def _explain_linear(
 def _explain_step(layer: Recurrent) -> str:
     reason = why_not_stream(layer)
     if reason is None:
-        most = STEP_MOST_ROWS if layer.cell_at(0).name == "attn_rnn" else STEP_MOST_GATED_ROWS
+        most = count_most_rows(layer.cell_at(0))
         return f"one call of the CPU engine, without gradients and for up to {most} rows"
     return f"none, {reason}" if layer.bidirectional else f"a sequence of one step; {reason}"

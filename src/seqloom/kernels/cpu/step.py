@@ -114,6 +114,14 @@ def _shape(cell: Cell, name: str) -> tuple[int, ...]:
     return rows, {"ih": cell.input_size, "u": cell.input_size, "g": 2 * H}.get(name.rpartition("_")[2], H)
 
 
+def count_most_rows(cell: Cell) -> int:
+    """Return up to how many rows the engine runs a step of this cell."""
+    if cell.name == "attn_rnn":
+        return tuning.STEP_MOST_ROWS
+    most = min(tuning.STEP_MOST_GATED_ROWS, tuning.STEP_MOST_NUMBERS // cell.hidden_size)
+    return max(tuning.STEP_MOST_ROWS, most)
+
+
 class CellStack:
     """Stacked cells with the addresses of their weights, or the reason why the engine cannot run them.
 
@@ -128,8 +136,7 @@ class CellStack:
         # for the latest shape of inputs, see bound_step.py
         self.bound_step: BoundStep | None = None
         self.bound_sequence: BoundStep | None = None  # of one step
-        is_gated = bool(cells) and cells[0].name != "attn_rnn"
-        self.most_rows = 0 if reason else tuning.STEP_MOST_GATED_ROWS if is_gated else tuning.STEP_MOST_ROWS
+        self.most_rows = 0 if reason else count_most_rows(cells[0])
         if reason is not None:
             return
         self.names, self.home = settings, dict(home)
