@@ -25,8 +25,14 @@ FORMS = {
     "scalar": "one decay for each head",
     "channel": "one for each channel",
 }
-FEATURED = {"parity": "linear-fair", "S5": "linear-fair", "recall, 32 pairs": "kinds-fair", "text": "kinds-fair"}
-PANELS = 3  # of accuracy
+OF_STATE = ("transformer", "min_gru", "gru", "lstm", "attn_rnn")  # models of the study state that this page shows
+SHOWN = (
+    (("linear-fair", "state-fair"), ("parity",)),
+    (("state-fair",), ("A5",)),
+    (("linear-fair",), ("S5",)),
+    (("kinds-fair",), ("text", "recall, 32 pairs", "first symbol")),
+)
+FEATURED = {"parity": ("linear-fair", "state-fair"), "A5": ("state-fair",), "text": ("kinds-fair",)}
 
 
 def find_kind(model: str) -> str:
@@ -38,13 +44,14 @@ def read_trials(study: str) -> list[dict[str, Any]]:
     """Return the finished results of a stored study."""
     file = STUDIES / study / "study.json"
     rows = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
+    rows = [t for t in rows if study != "state-fair" or t["model"] in OF_STATE]
     return [t for t in rows if t["split"] == "test" and not t["failed"]]
 
 
-def read_accuracies(study: str, condition: str) -> dict[str, dict[int, list[float]]]:
+def read_accuracies(studies: Sequence[str], condition: str) -> dict[str, dict[int, list[float]]]:
     """Return the accuracies of all seeds by model and test length."""
     table: dict[str, dict[int, list[float]]] = {}
-    for trial in read_trials(study):
+    for trial in (t for study in studies for t in read_trials(study)):
         if trial["condition"] == condition:
             for name, value in trial["scores"].items():
                 if name.startswith("T = "):
@@ -57,9 +64,10 @@ def read_accuracies(study: str, condition: str) -> dict[str, dict[int, list[floa
 def kinds_accuracy() -> str:
     """Return one table for each condition: the mean accuracy of every model at each test length."""
     lines: list[str] = []
-    for study in ("linear-fair", "kinds-fair"):
-        for condition in dict.fromkeys(trial["condition"] for trial in read_trials(study)):
-            table = read_accuracies(study, condition)
+    for studies, shown in SHOWN:
+        known = dict.fromkeys(trial["condition"] for study in studies for trial in read_trials(study))
+        for condition in (c for c in known if c in shown):
+            table = read_accuracies(studies, condition)
             lengths = sorted({T for row in table.values() for T in row})
             head = "".join(f" T = {T:,} |" for T in lengths)
             lines += [
@@ -151,10 +159,9 @@ def describe_records(records: Sequence[dict[str, Any]]) -> list[str]:
 def draw_kinds(file: Path) -> None:
     """Draw accuracy, time and memory against length."""
     plt = import_pyplot()
-    shown = [(condition, study) for condition, study in FEATURED.items() if read_accuracies(study, condition)][:PANELS]
-    figure, axes = plt.subplots(1, len(shown) + 2, figsize=(13, 3.4), layout="constrained")
-    for axis, (condition, study) in zip(axes, shown, strict=False):
-        for model, row in read_accuracies(study, condition).items():
+    figure, axes = plt.subplots(1, len(FEATURED) + 2, figsize=(13, 3.4), layout="constrained")
+    for axis, (condition, studies) in zip(axes, FEATURED.items(), strict=False):
+        for model, row in read_accuracies(studies, condition).items():
             draw_line(axis, model, list(row), [statistics.mean(values) for values in row.values()])
         axis.set(title=f"{condition}: accuracy", xscale="log", xlabel="test length", ylim=(-0.03, 1.03))
         add_legend(axis)
