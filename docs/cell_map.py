@@ -124,26 +124,29 @@ def describe_times(row: dict[str, Any] | None) -> str:
 
 
 def cell_quality() -> str:
-    """Return the table of sixteen cells on four tasks: the mean of the seeds with its 95 % interval."""
-    records = find_records("cells-table")
-    if not records:
-        return "\nNot measured yet.\n\n"
-    record = records[-1]
-    tasks = [task for task in TASKS if any(row["task"] == task and row["part"] == "final" for row in record["rows"])]
-    heads = " | ".join(TASKS[task] for task in tasks)
-    most = max(abs(weights / record["weights"]["gru"] - 1) for weights in record["weights"].values())
-    lines = ["", f"The number of weights differs from that of the GRU by at most {100 * most:.0f} %."]
-    lines += ["", f"| cell | units | weights | {heads} |", "|---|--:|--:|" + "--:|" * len(tasks)]
-    for cell, units in record["units"].items():
-        scores = [describe_scores(select(record, task, cell, "final")) for task in tasks]
-        lines.append(f"| `{cell}` | {units} | {record['weights'][cell]:,} | {' | '.join(scores)} |")
-    lines += ["", "Chosen learning rates:", "", f"| cell | {heads} |", "|---|" + "--:|" * len(tasks)]
-    for cell in record["units"]:
-        rates = [describe_rate(record, task, cell) for task in tasks]
-        lines.append(f"| `{cell}` | {' | '.join(rates)} |")
-    lines += ["", f"`{record['command']}`, {record['date'][:10]}, {record['hardware']['gpus'][0]['name']}, torch "]
-    lines[-1] += f"{record['versions']['torch']}; {record['steps']:,} steps of {record['batch']} rows."
-    return "\n".join([*lines, "", ""])
+    """Return a table for each record with the tasks on which all of its cells were trained: means with intervals."""
+    lines: list[str] = []
+    for record in find_records("cells-table"):
+        cells = record["units"]
+        tasks = [task for task in TASKS if all(select(record, task, cell, "final") for cell in cells)]
+        seeds = " and ".join(str(len(select(record, task, "gru", "final"))) for task in tasks)
+        most = max(abs(weights / record["weights"]["gru"] - 1) for weights in record["weights"].values())
+        lines += [
+            "",
+            f"{seeds} seeds; the number of weights differs from that of the GRU by at most {100 * most:.0f} %:",
+        ]
+        heads = " | ".join(f"{TASKS[task]} | learning rate" for task in tasks)
+        lines += ["", f"| cell | units | weights | {heads} |", "|---|--:|--:|" + "--:|--:|" * len(tasks)]
+        for cell, units in cells.items():
+            scores = [
+                f"{describe_scores(select(record, t, cell, 'final'))} | {find_rate(record, t, cell)}" for t in tasks
+            ]
+            lines.append(f"| `{cell}` | {units} | {record['weights'][cell]:,} | {' | '.join(scores)} |")
+        lines += ["", f"`{record['command']}`, {record['date'][:10]}, {record['hardware']['gpus'][0]['name']}, torch "]
+        lines[-1] += (
+            f"{record['versions']['torch']}; {record['steps']:,} steps of {record['batch']} rows; {record['note']}."
+        )
+    return "\n".join([*(lines or ["", "Not measured yet."]), "", ""])
 
 
 def select(record: dict[str, Any], task: str, cell: str, part: str) -> list[dict[str, Any]]:
@@ -164,7 +167,7 @@ def describe_scores(rows: list[dict[str, Any]]) -> str:
     return f"{accuracy.mean:.1f}" + (f" ± {accuracy.half:.1f}" if accuracy.half is not None else "")
 
 
-def describe_rate(record: dict[str, Any], task: str, cell: str) -> str:
+def find_rate(record: dict[str, Any], task: str, cell: str) -> str:
     """Return the chosen learning rate, with a mark if it lies at an end of the rates that were tried."""
     final, tried = select(record, task, cell, "final"), {row["rate"] for row in select(record, task, cell, "tune")}
     if not final:

@@ -2,45 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from cell_map import describe_scores, find_records, select
+from cell_map import find_records, select
 
 NORMS = {"none": "no norm", "rms": "`rms`", "layer": "`layer`", "batch": "`batch`"}
 CELLS = {"attn_rnn": "AttnRNN", "gru": "GRU", "lstm": "LSTM"}
-DEPTHS = (1, 2, 4, 8)
+RATES = (0.001, 0.003)
+DEPTH = 8
 
 
 def depth_table() -> str:
-    """Return one table per cell: accuracy by depth, norm and residual connections."""
-    records = find_records("depth-table")
-    if not records:
-        return "\nNot measured yet.\n\n"
-    record = records[-1]
-    lines: list[str] = []
-    for cell, title in CELLS.items():
-        heads = " | ".join(f"{depth} layer{'s' * (depth > 1)}" for depth in DEPTHS)
-        lines += ["", f"**{title}**", "", f"| between layers | {heads} |", "|---|" + "--:|" * len(DEPTHS)]
-        for way in ("plain", "residual"):
-            for norm, words in NORMS.items():
-                scores = [describe_stack(record, cell, depth, norm, way) for depth in DEPTHS]
-                lines.append(f"| {words}{', residual' * (way == 'residual')} | {' | '.join(scores)} |")
-    units = ", ".join(
-        f"{title} {'/'.join(str(record['units'][f'{cell}-{depth}-none-plain']) for depth in DEPTHS)}"
-        for cell, title in CELLS.items()
-    )
-    lines += ["", f"Units with 1/2/4/8 layers: {units}. `{record['command']}`, {record['date'][:10]}, "]
-    lines[-1] += f"{record['hardware']['gpus'][0]['name']}; {record['steps']:,} steps of {record['batch']} rows."
+    """Return the validation losses of eight layers by norm, residual connections and learning rate."""
+    record = find_records("depth-table")[-1]
+    heads = " | ".join(f"{title}, {rate:g}" for title in CELLS.values() for rate in RATES)
+    lines = ["", f"| between layers | {heads} |", "|---|" + "--:|" * len(CELLS) * len(RATES)]
+    for way in ("plain", "residual"):
+        for norm, words in NORMS.items():
+            losses = []
+            for cell in CELLS:
+                rows = select(record, "names", f"{cell}-{DEPTH}-{norm}-{way}", "tune")
+                for rate in RATES:
+                    some = [row["valid"] for row in rows if row["rate"] == rate]
+                    losses.append(f"{sum(some) / len(some):.3f}" if some else "-")
+            lines.append(f"| {words}{', residual' * (way == 'residual')} | {' | '.join(losses)} |")
+    names = {cell: f"{cell}-{DEPTH}-none-plain" for cell in CELLS}
+    units = ", ".join(f"{title} {record['units'][names[cell]]}" for cell, title in CELLS.items())
+    lines += ["", f"Units: {units}. `{record['command']}`, {record['date'][:10]}, "]
+    lines[-1] += f"{record['hardware']['gpus'][0]['name']}; {record['note']}."
     return "\n".join([*lines, "", ""])
-
-
-def describe_stack(record: dict[str, Any], cell: str, depth: int, norm: str, way: str) -> str:
-    """Return the accuracy of a stack; one layer has nothing between layers."""
-    if depth == 1 and (norm, way) != ("none", "plain"):
-        return ""
-    name = f"{cell}-{depth}-{norm}-{way}"
-    known = any(row["cell"] == name for row in record["rows"])
-    return describe_scores(select(record, "names", name, "final")) if known else "-"
 
 
 PARTS = (depth_table,)
