@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 from records import RESULTS, Row
@@ -37,11 +38,19 @@ def _compare_forms(file: Path) -> list[str]:
     rows = [Trial(**row) for row in document["rows"]]
     against = contests(rows, TrialMetric("accuracy"), PUBLISHED, resolution=0.5 / document["settings"]["test"])
     found = {contest.other: contest for contest in against}
+    seeds = Counter(trial.model for trial in rows if trial.split == "test")
     return [
-        f"| {TASKS[file.parent.name]}{small} | `{row['model']}` | {row['parameters']:,} | {100 * row['accuracy']:.2f} "
-        f"| {row['seeds']} | {_describe(row, found.get(row['model']))} |"
+        f"| {TASKS[file.parent.name]}{small} | `{row['model']}` | {row['parameters']:,} | {_show_accuracy(row)} "
+        f"| {seeds[row['model']]} | {_describe(row, found.get(row['model']))} |"
         for row in document["table"]
     ]
+
+
+def _show_accuracy(row: Row) -> str:
+    """Return the accuracy; of the register, whose table has solved seeds, that at length 500 and the steps it took."""
+    if "accuracy" in row:
+        return f"{100 * row['accuracy']:.2f}"
+    return f"{100 * row['T=500']:.2f}, {row['solved to 500']} solved, median {row['steps to solve']:.0f} steps"
 
 
 def _describe(row: Row, contest: Contest | None) -> str:

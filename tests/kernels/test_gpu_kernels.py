@@ -216,13 +216,15 @@ def test_layers_on_several_streams_end_with_the_results_that_they_have_alone(nam
 
     def run(layer):
         y, _ = layer(x, lengths=lengths)
-        return y, *torch.autograd.grad(y.float().square().sum(), list(layer.parameters()))
+        return y.detach(), *torch.autograd.grad(y.float().square().sum(), list(layer.parameters()))
 
-    alone = [run(layer) for layer in layers]
-    graphs, results = [], []
-    gc.collect()
+    torch.cuda.synchronize()
+    alone, graphs, results = [], [], []
     for stream, layer in zip(streams, layers, strict=True):
+        with torch.cuda.stream(stream):
+            alone.append(run(layer))
         torch.cuda.synchronize()
+        gc.collect()  # a graph of another test that is freed during the capture would end it
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):
             results.append(run(layer))
