@@ -36,7 +36,7 @@ class AntisymmetricRNNCell(GatedCell, name="antisymmetric_rnn", year=2019, idea=
         self.epsilon, self.gamma = epsilon, gamma
 
     def product(self, h: Tensor) -> Tensor:
-        A = self.weight_hh - self.weight_hh.T
+        A = self.weight_hh - self.weight_hh.t()
         return F.linear(h, A, self.bias_hh) - self.gamma * h
 
     def step(self, x: Tensor, state: State, mask: Tensor | None = None) -> tuple[Tensor, State]:

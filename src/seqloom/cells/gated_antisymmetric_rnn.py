@@ -43,7 +43,7 @@ class GatedAntisymmetricRNNCell(
         self.epsilon, self.gamma = epsilon, gamma
 
     def product(self, h: Tensor) -> Tensor:
-        A = self.weight_hh - self.weight_hh.T
+        A = self.weight_hh - self.weight_hh.t()
         return F.linear(h, A) - self.gamma * h
 
     def gates(self, x: Tensor, state: State, mask: Tensor | None = None) -> dict[str, Tensor]:

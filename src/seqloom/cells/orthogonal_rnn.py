@@ -60,7 +60,7 @@ class OrthogonalRNNCell(GatedCell, name="orthogonal_rnn", year=2019, idea="plain
 
     def step(self, x: Tensor, state: State, mask: Tensor | None = None) -> tuple[Tensor, State]:
         (h,) = state
-        A = self.weight_hh - self.weight_hh.T
+        A = self.weight_hh - self.weight_hh.t()
         seen = apply_mask(h, mask)
         a = x + seen + F.linear(seen, exponentiate(A))
         h = torch.sign(a) * torch.relu(torch.abs(a) + self.bias_b)
