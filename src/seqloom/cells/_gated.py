@@ -83,6 +83,6 @@ class GatedCell(Cell):
         if self.bias_ih is None:
             raise UserError("cannot set a gate bias: the cell was constructed with bias=False")
         with torch.no_grad():
-            self.bias_ih.view(self.w, -1)[read] = bias
+            self.bias_ih.view(-1, self.hidden_size)[read] = bias
             if recur is not None and self.bias_hh is not None:
-                self.bias_hh.view(self.u, -1)[recur] = 0.0
+                self.bias_hh.view(-1, self.hidden_size)[recur] = 0.0
