@@ -17,7 +17,8 @@ H, BF16, FP32 = 16, torch.bfloat16, torch.float32
 
 def make_plans(name, dtype, shape, **settings):
     """Return a layer, its prepared plan and one that runs the kernel's ordinary calls."""
-    layer = getattr(seqloom, name)(shape[-1], H * settings.get("heads", 1), kernel="loop", dtype=dtype, **settings)
+    units = settings.pop("units", H)
+    layer = getattr(seqloom, name)(shape[-1], units * settings.get("heads", 1), kernel="loop", dtype=dtype, **settings)
     home, cells = {name: i for i, name in enumerate(layer._parameters)}, list(layer.cells)
     names = [{mine: home[theirs] for mine, theirs in c._names.items()} for c in cells]
     stack, weights = Stack(cells, names, torch.Size(shape), layer.batch_first, 1), list(layer.parameters())
@@ -46,6 +47,7 @@ CASES = [
     ("LSTM", FP32, (5, 3, 6), {"batch_first": True, "num_layers": 2}),
     ("RNN", FP32, (5, 6), {"bias": False}),
     ("LSTM", BF16, (3, 16, 6), {"heads": 2}),
+    ("LSTM", FP32, (4, 3, 6), {"units": 10, "num_layers": 2}),
     pytest.param("GRU", FP32, (16, 3, 6), {"heads": 3, "batch_first": True, "num_layers": 2}, marks=pytest.mark.long),
     pytest.param("LSTM", BF16, (5, 3, 16), {"num_layers": 2}, marks=pytest.mark.long),
     pytest.param("GRU", FP32, (4, 9, 6), {"batch_first": True}, marks=pytest.mark.long),
@@ -94,7 +96,7 @@ def test_frozen_weights_get_no_gradient(monkeypatch):
 
 
 def test_cells_without_a_prepared_call_are_named():
-    layers = seqloom.GRU(4, H, learn_initial_state=True), seqloom.GRU(4, H + 1), seqloom.MinGRU(4, H)
+    layers = seqloom.GRU(4, H, learn_initial_state=True), seqloom.GRU(4, H + 2, heads=2), seqloom.MinGRU(4, H)
     for layer in layers:
         assert plan.why_not_plan(list(layer.cells), 16)
     assert plan.why_not_plan(list(seqloom.GRU(4, 2 * H, heads=2).cells), 3)

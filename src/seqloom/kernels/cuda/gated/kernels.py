@@ -59,7 +59,7 @@ class Gated:
             return "it has no projected LSTM (proj_size)"
         multiple = tuning.HIDDEN_MULTIPLE if self._needs_whole_tiles else 1
         reason = why_not_job(cell, job, multiple, takes_float32=not self._needs_whole_tiles)
-        return reason or why_not_setting(self.read_setting(cell, _round_up(cell.hidden_size), job, dtype), job)
+        return reason or why_not_setting(self.read_setting(cell, round_up(cell.hidden_size), job, dtype), job)
 
     def why_not_auto(self, cell: Cell, job: ScanJob) -> str | None:
         """Return why another kernel is faster for this job; None if none is."""
@@ -81,10 +81,10 @@ class Gated:
     def run(self, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
         """Run the cell over the job's sequences; hidden sizes between two multiples of a tile run as the larger one."""
         H, own = cell.hidden_size, cell.own_parameters()
-        more = _round_up(H) - H
+        more = round_up(H) - H
         if not more:
             return self._run(cell, job, own)
-        padded = {name: _pad_weight(name, w, self.kind.gates, more) for name, w in own.items()}
+        padded = {name: pad_weight(name, w, self.kind.gates, more) for name, w in own.items()}
         view = bind_weights(cell, padded)
         view.hidden_size = view.output_size = H + more
         state, keep = (tuple(F.pad(t, (0, more)) for t in part) for part in (job.state, job.keep))
@@ -136,12 +136,12 @@ def is_measured(regions: Sequence[tuning.Region], cell: str, dtype: torch.dtype,
     )
 
 
-def _round_up(hidden: int) -> int:
+def round_up(hidden: int) -> int:
     """Return the hidden size in whole tiles."""
     return -(-hidden // tuning.HIDDEN_MULTIPLE) * tuning.HIDDEN_MULTIPLE
 
 
-def _pad_weight(name: str, w: Tensor, gates: int, more: int) -> Tensor:
+def pad_weight(name: str, w: Tensor, gates: int, more: int) -> Tensor:
     """Return a weight for `more` units, with zeros for them: a GRU then halves their state at every step.
 
     An LSTM halves their memory. So they stay 0, and no other unit sees them.

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from seqloom.core.cell import Cell
@@ -21,7 +22,7 @@ from seqloom.kernels import tuning
 from seqloom.kernels.cuda.gated.backward import go_back
 from seqloom.kernels.cuda.gated.code import arrange_weights, find_code
 from seqloom.kernels.cuda.gated.heads import GROUP, GatedHeads
-from seqloom.kernels.cuda.gated.kernels import KINDS, Gated
+from seqloom.kernels.cuda.gated.kernels import KINDS, Gated, pad_weight, round_up
 from seqloom.kernels.current_stream import find_stream
 from seqloom.kernels.fused import differentiate
 from seqloom.kernels.stack import Stack
@@ -38,8 +39,8 @@ def why_not_plan(cells: Sequence[Cell], rows: int) -> str | None:
             return "only RNN, GRU and LSTM have a prepared call"
         if one is not cell and rows % GROUP:
             return "the rows of heads are padded in every call"
-        if one.hidden_size % tuning.HIDDEN_MULTIPLE:
-            return "the weights are padded in every call"
+        if one is not cell and one.hidden_size % tuning.HIDDEN_MULTIPLE:
+            return "heads are not padded"
         if cell.__dict__.get("learned_states") or not {"start", "initial_state", "project"}.isdisjoint(cell.__dict__):
             return "the initial state is learned or computed"
         if not set(cell.__dict__["_names"]) <= set(OWN):
@@ -93,8 +94,9 @@ class PreparedGated:
     def __init__(self, stack: Stack, index: int, code: Gated | GatedHeads, weights: Sequence[Tensor]) -> None:
         cell, names, like = stack.cells[index], stack.names[index], weights[0].detach()
         one, self.heads = read_head(cell), cell.heads if isinstance(cell, HeadsCell) else 1
-        self.B, self.T, self.H, self.dtype, self.device = stack.B, stack.T, one.hidden_size, like.dtype, like.device
-        self.rows = self.heads * self.B  # of the kernels
+        self.B, self.T, self.dtype, self.device = stack.B, stack.T, like.dtype, like.device
+        self.units, self.H = one.hidden_size, round_up(one.hidden_size)  # of a head, and of the kernels
+        self.more, self.rows = self.H - self.units, self.heads * self.B  # of the kernels
         self.places = [names.get(name) for name in OWN]
         self.is_time_first = len(stack.shape) == 3 and not stack.batch_first
         shape = torch.Size((*stack.shape[:-1], cell.input_size))
@@ -103,7 +105,7 @@ class PreparedGated:
         self.last_shape = self.stack.state_shapes[0]
         job = ScanJob(like.new_empty(self.B, self.T, cell.input_size), ())
         gated = Gated(KINDS[one.name]) if isinstance(code, GatedHeads) else code
-        self.setting = gated.read_setting(one, one.hidden_size, job, self.dtype)
+        self.setting = gated.read_setting(one, self.H, job, self.dtype)
         self.kind = self.setting.kind
         self.forward = find_code(self.setting, "forward", self.rows, self.device)
         self.arguments: Any = self.forward.arguments
@@ -136,6 +138,7 @@ class PreparedGated:
         """
         B, T, H, kind = self.B, self.T, self.H, self.kind
         inputs = (x.transpose(0, 1) if self.is_time_first else x).reshape(B * T, -1)
+        own = self._pad_weights(own)
         u = self._divide(torch._C._nn.linear(inputs, own[0].view(-1, inputs.shape[1]), _flatten(own[1])))
         weight = arrange_weights(self.setting, own[2].view(-1, H, H))
         first = [self._divide_state(s).float() for s in states] or self._find_start()
@@ -165,13 +168,21 @@ class PreparedGated:
             return t.view(self.B, self.T, -1)
         return t.view(self.B, self.T, self.heads, -1).permute(2, 0, 1, 3).reshape(self.rows, self.T, -1)
 
+    def _pad_weights(self, own: Sequence[Any]) -> Sequence[Any]:
+        """Return the weights with zeros for the units that only the kernels have."""
+        if not self.more:
+            return own
+        gates = self.kind.gates
+        return [None if w is None else pad_weight(n, w, gates, self.more) for n, w in zip(OWN, own, strict=True)]
+
     def _divide_state(self, t: Tensor) -> Tensor:
         """Map a state in torch's form to (rows, H)."""
-        return t.view(self.B, self.heads, self.H).transpose(0, 1).reshape(self.rows, self.H)
+        t = t.view(self.B, self.heads, self.units).transpose(0, 1).reshape(self.rows, self.units)
+        return F.pad(t, (0, self.more)) if self.more else t
 
     def _join(self, t: Tensor) -> Tensor:
-        """Map (rows, T, n) to (.., heads * n) in the order of the layer's input."""
-        t = t.view(self.heads, self.B, self.T, -1)
+        """Map outputs (rows, T, H) to the layer's."""
+        t = t.view(self.heads, self.B, self.T, self.H)[..., : self.units]
         return t.permute((2, 1, 0, 3) if self.is_time_first else (1, 2, 0, 3)).reshape(*self.stack.shape[:-1], -1)
 
     def restore(self, t: Tensor) -> Tensor:
@@ -182,30 +193,32 @@ class PreparedGated:
 
     def _join_state(self, t: Tensor) -> Tensor:
         """Map (rows, H) to a state in torch's form."""
-        return t.view(self.heads, self.B, self.H).transpose(0, 1).reshape(self.last_shape)
+        return t.view(self.heads, self.B, self.H)[..., : self.units].transpose(0, 1).reshape(self.last_shape)
 
-    def go_back(self, saved: Sequence[Maybe], own: Sequence[Maybe], dy: Maybe, dlast: Sequence[Maybe]) -> list[Maybe]:
-        """Return the gradients of the projected input (B * T, heads * gates * H), weight_hh, bias_hh and the states."""
-        k = self.kind.states
+    def go_back(self, saved: Sequence[Maybe], own: Sequence[Any], dy: Maybe, dlast: Sequence[Maybe]) -> list[Maybe]:
+        """Return the gradients of the projected input (B * T, ..), weight_hh, bias_hh and the first states."""
+        k, n, g = self.kind.states, self.heads, self.kind.gates
         u, paths, first = saved[1], saved[2 : 2 + k], saved[2 + k :]
         assert u is not None
-        weight, bias = own[2], own[3]
-        assert weight is not None
+        weight, bias = self._pad_weights(own)[2:]
         values: dict[str, Any] = {"x": u, "weight": weight.view(-1, self.H), "bias": _flatten(bias), "y": paths[0]}
         values |= {f"c_{i}": path for i, path in enumerate(paths[1:])} | {f"first_{i}": s for i, s in enumerate(first)}
         values |= {"mask": None, "reset": None}
         if dy is None:
             values["dy"] = u.new_zeros(self.rows, self.T, self.H)
         else:
-            rows = (dy.transpose(0, 1) if self.is_time_first else dy).contiguous()
-            values["dy"] = self._divide(rows.view(self.B * self.T, -1))
+            rows = (dy.transpose(0, 1) if self.is_time_first else dy).contiguous().view(self.B * self.T, -1)
+            values["dy"] = self._divide(F.pad(rows, (0, self.more)) if self.more else rows)
         ends = [None if d is None else self._divide_state(d.contiguous()) for d in dlast]
-        du, dweight, dbias, *rest = go_back(self.setting, values, ends, self.heads)
+        du, dweight, dbias, *rest = go_back(self.setting, values, ends, n)
         assert du is not None
         assert dweight is not None
-        flat = du.view(self.heads, self.B * self.T, -1).transpose(0, 1).reshape(self.B * self.T, -1)
-        ds = [None if d is None else self._join_state(d) for d in rest[4:]]
-        return [flat, dweight.view_as(weight), None if bias is None or dbias is None else dbias.view_as(bias), *ds]
+        real, steps = slice(self.units), self.B * self.T
+        du = du.view(n, steps, g, self.H)[..., real].transpose(0, 1).reshape(steps, -1)
+        dweight = dweight.view(n, g, self.H, self.H)[..., real, real].reshape(own[2].shape)
+        if dbias is not None:
+            dbias = dbias.view(n, g, self.H)[..., real].reshape(own[3].shape)
+        return [du, dweight, dbias, *(None if d is None else self._join_state(d) for d in rest[4:])]
 
 
 def _flatten(bias: Maybe) -> Maybe:
