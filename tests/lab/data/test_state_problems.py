@@ -75,9 +75,13 @@ def close(depth):
     return run
 
 
-def recall(xs):
-    told = dict(zip(xs[:16:2], xs[1:16:2], strict=True))
-    return [IGNORE] * 16 + [told[x] - 16 for x in xs[16:]]
+def recall(pairs):
+    def answer(xs):
+        end = 2 * pairs
+        told = dict(zip(xs[:end:2], xs[1:end:2], strict=True))
+        return [IGNORE] * end + [told[x] - end for x in xs[end:]]
+
+    return answer
 
 
 SWAPS = [(0, 1, 2, 3, 4), (1, 0, 2, 3, 4), (0, 2, 1, 3, 4), (0, 1, 3, 2, 4), (0, 1, 2, 4, 3)]
@@ -99,7 +103,8 @@ DEFINITIONS = {
     "keyed 16": look_up(16),
     "Dyck-2 depth 4": close(4),
     "Dyck-2 depth 8": close(8),
-    "recall": recall,
+    "recall": recall(8),
+    "recall 32": recall(32),
 }
 
 
@@ -110,8 +115,8 @@ def test_every_problem_has_a_definition_here():
 @pytest.mark.parametrize("name", DEFINITIONS)
 def test_labels_follow_the_definition_of_the_problem(name):
     problem = make_state_problem(name)
-    x, y = problem.draw(torch.Generator().manual_seed(1), 12, 37)
-    assert x.shape == y.shape == (12, 37)
+    x, y = problem.draw(torch.Generator().manual_seed(1), 12, 97)
+    assert x.shape == y.shape == (12, 97)
     assert int(x.min()) >= 0 and int(x.max()) < problem.symbols and int(y.max()) < problem.classes
     for xs, ys in zip(x.tolist(), y.tolist(), strict=True):
         assert ys == DEFINITIONS[name](xs)

@@ -48,8 +48,8 @@ def check_cell(
         x = torch.randn(3, 4, input_size, dtype=torch.float64)
         _check_step(one, x)
         _check_gradients(one, x)
-        _check_resets(layer, x)
         check_layer(lambda: Recurrent(cell, input_size, hidden_size, batch_first=True, kernel="loop", **settings))
+        _check_resets(layer, x)
     finally:
         torch.random.set_rng_state(generator)
 
