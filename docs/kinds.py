@@ -159,7 +159,10 @@ def describe_records(records: Sequence[dict[str, Any]]) -> list[str]:
 def draw_kinds(file: Path) -> None:
     """Draw accuracy, time and memory against length."""
     plt = import_pyplot()
-    figure, axes = plt.subplots(1, len(FEATURED) + 2, figsize=(13, 3.4), layout="constrained")
+    figure, grid = plt.subplots(2, 3, figsize=(10.5, 6.4), layout="constrained")
+    axes = list(grid.flat)[: len(FEATURED) + 2]
+    for axis in list(grid.flat)[len(axes) :]:
+        axis.set_axis_off()
     for axis, (condition, studies) in zip(axes, FEATURED.items(), strict=False):
         for model, row in read_accuracies(studies, condition).items():
             draw_line(axis, model, list(row), [statistics.mean(values) for values in row.values()])
@@ -177,13 +180,16 @@ def draw_kinds(file: Path) -> None:
         add_legend(axis)
     for axis in axes:
         axis.grid(alpha=0.25)
+        lengths = sorted({int(T) for line in axis.get_lines() for T in line.get_xdata()})
+        axis.set_xticks(lengths[:: 1 + len(lengths) // 5], [f"{T:,}" for T in lengths[:: 1 + len(lengths) // 5]])
+        axis.minorticks_off()
     figure.savefig(file, metadata={"Date": None})
     plt.close(figure)
 
 
 def add_legend(axis: Any) -> None:
     if axis.get_lines():
-        axis.legend(fontsize=6, frameon=False)
+        axis.legend(fontsize=7, framealpha=0.7, edgecolor="none")
 
 
 def draw_line(axis: Any, name: str, x: Sequence[float], y: Sequence[float]) -> None:
