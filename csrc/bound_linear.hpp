@@ -16,15 +16,9 @@ struct AnyBound : Bound {
   int32_t kind = -1;
 
   bool read(const BoundLinear& bound, Object* object) {
-    Held type{py, py.type_of(object)};
-    if (type.object != py.tensor) return false;
-    Held negative{py, call(py, py.is_negative, object)};
-    if (negative.object != py.no) return false;
-    Held capsule{py, call(py, py.to_handle, object)};
-    handle = capsule.object ? py.read_capsule(capsule.object, nullptr) : nullptr;
     int32_t place = -1, layout = -1;
     int64_t* strides;
-    if (!handle || py.layout(handle, &layout) || layout != bound.layout) return false;
+    if (!take(object) || py.layout(handle, &layout) || layout != bound.layout) return false;
     if (py.number_type(handle, &kind) || py.device(handle, &place) || place) return false;
     if (py.dimensions(handle, &dimensions) || py.sizes(handle, &sizes) || py.strides(handle, &strides))
       return false;

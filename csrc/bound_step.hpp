@@ -90,17 +90,21 @@ struct Bound {
     if (handle) py.free_tensor(handle);
   }
 
-  // Read a tensor that a caller passed; false if it is not of this form.
-  bool read(const BoundStep& step, Object* object, const Form& form) {
+  // Take the handle of a plain tensor that a caller passed; false if it is something else.
+  bool take(Object* object) {
     Held type{py, py.type_of(object)};
     if (type.object != py.tensor) return false;
     Held negative{py, call(py, py.is_negative, object)};
     if (negative.object != py.no) return false;
     Held capsule{py, call(py, py.to_handle, object)};
     handle = capsule.object ? py.read_capsule(capsule.object, nullptr) : nullptr;
+    return handle;
+  }
+  // Read a tensor that a caller passed; false if it is not of this form.
+  bool read(const BoundStep& step, Object* object, const Form& form) {
     int32_t kind = -1, place = -1, layout = -1;
     int64_t dimensions = -1, *sizes, *strides;
-    if (!handle || py.layout(handle, &layout) || layout != step.layout) return false;
+    if (!take(object) || py.layout(handle, &layout) || layout != step.layout) return false;
     if (py.number_type(handle, &kind) || kind != step.type || py.device(handle, &place) || place)
       return false;
     if (py.dimensions(handle, &dimensions) || dimensions != form.dimensions) return false;
