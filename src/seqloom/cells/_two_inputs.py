@@ -14,7 +14,9 @@ from seqloom.core.errors import UserError
 
 
 class TwoInputsCell(Cell):
-    """Base class of cells with three gates W x + V p + b, in which p is the input of the step before, 0 at the start.
+    """Base class of cells whose three gates read two inputs: that of the step, x, and that of the step before, p.
+
+    The gates are W x + V p + b; p is 0 at the first step.
 
     V p is computed with W x for all steps at once, so that the state keeps V p instead of p, as its last tensor. The
     second gate is the forget gate. Parameters: weight_ih and weight_ph (3H, D) and bias_ih (3H,), drawn as

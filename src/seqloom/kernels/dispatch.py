@@ -100,7 +100,7 @@ def _choose_for_heads(cell: HeadsCell, job: ScanJob, kernel: str) -> Choice:
         if reason is None:
             return Choice(TOGETHER, detail=f"{cell.heads} heads in one launch")
         if kernel == "cuda":
-            raise UserError(f"kernel 'cuda' cannot run this: {reason}; kernel='auto' takes the fastest that can")
+            raise UserError(f"kernel 'cuda' cannot run these heads: {reason}; kernel='auto' takes one that can")
         rejected.append((TOGETHER.name, reason))
     one = _choose_fastest(cell.first_cell(), cell.list_jobs(job)[0])
     each = Kernel("heads", "each", "every head by its own kernel", EachHead(one.kernel.code))

@@ -115,7 +115,7 @@ def _shape(cell: Cell, name: str) -> tuple[int, ...]:
 
 
 def count_most_rows(cell: Cell) -> int:
-    """Return up to how many rows the engine runs a step of this cell."""
+    """Return the largest number of rows for which the engine runs a step of this cell."""
     if cell.name == "attn_rnn":
         return tuning.STEP_MOST_ROWS
     most = min(tuning.STEP_MOST_GATED_ROWS, tuning.STEP_MOST_NUMBERS // cell.hidden_size)

@@ -1,4 +1,4 @@
-"""One step of a linear recurrence on the engine, in one call of C: its checks, its results and the step."""
+"""One step of a linear recurrence by a single call of the engine, which also checks the arguments."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ MODELS = ("transformer", *LINEAR, "lstm", "attn_rnn")
 
 
 class Kinds(SymbolTrials[TrialSettings], name="kinds"):
-    """Attention, linear and nonlinear recurrence at equal size: recall of 32 pairs, a first symbol, text."""
+    """Compare attention with linear and nonlinear recurrence on three tasks: recall, the first symbol, and text."""
 
     against = "transformer"
     full = replace(

@@ -165,7 +165,7 @@ class LinearMixer(Mixer):
         return self.finish(y, x, u, terms).to(x.dtype), (*ends, S)
 
     def recur(self, t: Terms, S: Tensor | None, lengths: Tensor | None, reset: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Run the recurrence: return y (B, T, heads, V) and the last state."""
+        """Run the recurrence, and return its outputs (B, T, heads, V) and its last state."""
         is_step = t.q.shape[1] == 1 and S is not None and lengths is None and reset is None
         if is_step and self.kernel in ("auto", "cpu") and not is_recording():
             assert S is not None

@@ -224,7 +224,7 @@ class DividedChunk(Chunk):
             launch.fill(self.arguments[name], self.values)
 
     def _take_weights(self, weights: Weights) -> None:
-        """Take the views of the weights that the products need."""
+        """Keep the views of the weights that the products of this pass read."""
         Wq, bq, Wo, self.bo, Wg, bg, _, _ = weights
         H = self.setting.hidden
         self.of_state = ((Wq, Wg[:, :H]), (bq, bg))

@@ -176,7 +176,7 @@ class PreparedCell:
         return du, dh, gradients
 
     def _make_memory(self, u: Tensor, own: Sequence[Any]) -> Chunk | WholePass:
-        """Return the memory of a backward pass."""
+        """Allocate what a backward pass writes: a chunk of steps, or the whole of a short pass."""
         chunk = self.tier.chunk(self.inputs, self.steps, u.view(self.B, self.T, self.H))  # looks at the shape alone
         if self.steps < self.T or not isinstance(chunk, DividedChunk):
             return chunk

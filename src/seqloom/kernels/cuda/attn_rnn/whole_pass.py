@@ -1,4 +1,4 @@
-"""A short backward pass of a prepared AttnRNN, in one chunk: most of its launches are replayed as two CUDA graphs.
+"""A backward pass of AttnRNN over few steps, most of whose launches are replayed as two CUDA graphs.
 
 A pass over few steps takes the GPU less time than its twenty launches take the host. All but three of them read and
 write memory that stays where it is from pass to pass, and are recorded.

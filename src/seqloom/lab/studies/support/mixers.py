@@ -20,7 +20,12 @@ def is_linear(model: str) -> bool:
 
 
 def make_linear(model: str, hidden: int, layers: int = 1) -> Transformer:
-    """Return blocks of a linear recurrence of this name; those with a delta rule have positive eigenvalues by default.
+    """Return a stack of causal blocks with a linear recurrence in place of attention.
+
+    Args:
+        model: Its name. With the word "negative" after it, its delta rule may have negative eigenvalues.
+        hidden: Features of a step.
+        layers: Number of blocks.
 
     Raises:
         UserError: If "negative" was asked of a recurrence that cannot have negative eigenvalues.
