@@ -1,4 +1,4 @@
-"""Time block-diagonal recurrent layers on a GPU: python benchmarks/heads_gpu.py [--json F].
+"""Time block-diagonal recurrent layers on a GPU: python benchmarks/heads_gpu.py [--cells LSTM] [--json F].
 
 A GRU with 8 heads of 64 units (16 rows, 512 steps; TorchRL published 28 / 63 ms for its block-GRU on a GB200) and an
 LSTM with 12 heads of 64 (16 rows, 1,024 steps; FlashRNN published 2.0 / 8.6 ms on an H100), in bfloat16, forward and
@@ -31,9 +31,12 @@ def compare_with_loop(layer: torch.nn.Module, x: torch.Tensor) -> float:
 
 
 def main() -> None:
-    args = build_parser(__doc__).parse_args()
+    parser = build_parser(__doc__)
+    parser.add_argument("--cells", nargs="*", default=["LSTM", "GRU"])
+    parser.add_argument("--rounds", type=int, default=10, help="turns of each layer; the median is taken")
+    args = parser.parse_args()
     rows = []
-    for name, H, heads, B, T in CASES:
+    for name, H, heads, B, T in (case for case in CASES if case[0] in args.cells):
         torch.manual_seed(0)
         kind = getattr(seqloom, name)
         layers = {
@@ -47,7 +50,7 @@ def main() -> None:
         error = compare_with_loop(layers["heads in one launch"], x)
         kernel = str(seqloom.explain(layers["heads in one launch"], x).kernels[0])
         for mode, run in (("forward", run_forward), ("both", run_both)):
-            times = time_in_turns([partial(run, layer, x) for layer in layers.values()], 10)
+            times = time_in_turns([partial(run, layer, x) for layer in layers.values()], args.rounds)
             for label, ms in zip(layers, times, strict=True):
                 row = {"cell": name, "units": H, "heads": heads, "rows": B, "steps": T, "pass": mode, "layer": label}
                 rows.append(row | {"ms": round(ms, 3), "kernel": kernel, "error": round(error, 5)})

@@ -132,11 +132,11 @@ def main() -> None:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     default = sorted(Cell.registry) if settings.alone else [*THEIRS, *OTHERS, *FAMOUS]
     names = default if settings.cells is None else settings.cells
-    if settings.prepare:
-        prepare(names, settings)
-        print(f"compiled in {time.monotonic() - begun:.0f} s", flush=True)
     rows: list[dict[str, Any]] = json.loads(settings.resume.read_text())["rows"] if settings.resume else []
     timed = {(row["cell"], row["dtype"]) for row in rows}
+    if settings.prepare:
+        prepare([name for name in names if any((name, dtype) not in timed for dtype in settings.dtypes)], settings)
+        print(f"compiled in {time.monotonic() - begun:.0f} s", flush=True)
     record = {} if settings.warm else describe_run(steps=settings.steps, batch=settings.batch, hidden=settings.hidden)
     for dtype in settings.dtypes:
         for name in (name for name in names if (name, dtype) not in timed):
