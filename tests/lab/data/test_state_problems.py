@@ -85,6 +85,7 @@ def recall(pairs):
 
 
 SWAPS = [(0, 1, 2, 3, 4), (1, 0, 2, 3, 4), (0, 2, 1, 3, 4), (0, 1, 3, 2, 4), (0, 1, 2, 4, 3)]
+GENERATORS = [(1, 0, 2, 3, 4), (1, 2, 3, 4, 0)]
 DEFINITIONS = {
     "parity": lambda xs: [sum(xs[: t + 1]) % 2 for t in range(len(xs))],
     "mod 5": lambda xs: [sum(xs[: t + 1]) % 5 for t in range(len(xs))],
@@ -95,6 +96,7 @@ DEFINITIONS = {
     "A5": multiply(EVEN),
     "S5": multiply(list(permutations(range(5)))),
     "S5 swaps": multiply(list(permutations(range(5))), SWAPS),
+    "S5 generators": multiply(list(permutations(range(5))), GENERATORS),
     "register": track(use_register, 0),
     "flip-flop 0.8": track(lambda now, x: x if x < 2 else now, 0),
     "flip-flop 0.98": track(lambda now, x: x if x < 2 else now, 0),

@@ -130,17 +130,27 @@ def _is_even(p: Sequence[int]) -> bool:
     return sum(p[i] > p[j] for j in range(len(p)) for i in range(j)) % 2 == 0
 
 
-def _group(name: str, points: int, even: bool = False, swaps: bool = False) -> StateProblem:
-    """Return the word problem y_t = x_t ... x_1 of permutations, in lexicographic order; the first is the identity."""
+def _group(name: str, points: int, even: bool = False, drawn: str = "all") -> StateProblem:
+    """Return the word problem y_t = x_t ... x_1 of permutations, in lexicographic order; the first is the identity.
+
+    `drawn` says what the symbols are: "all" permutations, "swaps" of neighbours and the identity, or two "generators",
+    a swap and the cycle of all points, which make every permutation.
+    """
     elements = [p for p in permutations(range(points)) if _is_even(p) or not even]
     number = {p: i for i, p in enumerate(elements)}
-    moves = elements
-    if swaps:
-        moves = [_swap(points, i) for i in range(points)]
+    moves = {
+        "all": elements,
+        "swaps": [_swap(points, i) for i in range(points)],
+        "generators": [_swap(points, 1), (*range(1, points), 0)],
+    }[drawn]
     maps = [[number[_compose(move, state)] for state in elements] for move in moves]
     kind = "even permutations" if even else "permutations"
-    drawn = "neighbouring swaps and the identity" if swaps else f"all {len(moves)}"
-    return _track(name, maps, f"product of {kind} of {points} points ({drawn})")
+    symbols = {
+        "all": f"all {len(moves)}",
+        "swaps": "neighbouring swaps and the identity",
+        "generators": "one swap and the cycle of all points",
+    }[drawn]
+    return _track(name, maps, f"product of {kind} of {points} points ({symbols})")
 
 
 def _swap(points: int, i: int) -> tuple[int, ...]:
@@ -279,7 +289,8 @@ _PROBLEMS: dict[str, Callable[[str], StateProblem]] = {
     "S3": lambda name: _group(name, 3),
     "A5": lambda name: _group(name, 5, even=True),
     "S5": lambda name: _group(name, 5),
-    "S5 swaps": lambda name: _group(name, 5, swaps=True),
+    "S5 swaps": lambda name: _group(name, 5, drawn="swaps"),
+    "S5 generators": lambda name: _group(name, 5, drawn="generators"),
     "register": _register,
     "flip-flop 0.8": lambda name: _flip_flop(name, 0.8),
     "flip-flop 0.98": lambda name: _flip_flop(name, 0.98),
