@@ -65,3 +65,14 @@ def test_a_model_shows_its_weights_while_it_is_trained():
     stacked()
     torch.testing.assert_close(read_weights(stacked.models[1]), stacked.flat[1])
     assert not torch.equal(read_weights(stacked.models[1]), before)
+
+
+def test_models_that_differ_in_a_buffer_are_not_stacked():
+    def build():
+        model = make_linear("mamba2", 8)
+        model.register_buffer("noise", torch.rand(3))
+        return model
+
+    trainings = [SmallTraining("a", build, draw, loss, Recipe(STEPS, 1e-2), seed) for seed in (0, 1)]
+    with pytest.raises(ValueError, match="buffers"):
+        StackedStep(trainings, CPU)

@@ -60,6 +60,9 @@ class Designs(SymbolTrials[TrialSettings], name="designs"):
         attention = partial(LinformerAttention, rank=RANKS[steps], max_length=steps) if kind == "linformer" else kind
         return Projected(Transformer(hidden, HEADS, attention=attention, position="sinusoidal"), symbols)
 
+    def can_stack(self, model: str) -> bool:
+        return model == NTM
+
     def grid(self, model: str) -> list[tuple[float, str]]:
         return [(lr, "default") for lr in rates(self.settings.lrs, self.settings.starts)]
 

@@ -78,6 +78,9 @@ class Extensions(SymbolTrials[TrialSettings], name="extensions"):
     def multiple(self, model: str) -> int:
         return FUSED if self.device == "cuda" and model in SLOTS else super().multiple(model)
 
+    def can_stack(self, model: str) -> bool:
+        return model in (*MEMORIES, SELF)
+
     def grid(self, model: str) -> list[tuple[float, str]]:
         return [(lr, "default") for lr in rates(self.settings.lrs, self.settings.starts)]
 

@@ -63,6 +63,9 @@ class Irregular(Trials[TrialSettings], name="irregular"):
     def multiple(self, model: str) -> int:
         return FUSED if self.device == "cuda" and "attn_rnn" in model else MULTIPLE
 
+    def can_stack(self, model: str) -> bool:
+        return model == ODE
+
     def grid(self, model: str) -> list[tuple[float, str]]:
         s = self.settings
         return [(lr, start) for lr in s.lrs for start in starts(model.removesuffix(GAPS), s.starts)]

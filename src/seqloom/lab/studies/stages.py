@@ -57,6 +57,9 @@ class Stages(SymbolTrials[TrialSettings], name="stages"):
     def multiple(self, model: str) -> int:
         return MULTIPLE if model == "lstm" else super().multiple(model)
 
+    def can_stack(self, model: str) -> bool:
+        return model == ALONE
+
     def grid(self, model: str) -> list[tuple[float, str]]:
         s = self.settings
         if model == ALONE:

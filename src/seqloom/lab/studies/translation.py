@@ -61,8 +61,9 @@ class Translation(Corpora[TrialSettings], name="translation"):
     metrics = (TrialMetric("BLEU", scale="plain"),)
     against = "transformer"
     full = TrialSettings(
-        (at(2_300, 8_000, 30, 9_000_000),),
+        (at(1_600, 8_000, 30, 9_000_000),),
         tuple(PRINTED),
+        seeds=3,
         lrs=(3e-4, 1e-3, 3e-3),
         starts=("default",),
         batch=128,
@@ -70,7 +71,9 @@ class Translation(Corpora[TrialSettings], name="translation"):
         test=1_000,
         together=12,
         tuning=0.5,
+        tuning_seeds=2,
         widen=True,
+        widen_by=0.3,
     )
     quick = TrialSettings(
         (at(300, 800, 16, 150_000, width=32, layers=1, beam=1, dropout=0.0),),

@@ -9,6 +9,7 @@ except that dropout on a GPU draws from the device's generator in the order of t
 from __future__ import annotations
 
 import gc
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,8 @@ LOSS_SPANS = 50  # spans of a training, each with its mean loss
 MAX_GRAPHS = 24  # replayed at once; more do not fit the hardware queues
 MAX_STEPS_AHEAD = 8  # of the host before a stream
 NO_MEMORY = torch.OutOfMemoryError.__name__
+
+logger = logging.getLogger(__name__)
 
 Tensors = tuple[Tensor, ...]
 
@@ -105,7 +108,7 @@ def train_many(trainings: Sequence[SmallTraining], device: str | torch.device) -
 
 
 def _train_stacks(trainings: Sequence[SmallTraining], device: torch.device) -> dict[int, TrainedModel]:
-    """Run the trainings that can be stacked; return their results by place."""
+    """Run the trainings that can be stacked; return their results by place, without those that could not be."""
     stacks: dict[tuple[str, int], list[int]] = {}
     for i, training in enumerate(trainings):
         if training.stack:
@@ -118,9 +121,9 @@ def _train_stacks(trainings: Sequence[SmallTraining], device: torch.device) -> d
         group = [trainings[i] for i in places]
         try:
             recordings.append((places, _Recording(group[0], device, StackedStep(group, device))))
-        except Exception as error:
+        except Exception as error:  # they are trained side by side instead
             torch.cuda.synchronize(device)
-            results |= {i: _build_failure(trainings[i], error) for i in places}
+            logger.warning("%s: not trained as one model: %s", group[0].stack, error)
     began = time.perf_counter()
     for _ in range(max((recording.steps for _, recording in recordings), default=0)):
         for _, recording in recordings:

@@ -39,6 +39,7 @@ class StackedStep:
         self.models = models
         self.noise = [torch.Generator(device).manual_seed(t.seed + BATCH_SEED_OFFSET) for t in trainings]
         self.names = [name for name, p in models[0].named_parameters() if p.requires_grad]
+        _check_fixed_tensors(models, self.names)
         self.flat = torch.stack([_flatten(model, self.names) for model in models])  # (models, weights)
         self.weights = self._tie_weights()
         self.shared = copy.deepcopy(models[0])
@@ -106,3 +107,16 @@ class StackedStep:
 def _flatten(model: nn.Module, names: Sequence[str]) -> Tensor:
     """Return the weights of these names as one row."""
     return torch.cat([model.get_parameter(name).detach().flatten() for name in names])
+
+
+def _check_fixed_tensors(models: Sequence[nn.Module], names: Sequence[str]) -> None:
+    """Raise ValueError if models differ in tensors that are not trained: stacked models use those of the first."""
+    first = [t for name, t in _named_tensors(models[0]) if name not in names]
+    for model in models[1:]:
+        others = [t for name, t in _named_tensors(model) if name not in names]
+        if len(first) != len(others) or not all(map(torch.equal, first, others)):
+            raise ValueError("models that differ in buffers or frozen parameters cannot be stacked; train them alone")
+
+
+def _named_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*model.named_parameters(), *model.named_buffers()]

@@ -283,6 +283,10 @@ class Trials(Study[S, Trial]):
                 trial = self._score(spec, one, device)
             yield trial
 
+    def can_stack(self, model: str) -> bool:
+        """Whether a GPU trains settings and seeds of a model as one model; this pays for many small kernels."""
+        return is_linear(model)
+
     def _training(self, spec: Spec) -> SmallTraining:
         c = spec.condition
         if c.after:
@@ -291,7 +295,7 @@ class Trials(Study[S, Trial]):
             model = partial(self.build, spec.model, self.find_hidden(spec.model, c), spec.start, c)
         recipe, draw = Recipe(self.steps(c), spec.lr, constant=self.settings.constant_rate), self.draw(c)
         prepare = partial(self.prepare, draw)
-        can_stack = is_linear(spec.model) and not c.after
+        can_stack = self.can_stack(spec.model) and not c.after
         stack = f"{c.name}, {spec.model}, {spec.split}" if can_stack else ""
         return SmallTraining(str(spec), model, draw, self.loss, recipe, spec.seed, prepare=prepare, stack=stack)
 
