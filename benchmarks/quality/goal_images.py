@@ -13,11 +13,16 @@ from torch import Tensor, nn
 
 from seqloom.lab.studies.data.examples import LabelledRows
 from seqloom.lab.studies.data.mnist import PIXELS, mnist
+from seqloom.lab.studies.support.contenders import layer
 from seqloom.layers.dropouts import Dropouts
 from seqloom.layers.linear.lru import LRU
 from seqloom.layers.recurrent.layer import Recurrent
 
 SIDE = 28  # pixels
+ANGLE, SCALE, SHEAR = 0.2, 0.12, 0.15  # the most that distorted images are turned (radians), scaled and sheared
+BEND, COARSE = 0.8, 6  # pixels (standard deviation) by which points of a 6 x 6 grid are moved, smoothly between them
+SHIFT = 1  # pixels, the most that distorted images are shifted
+VIEWS = ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0))  # an image as it is and shifted by a pixel
 
 
 @cache
@@ -46,6 +51,27 @@ def move_images(x: Tensor, most: int, by: Tensor) -> Tensor:
     y, z = by.unsqueeze(-1)
     places = ((side + y) * wide).unsqueeze(2) + (side + z).unsqueeze(1)  # (B, 28, 28)
     return padded.gather(1, places.flatten(1).expand(len(x), -1))
+
+
+def distort_images(x: Tensor, random: torch.Generator) -> Tensor:
+    """Rotate, scale, shear, shift and bend each image (B, 784) a little; one in five only moves by whole pixels.
+
+    The amount of each change is drawn for each image between none and `ANGLE`, `SCALE`, `SHEAR`, `BEND` and `SHIFT`.
+    """
+    B, device = len(x), x.device
+    amount = torch.rand(B, 1, generator=random, device=device)
+    amount = amount * (torch.rand(B, 1, generator=random, device=device) > 0.2)  # (B, 1)
+    turn, wide, high, lean = ((2 * torch.rand(4, B, 1, generator=random, device=device) - 1) * amount).unbind(0)
+    turn, wide, high, lean = ANGLE * turn, 1 + SCALE * wide, 1 + SCALE * high, SHEAR * lean
+    rows = torch.cat([wide * torch.cos(turn), lean - torch.sin(turn), torch.sin(turn), high * torch.cos(turn)], 1)
+    side = torch.arange(SIDE, device=device) - (SIDE - 1) / 2
+    places = torch.stack([side.expand(SIDE, SIDE), side.unsqueeze(1).expand(SIDE, SIDE)], -1)  # (28, 28, 2): x, y
+    places = torch.einsum("ijk,blk->bijl", places, rows.view(B, 2, 2))
+    bend = BEND * torch.randn(B, 2, COARSE, COARSE, generator=random, device=device) * amount.view(B, 1, 1, 1)
+    places = places + F.interpolate(bend, (SIDE, SIDE), mode="bicubic", align_corners=True).permute(0, 2, 3, 1)
+    places = places + torch.randint(-SHIFT, SHIFT + 1, (B, 1, 1, 2), generator=random, device=device)
+    images = x.view(B, 1, SIDE, SIDE).float()
+    return F.grid_sample(images, 2 * places / (SIDE - 1), padding_mode="zeros", align_corners=True).flatten(1)
 
 
 class ScanBlocks(nn.Module):
@@ -136,6 +162,7 @@ def classify_pixels(
     smoothing: float = 0.0,
     ema: float = 0.999,
     shift: int = 0,
+    distort: bool = False,
     score_every: float = 0.05,
     views: Sequence[tuple[int, int]] = ((0, 0),),
     **settings: object,
@@ -151,6 +178,7 @@ def classify_pixels(
     def draw(random: torch.Generator) -> Batch:
         rows = train.rows(torch.randint(len(train), (B,), generator=random, device=size.device))
         x = shift_images(rows.x, shift, random) if shift else rows.x
+        x = distort_images(x, random) if distort else x
         return x.index_select(1, order), rows.y
 
     def loss(model: nn.Module, batch: Batch) -> Tensor:
@@ -172,6 +200,7 @@ def classify_pixels(
 
     described = {"epochs": epochs, "batch": B, "dropout": dropout, "pixel_dropout": pixel_dropout, "mean": mean}
     described |= {"shift_by_pixels": shift} if shift else {}
+    described |= {"distorted": True} if distort else {}
     described |= {"views": len(views)} if len(views) > 1 else {}
     return Training(
         goal, recipe, seed,
@@ -207,7 +236,30 @@ def smnist_shift(seed: int, size: Size) -> Training:
 
     return classify_pixels(
         "smnist", "attn_rnn, shifted images, five views", seed, size, body, H, epochs=60, lr=3e-3, model="attn_rnn",
-        hidden=H, zoneout=zoneout, shift=1, score_every=0.1, views=((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0)),
+        hidden=H, zoneout=zoneout, shift=1, score_every=0.1, views=VIEWS,
+    )  # fmt: skip
+
+
+def smnist_distort(seed: int, size: Size) -> Training:
+    """Train with distorted images in larger batches, which cost little more; each test image is read five times."""
+    H, dropouts = size.units(128), Dropouts(zoneout=0.05)
+
+    def body() -> nn.Module:
+        return layer("attn_rnn", 1, H, "keep 1", PIXELS, dropouts=dropouts)
+
+    return classify_pixels(
+        "smnist", "attn_rnn, distorted images, five views", seed, size, body, H, epochs=150, lr=3e-3, batch=256,
+        dropout=0.1, distort=True, views=VIEWS, model="attn_rnn", hidden=H, zoneout=0.05, gate="keep 1",
+    )  # fmt: skip
+
+
+def smnist_linear(seed: int, size: Size) -> Training:
+    """Train a linear recurrence whose last state an MLP reads, with distorted images."""
+    channels, width = size.units(512), size.units(1_024)
+    return classify_pixels(
+        "smnist", "LRU and MLP, distorted images, five views", seed, size,
+        lambda: LinearMemory(channels, width, 0.2), width, epochs=400, lr=2e-3, batch=512, dropout=0.2, ema=0.9995,
+        distort=True, views=VIEWS, model="lru", channels=channels, hidden=width,
     )  # fmt: skip
 
 

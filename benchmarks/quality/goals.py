@@ -23,6 +23,8 @@ from goal_images import (
     psmnist_scan,
     psmnist_shift,
     smnist,
+    smnist_distort,
+    smnist_linear,
     smnist_shift,
     smnist_wide,
 )
@@ -38,6 +40,8 @@ RECIPES: dict[str, Callable[[int, Size], Training]] = {
     "smnist": smnist,
     "smnist_shift": smnist_shift,
     "smnist_wide": smnist_wide,
+    "smnist_distort": smnist_distort,
+    "smnist_linear": smnist_linear,
     "psmnist": psmnist,
     "psmnist_light": psmnist_light,
     "psmnist_linear": psmnist_linear,
