@@ -107,8 +107,8 @@ def time_form(form: str, T: int, heads: int, size: int, backward: bool) -> Itera
         yield row
 
 
-def limit_configs() -> None:
-    """Let Triton choose among at most three configurations of a kernel, because all of them take minutes to compile."""
+def limit_configs(most: int) -> None:
+    """Let Triton choose among at most so many configurations of a kernel: to compile all of them takes minutes."""
     from triton.runtime.autotuner import Autotuner
 
     prune = Autotuner.prune_configs
@@ -117,7 +117,7 @@ def limit_configs() -> None:
         configs = prune(self, settings)
         usual = [c for c in configs if c.num_warps == 4 and c.num_stages in (2, 3)]
         some = usual or configs
-        return some[:: -(-len(some) // 3)]  # small and large tiles
+        return some[:: -(-len(some) // most)]  # small and large tiles
 
     Autotuner.prune_configs = prune_more
 
@@ -277,10 +277,10 @@ if __name__ == "__main__":
     parser.add_argument("--lengths", type=int, nargs="+", default=[2048, 4096, 8192, 16384])
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS)
     parser.add_argument("--check", action="store_true", help="compare the kernels with the definition")
-    parser.add_argument("--few-configs", action="store_true", help="compile few configurations of Triton kernels")
+    parser.add_argument("--configs", type=int, default=0, help="compile so many configurations of each Triton kernel")
     given = parser.parse_args()
-    if given.few_configs:
-        limit_configs()
+    if given.configs:
+        limit_configs(given.configs)
     if given.check:
         check_gpu(given.json, given.heads or 8, given.size, given.forms)
     elif given.device == "cuda":
