@@ -6,6 +6,7 @@ import torch
 import seqloom
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.gated import plan
+from seqloom.kernels.cuda.runtime import graphs, recorded
 from seqloom.kernels.dispatch import TOGETHER
 from seqloom.kernels.registry import find_kernel
 from seqloom.kernels.stack import Stack
@@ -93,6 +94,73 @@ def test_frozen_weights_get_no_gradient(monkeypatch):
         assert layer.weight_ih_l0.grad is None
         found.append([w.grad for w in weights[1:]])
     torch.testing.assert_close(*found)
+
+
+class Replayed:
+    """In place of a CUDA graph, which a CPU does not have: makes the launches again."""
+
+    def __init__(self, launch):
+        self.replay = launch
+        launch()
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "shape", "settings"),
+    [
+        ("LSTM", BF16, (3, 2, 6), {"num_layers": 2}),
+        ("GRU", FP32, (3, 16, 6), {"heads": 2, "batch_first": False}),
+        ("RNN", FP32, (2, 3, 6), {"units": 10, "bias": False, "batch_first": True}),
+    ],
+)
+def test_recorded_backward_passes_read_and_write_memory_of_the_call(name, dtype, shape, settings, monkeypatch):
+    monkeypatch.setattr(graphs, "_record_launches", Replayed)
+    monkeypatch.setattr(plan.PreparedGated, "_find_recording_stream", lambda _: 7)
+    monkeypatch.setattr(tuning, "RUNS_BEFORE_RECORDING", 2)
+    layer, prepared, ordinary = make_plans(name, dtype, shape, **settings)
+    found = []
+    for i in range(5):
+        x = torch.randn(shape, dtype=dtype)
+        hx = [torch.randn(s, dtype=dtype) for s in prepared.h_shapes] if i != 3 else []  # another form once
+        found.append([run(one, layer, x, hx, True) for one in (prepared, ordinary)])
+        with torch.no_grad():
+            layer.weight_hh_l0.mul_(1.1)  # in place, as an optimiser does
+    assert all(cell.recorder.kept is not None for cell in prepared.cells)
+    for actual, expected in found:  # those of earlier passes were not overwritten
+        torch.testing.assert_close(actual, expected)
+
+
+def test_weights_elsewhere_and_other_switches_discard_a_recorded_pass(monkeypatch):
+    monkeypatch.setattr(graphs, "_record_launches", Replayed)
+    monkeypatch.setattr(plan.PreparedGated, "_find_recording_stream", lambda _: 7)
+    monkeypatch.setattr(tuning, "RUNS_BEFORE_RECORDING", 2)
+    layer, prepared, _ = make_plans("GRU", FP32, (2, 2, 6))
+    x, (cell,) = torch.randn(2, 2, 6), prepared.cells
+
+    def record():
+        for _ in range(2):
+            run(prepared, layer, x, [], True)
+        assert cell.recorder.kept is not None
+
+    record()
+    layer.weight_hh_l0.data = layer.weight_hh_l0.detach().clone()
+    run(prepared, layer, x, [], True)
+    assert cell.recorder.kept is None
+    record()
+    monkeypatch.setattr(plan, "product_flags", lambda: ("others",))
+    run(prepared, layer, x, [], True)
+    assert cell.recorder.kept is None
+
+
+def test_the_oldest_recorded_passes_are_discarded_when_memory_is_short(monkeypatch):
+    monkeypatch.setattr(graphs, "_record_launches", Replayed)
+    monkeypatch.setattr(tuning, "RUNS_BEFORE_RECORDING", 1)
+    monkeypatch.setattr(recorded, "_read_room", lambda _: tuning.RECORDED_SHARE * 100)
+    monkeypatch.setattr(tuning, "RECORDED_PASS_SHARE", tuning.RECORDED_SHARE)
+    recorders = [recorded.Recorder(torch.device("cpu"), size) for size in (40, 40, 60, 101)]
+    for recorder in recorders:
+        (twice,) = recorder.run(lambda tensors: [2 * tensors[0]], "key", [torch.ones(3)])
+        assert twice.tolist() == [2, 2, 2]
+    assert [recorder.kept is not None for recorder in recorders] == [False, True, True, False]
 
 
 def test_cells_without_a_prepared_call_are_named():

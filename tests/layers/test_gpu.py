@@ -395,10 +395,13 @@ CHANGES = (
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("kind", [seqloom.AttnRNN, seqloom.GRU, seqloom.LSTM])
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [(seqloom.AttnRNN, {}), (seqloom.GRU, {}), (seqloom.LSTM, {}), (seqloom.LSTM, {"kernel": "cuda"})],
+)
 @pytest.mark.usefixtures("flags")
-def test_a_changed_layer_has_no_stale_plan(kind, change):
-    layer = kind(64, 64, num_layers=2).cuda()
+def test_a_changed_layer_has_no_stale_plan(kind, settings, change):
+    layer = kind(64, 64, num_layers=2, **settings).cuda()
     x = torch.randn(9, 4, 64, device="cuda", requires_grad=True)
 
     def run(one):
@@ -440,6 +443,40 @@ def test_recorded_backward_passes_have_the_bits_of_the_first(H, T, B, time_first
         captured = run(layer, x, states[0])
     graph.replay()
     torch.testing.assert_close(captured, run(copy.deepcopy(layer), x, states[0]), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("kind", "H", "settings"),
+    [
+        (seqloom.GRU, 64, {"kernel": "cuda"}),
+        (seqloom.LSTM, 256, {"kernel": "cuda", "batch_first": True}),
+        (seqloom.GRU, 512, {"kernel": "grid"}),
+        (seqloom.LSTM, 100, {"kernel": "cuda", "num_layers": 2}),
+        (seqloom.LSTM, 128, {"heads": 2, "num_layers": 2}),
+    ],
+)
+def test_recorded_backward_passes_of_gated_cells_have_the_bits_of_the_first(kind, H, settings, dtype):
+    layer = kind(24, H, device="cuda", dtype=dtype, **settings)
+    passes = tuning.RUNS_BEFORE_RECORDING + 3
+    inputs = [torch.randn(16, 16, 24, device="cuda", dtype=dtype, requires_grad=True) for _ in range(passes)]
+
+    def run(one, x):
+        y, last = one(x)
+        ends = last if isinstance(last, tuple) else (last,)
+        return torch.autograd.grad(y.square().sum() + sum(s.sin().sum() for s in ends), [x, *one.parameters()])
+
+    fresh = [run(copy.deepcopy(layer), x) for x in inputs]
+    actual = [run(layer, x) for x in inputs]  # all are kept: none may be overwritten
+    for mine, expected in zip(actual, fresh, strict=True):
+        torch.testing.assert_close(mine, expected, rtol=0, atol=0)
+    (plan,) = (p for key, p in layer._plans.plans.items() if key[3])
+    assert all(cell.recorder.kept is not None for cell in plan.cells)
+    graph, x = torch.cuda.CUDAGraph(), inputs[0]
+    with torch.cuda.graph(graph):
+        captured = run(layer, x)
+    graph.replay()
+    torch.testing.assert_close(captured, fresh[0], rtol=0, atol=0)
 
 
 def test_two_calls_before_their_backward_passes_do_not_share_memory():

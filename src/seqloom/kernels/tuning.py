@@ -26,6 +26,10 @@ GRAPHS_KEPT = 16
 # Backward passes on one kept piece of memory before their launches are recorded: recording takes as long as some
 # hundred passes save, and shapes that come once or twice never pay for it.
 RUNS_BEFORE_RECORDING = 8
+# Shares of a GPU's memory, as divisors: recorded passes of the gated kernels keep their arguments, results and all
+# between. A pass that takes more than one in 256 (0.5 GB of an H200) keeps the GPU busy longer than the host; all take
+# at most one in 64.
+RECORDED_PASS_SHARE, RECORDED_SHARE = 256, 64
 
 # --- attn_rnn_cuda and attn_rnn_slots: a block takes 8 rows or slots ---
 

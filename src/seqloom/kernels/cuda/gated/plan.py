@@ -18,11 +18,13 @@ from seqloom.core.cell import Cell
 from seqloom.core.checks import read_saved
 from seqloom.core.heads import HeadsCell
 from seqloom.core.job import ScanJob
+from seqloom.core.precision import product_flags
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.gated.backward import go_back
 from seqloom.kernels.cuda.gated.code import arrange_weights, find_code
 from seqloom.kernels.cuda.gated.heads import GROUP, GatedHeads
 from seqloom.kernels.cuda.gated.kernels import KINDS, Gated, pad_weight, round_up
+from seqloom.kernels.cuda.runtime.recorded import Recorder
 from seqloom.kernels.current_stream import find_stream
 from seqloom.kernels.fused import differentiate
 from seqloom.kernels.stack import Stack
@@ -113,6 +115,8 @@ class PreparedGated:
         self.filled = bytes(self.forward.pack(numbers))
         self.stream = find_stream(self.device)
         self.start = self._make_start()
+        planes = (4 * self.kind.gates + self.kind.states + 4) * self.H + 3 * cell.input_size // self.heads
+        self.recorder = Recorder(self.device, planes * self.rows * self.T * self.dtype.itemsize)
 
     def _make_start(self) -> list[Tensor]:
         """Return the states before the first step: zeros."""
@@ -185,7 +189,7 @@ class PreparedGated:
         t = t.view(self.heads, self.B, self.T, self.H)[..., : self.units]
         return t.permute((2, 1, 0, 3) if self.is_time_first else (1, 2, 0, 3)).reshape(*self.stack.shape[:-1], -1)
 
-    def restore(self, t: Tensor) -> Tensor:
+    def _restore(self, t: Tensor) -> Tensor:
         """Map (B * T, n) to (.., n) in the order of the layer's input."""
         if self.is_time_first:
             t = t.view(self.B, self.T, -1).transpose(0, 1)
@@ -195,7 +199,48 @@ class PreparedGated:
         """Map (rows, H) to a state in torch's form."""
         return t.view(self.heads, self.B, self.H)[..., : self.units].transpose(0, 1).reshape(self.last_shape)
 
-    def go_back(self, saved: Sequence[Maybe], own: Sequence[Any], dy: Maybe, dlast: Sequence[Maybe]) -> list[Maybe]:
+    def find_gradients(
+        self, tensors: Sequence[Maybe], own: Sequence[Any], needs: tuple[bool, bool, bool]
+    ) -> list[Maybe]:
+        """Return the gradients of x, weight_ih, bias_ih, weight_hh, bias_hh and the first states, in float32.
+
+        Most launches are replayed when passes of this form have been made often enough.
+
+        Args:
+            tensors: What the forward pass saved, the gradient of the outputs and those of the last states, contiguous;
+                None for zeros.
+            own: The weights, as in OWN.
+            needs: Whether the gradients of x, weight_ih and bias_ih are needed.
+        """
+        stream = self._find_recording_stream()
+        if stream is None:
+            return self._launch_back(tensors, own, needs)
+
+        def launch(tensors: Sequence[Maybe]) -> list[Maybe]:
+            return self._launch_back(tensors, own, needs)
+
+        addresses = tuple(0 if w is None else w.data_ptr() for w in own)
+        key = stream, product_flags(), needs, addresses, tuple(t is None for t in tensors)
+        return self.recorder.run(launch, key, tensors)
+
+    def _find_recording_stream(self) -> int | None:
+        """Return the current stream if graphs can be recorded there now, else None."""
+        return find_stream(self.device) if self.device.type == "cuda" else None
+
+    def _launch_back(
+        self, tensors: Sequence[Maybe], own: Sequence[Any], needs: tuple[bool, bool, bool]
+    ) -> list[Maybe]:
+        """Do what `find_gradients` does, launch by launch."""
+        k, inputs = self.kind.states, tensors[0]
+        assert inputs is not None
+        du, dweight, dbias, *ds = self._go_back(tensors[: 2 + 2 * k], own, tensors[2 + 2 * k], tensors[3 + 2 * k :])
+        assert du is not None
+        dx = self._restore(du.mm(own[0].view(du.shape[1], -1))) if needs[0] else None
+        dweight_ih = du.t().mm(inputs).view_as(own[0]) if needs[1] else None
+        dbias_ih = du.sum(0).view_as(own[1]) if needs[2] else None
+        return [dx, dweight_ih, dbias_ih, dweight, dbias, *ds]
+
+    def _go_back(self, saved: Sequence[Maybe], own: Sequence[Any], dy: Maybe, dlast: Sequence[Maybe]) -> list[Maybe]:
         """Return the gradients of the projected input (B * T, ..), weight_hh, bias_hh and the first states."""
         k, n, g = self.kind.states, self.heads, self.kind.gates
         u, paths, first = saved[1], saved[2 : 2 + k], saved[2 + k :]
@@ -256,12 +301,8 @@ class _PreparedScan(torch.autograd.Function):
             inputs = [x, *states, *(w for w in own if w is not None)]
             found = iter(differentiate(inputs, cell.stack.run(x, states, own), (dy, *dlast), True, True))
             return None, None, *(None if t is None else next(found) for t in (x, *tensors))
-        du, dweight, dbias, *ds = cell.go_back(saved, own, dy, dlast)
-        assert du is not None
-        needs = ctx.needs_input_grad[2:]
-        need_ih, need_bias = needs[1 + ctx.given : 3 + ctx.given]
-        dx = cell.restore(du.mm(own[0].view(du.shape[1], -1))) if needs[0] else None
-        dweight_ih = du.t().mm(saved[0]).view_as(own[0]) if need_ih else None
-        dbias_ih = du.sum(0).view_as(own[1]) if need_bias else None
+        ends = (None if d is None else d.contiguous() for d in (dy, *dlast))
+        needs = ctx.needs_input_grad[2], *ctx.needs_input_grad[3 + ctx.given : 5 + ctx.given]
+        dx, dweight_ih, dbias_ih, dweight, dbias, *ds = cell.find_gradients((*saved, *ends), own, needs)
         dstates = [d.to(s.dtype).view(s.shape) for d, s in zip(ds, states, strict=False) if d is not None]
         return None, None, dx, *dstates, dweight_ih, dbias_ih, dweight, dbias

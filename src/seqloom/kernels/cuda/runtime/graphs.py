@@ -68,7 +68,7 @@ class Recording:
 
     def __init__(self, launch: Callable[[], None]) -> None:
         self.launch, self.runs = launch, 0
-        self.graph: torch.cuda.CUDAGraph | None = None
+        self.graph: RecordedLaunches | None = None
         self.flags: tuple[object, ...] | None = None
 
     def run(self, flags: tuple[object, ...], is_alone: bool) -> None:
@@ -84,11 +84,25 @@ class Recording:
         self.launch()
         self.runs += 1
         if is_alone and self.graph is None and self.runs >= tuning.RUNS_BEFORE_RECORDING:
-            _discarded.clear()
-            self.graph, self.flags = _record_launches(self.launch), flags
+            self.graph, self.flags = RecordedLaunches(self.launch), flags
+
+
+class RecordedLaunches:
+    """A CUDA graph of launches, which are not made while it is recorded.
+
+    Args:
+        launch: Makes the launches.
+    """
+
+    graph: torch.cuda.CUDAGraph | None = None
+
+    def __init__(self, launch: Callable[[], None]) -> None:
+        _discarded.clear()
+        self.graph = _record_launches(launch)
+        self.replay = self.graph.replay
 
     def __del__(self) -> None:
-        if self.graph is not None and torch.cuda.is_current_stream_capturing():
+        if self.graph is not None and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             _discarded.append(self.graph)  # freeing it now would end the capture
 
 

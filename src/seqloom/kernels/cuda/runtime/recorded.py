@@ -1,0 +1,119 @@
+"""A pass whose launches are recorded once as a CUDA graph, and replayed on other tensors of the same shapes.
+
+A short pass takes the GPU less time than its launches take the host. What it reads is copied to memory that stays where
+it is, and what it finds is copied from there: two launches and a replay in place of some thirty.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+
+import torch
+from torch import Tensor
+
+from seqloom.kernels import tuning
+from seqloom.kernels.cuda.runtime.graphs import RecordedLaunches
+
+Maybe = Tensor | None
+Launch = Callable[[Sequence[Maybe]], list[Maybe]]
+_owners: deque[weakref.ref[Recorder]] = deque()  # those that keep a pass, the oldest first
+
+
+class Recorder:
+    """Run a pass; record it when it has run often enough to be worth it.
+
+    Args:
+        device: Where it runs.
+        size: Bytes that its arguments, its results and all between them take.
+    """
+
+    def __init__(self, device: torch.device, size: int) -> None:
+        self.size = size
+        self.most = _read_room(device) // tuning.RECORDED_PASS_SHARE
+        self.room = _read_room(device) // tuning.RECORDED_SHARE
+        self.key: Hashable = None
+        self.runs = 0
+        self.kept: RecordedPass | None = None
+
+    def run(self, launch: Launch, key: Hashable, tensors: Sequence[Maybe]) -> list[Maybe]:
+        """Return what the pass finds, in memory that belongs to the caller.
+
+        Args:
+            launch: Finds it. All that it reads beside its arguments stays where it is.
+            key: What a recording depends on: the stream, torch's switches that change numbers, addresses of what the
+                pass reads beside its arguments, which arguments are None.
+            tensors: The arguments, contiguous.
+        """
+        if self.size > self.most:
+            return launch(tensors)
+        if key != self.key:
+            self.key, self.runs, self.kept = key, 0, None
+        kept, self.kept = self.kept, None  # a pass of another thread meanwhile finds none
+        if kept is None:
+            self.runs += 1
+            if self.runs < tuning.RUNS_BEFORE_RECORDING:
+                return launch(tensors)
+            _make_room(self)
+            try:
+                kept = RecordedPass(launch, tensors)
+            except torch.OutOfMemoryError:  # a recording keeps its memory; without it the pass may have enough
+                self.most = 0
+                return launch(tensors)
+        found = kept.run(tensors)
+        if self.key == key:
+            self.kept = kept
+        return found
+
+
+def _read_room(device: torch.device) -> int:
+    """Return the memory of a GPU in bytes."""
+    if device.type != "cuda":
+        return 1 << 40
+    return int(torch.cuda.get_device_properties(device).total_memory)
+
+
+def _make_room(newest: Recorder) -> None:
+    """List a recorder as the newest that keeps a pass; discard those of the oldest if all take too much memory."""
+    owners = [owner for ref in _owners if (owner := ref()) is not None and owner is not newest]
+    while owners and sum(owner.size for owner in owners) + newest.size > newest.room:
+        oldest = owners.pop(0)
+        oldest.key, oldest.runs, oldest.kept = None, 0, None
+    _owners.clear()
+    _owners.extend(map(weakref.ref, (*owners, newest)))
+
+
+class RecordedPass:
+    """The memory and the recorded launches of a pass.
+
+    Args:
+        launch: Returns what the pass finds.
+        tensors: Arguments like those of every later run.
+    """
+
+    def __init__(self, launch: Launch, tensors: Sequence[Maybe]) -> None:
+        arguments = [None if t is None else torch.empty_like(t) for t in tensors]
+        found: list[Maybe] = []
+
+        def record() -> None:
+            found[:] = [None if t is None else t.contiguous() for t in launch(arguments)]
+
+        self.arguments, self.found = [t for t in arguments if t is not None], found
+        self.graph = RecordedLaunches(record)
+
+    def run(self, tensors: Sequence[Maybe]) -> list[Maybe]:
+        """Return what the pass finds for these arguments."""
+        _copy(self.arguments, [t for t in tensors if t is not None])
+        self.graph.replay()
+        results = [t for t in self.found if t is not None]
+        copies = [torch.empty_like(t) for t in results]
+        _copy(copies, results)
+        each = iter(copies)
+        return [None if t is None else next(each) for t in self.found]
+
+
+def _copy(to: Sequence[Tensor], source: Sequence[Tensor]) -> None:
+    """Copy many tensors: those of each type in one launch."""
+    for dtype in {t.dtype for t in to}:
+        torch._foreach_copy_([t for t in to if t.dtype == dtype], [t for t in source if t.dtype == dtype])
