@@ -227,9 +227,7 @@ class PreparedGated:
         """Return the current stream if graphs can be recorded there now, else None."""
         return find_stream(self.device) if self.device.type == "cuda" else None
 
-    def _launch_back(
-        self, tensors: Sequence[Maybe], own: Sequence[Any], needs: tuple[bool, bool, bool]
-    ) -> list[Maybe]:
+    def _launch_back(self, tensors: Sequence[Maybe], own: Sequence[Any], needs: tuple[bool, bool, bool]) -> list[Maybe]:
         """Do what `find_gradients` does, launch by launch."""
         k, inputs = self.kind.states, tensors[0]
         assert inputs is not None
