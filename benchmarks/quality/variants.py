@@ -19,6 +19,9 @@ from typing import Any
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).parent))
+from review_ids import StoredImdb
+
 from seqloom.lab.studies import copy, family, imdb, mnist, state
 from seqloom.lab.studies.support.variants import VARIANTS
 
@@ -69,6 +72,7 @@ TASKS = {
     "imdb": Task(
         imdb.Imdb,
         imdb.at(imdb.MEAN, 4),
+        {"test": 10_000},
         small={"conditions": (replace(imdb.at(imdb.MEAN, 3, 60, task=SHORT_REVIEWS), steps=800),), "budget": 170_000,
                "valid": 800, "test": 5_000},
     ),
@@ -100,8 +104,12 @@ def main() -> None:
         "--starts", nargs="+", default=list(GRID["starts"]), help="of the grid, the same for all models"
     )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--ids", type=Path, help="word ids of IMDB, by review_ids.py; without it the reviews are read")
     parser.add_argument("--form", choices=("full", "small", "quick"), default="full")
     args = parser.parse_args()
+    if args.ids is not None:
+        StoredImdb.file = args.ids
+        TASKS["imdb"] = replace(TASKS["imdb"], study=StoredImdb)
     for task in args.tasks:
         same = {"models": tuple(args.models), "seeds": args.seeds, "starts": tuple(args.starts)}
         run(task, args.out, args.form, device=args.device, **same)

@@ -12,7 +12,7 @@ from seqloom.lab.report.page import PageBlock, Table
 from seqloom.lab.studies.data.examples import LabelledRows
 from seqloom.lab.studies.data.text import encode, imdb, vocabulary
 from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, ConditionOptions, TrialSettings
-from seqloom.lab.studies.support.contenders import FUSED, MULTIPLE, RATES, layer, rates
+from seqloom.lab.studies.support.contenders import FUSED, MULTIPLE, RATES, layer, multiple, rates
 from seqloom.lab.studies.support.epochs import Epochs
 from seqloom.lab.studies.support.outcome import Trial, groups
 from seqloom.layers.registry import make
@@ -145,8 +145,10 @@ class Imdb(Epochs[TrialSettings], name="imdb"):
 
     def multiple(self, model: str) -> int:
         """Return the step of AttnRNN for all cells; reviews are short enough for sizes that cuDNN runs slowly."""
-        cells = FUSED if self.device == "cuda" else MULTIPLE
-        return {"transformer": 2 * HEADS, "mean": MULTIPLE}.get(model, cells)
+        others = {"transformer": 2 * HEADS, "mean": MULTIPLE}
+        if model in others:
+            return others[model]
+        return FUSED if self.device == "cuda" else multiple(model, self.device)
 
     def grid(self, model: str) -> list[tuple[float, str]]:
         if model not in ("transformer", "mean"):
