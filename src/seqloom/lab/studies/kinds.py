@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from torch import nn
 
-from seqloom.lab.studies.data.symbols import ABOUT, FIRST, TEXT
+from seqloom.lab.studies.data.symbols import ABOUT, FIRST, RECALL, TEXT
 from seqloom.lab.studies.support.conditions import EXPLORATORY, EXPLORATORY_QUICK, Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import MULTIPLE, layer, rates
 from seqloom.lab.studies.support.mixers import HEADS, is_linear, make_linear
@@ -24,7 +24,7 @@ class Kinds(SymbolTrials[TrialSettings], name="kinds"):
     full = replace(
         EXPLORATORY,
         conditions=(
-            read_symbols("recall, 32 pairs", "recall 32", 1_500, 128, (128, 256, 512, 1_024)),
+            read_symbols("recall, 32 pairs", RECALL, 3_000, 128, (128, 256, 512, 1_024), main=128),
             read_symbols(TEXT, TEXT, 2_000, 128, (128, 256, 512, 1_024), main=128),
             read_symbols(FIRST, FIRST, 1_000, 256, (256, 512, 1_024, 2_048), late=8),
         ),

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from seqloom.lab.studies.state import State, track
+from seqloom.lab.studies.support.contenders import RATES
+from seqloom.lab.studies.support.mixers import has_gate, is_linear
 
 MODELS = (
     *("gru", "lstm", "attn_rnn", "transformer", "mamba2"),
     *("gated_deltanet", "gated_deltanet negative", "deltanet negative", "deltaproduct negative"),
 )
-
-GATED = ("gated_deltanet", "gated_deltanet negative")  # their decay is learned slowly: they are trained longer as well
-
+DELTA = ("gated_deltanet", "gated_deltanet negative", "deltanet negative")
+HIGHER_RATE = 3e-2  # tried for linear recurrences too: DeltaNet was best at the highest rate of the usual ones
+KEEP = "keep 8"  # a decay that starts with a memory of 3,000 steps; by default most heads start below 100
+KEEP_RATES = (3e-3, 1e-2, 3e-2)
 
 # S5 is given by a swap and the cycle of five, whose products are all 120 permutations: with all 120 as symbols neither
 # GRU nor AttnRNN learned it in 5,000 steps. The cycle is a product of four reflections, not of fewer.
@@ -25,7 +28,7 @@ class Linear(State, name="linear"):
         State.full,
         conditions=(
             track("parity", 3_000),
-            replace(track("parity", 9_000, "parity, 9,000 steps"), models=GATED, tuned_at="parity"),
+            replace(track("parity", 3_000, "parity, up to 256", length=256, valid_lengths=(256, 1_024)), models=DELTA),
             track("S5 generators", 6_000, batch=256),
         ),
         models=MODELS,
@@ -37,3 +40,18 @@ class Linear(State, name="linear"):
         widen=False,
     )
     quick = replace(State.quick, models=("gru", "gated_deltanet", "gated_deltanet negative"), seeds=2)
+
+    def caption(self) -> str:
+        usual, kept = (", ".join(f"{lr:g}" for lr in rates) for rates in ((*RATES, HIGHER_RATE), KEEP_RATES))
+        return (
+            f"{super().caption()}\nLinear recurrences are tuned over the rates {usual}, and those with a gate also "
+            f"over {kept} with {KEEP!r}: a decay that starts with a memory of 3,000 steps, where by default most heads "
+            "start with less than 100."
+        )
+
+    def grid(self, model: str) -> list[tuple[float, str]]:
+        usual = super().grid(model)
+        if not is_linear(model) or len(usual) == 1:
+            return usual
+        kept = [(lr, KEEP) for lr in KEEP_RATES] if has_gate(model) else []
+        return [*usual, (HIGHER_RATE, "default"), *kept]

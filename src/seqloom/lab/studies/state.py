@@ -47,7 +47,7 @@ class StateSettings(TrialSettings):
 
 
 def track(problem: str, steps: int = 4_000, name: str = "", **more: object) -> Condition:
-    """Return a condition; `batch` replaces that of the settings."""
+    """Return a condition; `batch` replaces that of the settings, `length` and `valid_lengths` its lengths."""
     return Condition(name or problem, steps, {"problem": problem, **more})
 
 
@@ -118,6 +118,10 @@ class State(Trials[StateSettings], name="state"):
     def problem(self, condition: Condition) -> StateProblem:
         return make_state_problem(condition.task["problem"])
 
+    def length(self, condition: Condition) -> int:
+        """Return the longest training sequences."""
+        return int(condition.task.get("length", self.settings.train_length))
+
     def count_seeds(self, model: str) -> int:
         s = self.settings
         return s.seeds if model in PRIMARY else min(s.seeds, s.other_seeds)
@@ -144,10 +148,10 @@ class State(Trials[StateSettings], name="state"):
             inner = Transformer(hidden, HEADS, depth, causal=True, position="rotary")
             read: nn.Module = Projected(inner, problem.symbols)
         elif is_linear(model):
-            read = Projected(make_linear(model, hidden), problem.symbols)
+            read = Projected(make_linear(model, hidden, start=start), problem.symbols)
         else:
             cell = CELLS.get(model, model)
-            read = layer(cell, problem.symbols, hidden, start, self.settings.train_length, num_layers=depth)
+            read = layer(cell, problem.symbols, hidden, start, self.length(condition), num_layers=depth)
         if model == UNIFORM:
             for weight in (read.get_parameter(name) for name in ("weight_q_l0", "bias_q_l0")):
                 nn.init.zeros_(weight)
@@ -158,7 +162,8 @@ class State(Trials[StateSettings], name="state"):
     def draw(self, condition: Condition) -> GrowingBatches:
         s = self.settings
         batch = condition.task.get("batch", s.batch)
-        return GrowingBatches(self.problem(condition).draw, batch, s.train_length, GROWING * self.steps(condition))
+        growing = GROWING * self.steps(condition)
+        return GrowingBatches(self.problem(condition).draw, batch, self.length(condition), growing)
 
     def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
         return labelled_loss(model, batch)
@@ -175,8 +180,9 @@ class State(Trials[StateSettings], name="state"):
         every = TUNING_ROUNDS if split == VALID else 1
         for k in range(model.rounds - 1, -1, -every)[::-1]:  # the last one is the final model
             model.go_to(k)
-            curve[k] = self._accuracy(model, problem, s.train_length, VALID, device)
-        lengths = s.valid_lengths if split == VALID else s.test_lengths
+            curve[k] = self._accuracy(model, problem, self.length(condition), VALID, device)
+        valid_lengths = condition.task.get("valid_lengths", s.valid_lengths)
+        lengths = valid_lengths if split == VALID else s.test_lengths
         by_length = {T: self._accuracy(model, problem, T, split, device) for T in lengths}
         main = sum(by_length.values()) / len(by_length) if split == VALID else by_length[s.main_length]
         scores = {"accuracy": main, "scaled": (main - problem.chance) / (1 - problem.chance)}

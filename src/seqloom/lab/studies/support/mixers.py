@@ -6,11 +6,18 @@ import inspect
 from functools import partial
 from typing import Any
 
+import torch
+import torch.nn.functional as F
+
 from seqloom.core.errors import UserError
+from seqloom.layers.linear.deltaproduct import DeltaProduct
+from seqloom.layers.linear.gated_deltanet import GatedDeltaNet
 from seqloom.layers.linear.layer import Mixer
+from seqloom.layers.linear.mamba2 import Mamba2
 from seqloom.layers.transformer.layer import Transformer
 
 HEADS = 4
+GATED = (GatedDeltaNet, DeltaProduct, Mamba2)  # their decay is exp(-exp(A) softplus(W x + b))
 NEGATIVE = " negative"  # after the name of a linear recurrence: its transition has negative eigenvalues too
 
 
@@ -19,13 +26,19 @@ def is_linear(model: str) -> bool:
     return model.removesuffix(NEGATIVE) in Mixer.registry
 
 
-def make_linear(model: str, hidden: int, layers: int = 1) -> Transformer:
+def has_gate(model: str) -> bool:
+    """Return whether the decay of this linear recurrence has a start (`make_linear`)."""
+    return issubclass(Mixer.registry[model.removesuffix(NEGATIVE)], GATED)
+
+
+def make_linear(model: str, hidden: int, layers: int = 1, start: str = "default") -> Transformer:
     """Return a stack of causal blocks with a linear recurrence in place of attention.
 
     Args:
         model: Its name. With the word "negative" after it, its delta rule may have negative eigenvalues.
         hidden: Features of a step.
         layers: Number of blocks.
+        start: "default", or "keep n": the decay of every head starts at sigmoid(n) for a step with W x = 0.
 
     Raises:
         UserError: If "negative" was asked of a recurrence that cannot have negative eigenvalues.
@@ -36,4 +49,10 @@ def make_linear(model: str, hidden: int, layers: int = 1) -> Transformer:
         settings["negative_eigenvalues"] = model.endswith(NEGATIVE)
     elif model.endswith(NEGATIVE):
         raise UserError(f"{model.removesuffix(NEGATIVE)} has no setting for negative eigenvalues")
-    return Transformer(hidden, HEADS, layers, causal=True, attention=partial(kind, **settings))
+    stack = Transformer(hidden, HEADS, layers, causal=True, attention=partial(kind, **settings))
+    if start != "default":
+        rate = -F.logsigmoid(torch.tensor(float(start.removeprefix("keep "))))
+        for part in stack.modules():
+            if isinstance(part, GATED):
+                part.A.data = (rate / F.softplus(part.b.detach())).log()
+    return stack

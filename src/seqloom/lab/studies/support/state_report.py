@@ -182,7 +182,7 @@ def _by_length(study: State, c: Condition, mine: Sequence[Group]) -> Chart:
             values = [[run[f"T = {T:,}"] for run in runs] for T in lengths]
             curves.append(_curve(g.model, [float(T) for T in lengths], values))
     curves.append(Curve("chance", [float(T) for T in lengths], [study.trivial(c)] * len(lengths)))
-    note = f"trained up to {study.settings.train_length}; mean, lowest and highest seed"
+    note = f"trained up to {study.length(c)}; mean, lowest and highest seed"
     return Chart(f"{c.name}: accuracy against length", "test length", "accuracy", curves, log_x=True, note=note)
 
 
@@ -193,8 +193,7 @@ def _while_training(study: State, c: Condition, mine: Sequence[Group]) -> Chart:
         if runs:
             x = [study.steps(c) * (k + 1) / rounds for k in range(rounds)]
             curves.append(_curve(g.model, x, [[run[f"round {k + 1}"] for run in runs] for k in range(rounds)]))
-    length = study.settings.train_length
-    title = f"{c.name}: validation accuracy at length {length} while training"
+    title = f"{c.name}: validation accuracy at length {study.length(c)} while training"
     return Chart(title, "step", "accuracy", curves, note="mean, lowest and highest seed")
 
 
@@ -224,6 +223,12 @@ def caption(study: State) -> str:
         if any(c.lower for c in s.conditions)
         else ""
     )
+    longer = "".join(
+        f"\n{c.name}: trained on up to {study.length(c)} steps, "
+        f"tuned at {' and '.join(map(str, c.task.get('valid_lengths', s.valid_lengths)))}."
+        for c in s.conditions
+        if "length" in c.task
+    )
     linear = (
         f" Linear recurrences: one block of convolution, recurrence with {HEADS} heads and feed-forward network; "
         '"negative": with negative eigenvalues of the transition.'
@@ -240,7 +245,7 @@ def caption(study: State) -> str:
         f"{s.main_length:,}: seeds with at least {SOLVED:.0%}; low, high: exact 95% interval of their share. scaled: "
         f"(accuracy - chance) / (1 - chance) at {s.main_length:,}. steps to solve: median of the steps until "
         f"{SOLVED:.0%} on validation sequences of {s.train_length} steps, over the seeds that get there."
-        f"{later}" + (f"\npublished: {sources}." if sources else "")
+        f"{later}{longer}" + (f"\npublished: {sources}." if sources else "")
     )
 
 
