@@ -31,7 +31,7 @@ struct AnyBound : Bound {
   }
   bool make(int32_t number_type, int64_t a, int64_t b, int64_t c, int64_t d) {
     const int64_t shape[4] = {a, b, c, d}, by[4] = {b * c * d, c * d, d, 1};
-    return !py.new_tensor(4, shape, by, number_type, 0, 0, &handle) && !py.data(handle, &data);
+    return Bound::make(4, shape, by, number_type);
   }
 };
 
@@ -74,9 +74,7 @@ inline Object* run_bound_linear(const BoundLinear& bound, Object* const* given) 
     return nullptr;
   }
   Bound* results[2] = {&y, &end};
-  Held tensors{py, give_tensors(py, results, 2)};
-  if (!tensors.object) return nullptr;
-  return py.new_tuple(2, py.list_item(tensors.object, 0), py.list_item(tensors.object, 1));
+  return give_results(py, results, 2);
 }
 
 // q, k, v, decay, erase, beta, state, writes -> (y, state), or None.

@@ -8,6 +8,17 @@
 struct Object;         // PyObject
 typedef void* Handle;  // at::Tensor*
 
+// What torch's C++ functions take and return: c10::IntArrayRef, and at::TensorBase, which the caller has room
+// for as it has a destructor.
+struct Numbers {
+  const int64_t* first;
+  size_t count;
+};
+struct NewTensor {
+  void* implementation;
+  ~NewTensor() {}
+};
+
 // What the function needs of Python and torch, in the order of FUNCTIONS and OBJECTS of bound_step.py.
 struct Interface {
   Object* (*new_function)(void* definition, Object* self, Object* module);
@@ -41,6 +52,15 @@ struct Interface {
   int (*free_tensor)(Handle);
   int (*new_tensor)(int64_t, const int64_t*, const int64_t*, int32_t, int32_t, int32_t, Handle*);
   bool (*has_gradients)();
+  // functions that C++ extensions of torch are linked to; all null if one is missing
+  int (*new_handle)(Handle*);  // of an undefined tensor
+  bool (*load_tensor)(Handle, Object*, bool convert);
+  Object* (*wrap_tensor)(Handle);
+  bool (*is_negated)(Handle);
+  NewTensor (*new_cpu_tensor)(Numbers sizes, Numbers strides, int8_t number_type, bool pinned);
+  int64_t (*count_dispatch_modes)();
+  void* const* (*find_trace)();
+  bool (*is_autocast)(int8_t device);
   // objects
   Object *none, *yes, *no, *tensor, *tuple;  // constants and types
   Object *key_forward, *key_hooks, *key_prehooks, *key_weights, *key_level;
@@ -94,6 +114,8 @@ struct Bound {
   bool take(Object* object) {
     Held type{py, py.type_of(object)};
     if (type.object != py.tensor) return false;
+    if (py.load_tensor)
+      return !py.new_handle(&handle) && py.load_tensor(handle, object, false) && !py.is_negated(handle);
     Held negative{py, call(py, py.is_negative, object)};
     if (negative.object != py.no) return false;
     Held capsule{py, call(py, py.to_handle, object)};
@@ -114,23 +136,52 @@ struct Bound {
     return !py.data(handle, &data) && data;
   }
   // Make a tensor of this form.
+  bool make(int64_t dimensions, const int64_t* sizes, const int64_t* strides, int64_t type) {
+    if (!py.new_cpu_tensor) {
+      const int failed = py.new_tensor(dimensions, sizes, strides, (int32_t)type, 0, 0, &handle);
+      return !failed && !py.data(handle, &data);
+    }
+    if (py.new_handle(&handle)) return false;
+    try {
+      // an undefined tensor owns nothing, so the new one takes its place
+      const Numbers shape{sizes, (size_t)dimensions}, by{strides, (size_t)dimensions};
+      *(void**)handle = py.new_cpu_tensor(shape, by, (int8_t)type, false).implementation;
+    } catch (...) {  // no memory
+      return false;
+    }
+    return !py.data(handle, &data);
+  }
   bool make(const BoundStep& step, const Form& form) {
-    const int32_t type = (int32_t)step.type;
-    return !py.new_tensor(form.dimensions, form.sizes, form.strides, type, 0, 0, &handle) &&
-           !py.data(handle, &data);
+    return make(form.dimensions, form.sizes, form.strides, step.type);
   }
 };
 
-// Give some tensors to Python: a list of them.
-inline Object* give_tensors(const Interface& py, Bound* const* tensors, int64_t count) {
+// Give some tensors to Python.
+inline bool give_tensors(const Interface& py, Bound* const* tensors, int64_t count, Held* given) {
+  if (py.wrap_tensor) {
+    for (int64_t i = 0; i < count; i++)
+      if (!(given[i].object = py.wrap_tensor(tensors[i]->handle))) return false;
+    return true;
+  }
   Held handles{py, py.new_list(count)};
-  if (!handles.object) return nullptr;
+  if (!handles.object) return false;
   for (int64_t i = 0; i < count; i++) {
     Object* capsule = py.new_capsule(tensors[i]->handle, nullptr, nullptr);
-    if (!capsule || py.set_list_item(handles.object, i, capsule)) return nullptr;
+    if (!capsule || py.set_list_item(handles.object, i, capsule)) return false;
   }
   for (int64_t i = 0; i < count; i++) tensors[i]->handle = nullptr;  // Python's from here on
-  return call(py, py.from_handles, handles.object);
+  Held list{py, call(py, py.from_handles, handles.object)};
+  for (int64_t i = 0; i < count && list.object; i++) py.hold(given[i].object = py.list_item(list.object, i));
+  return list.object;
+}
+
+// The results of a step: (y, h), or (y, (h, c)) for three tensors.
+inline Object* give_results(const Interface& py, Bound* const* tensors, int64_t count) {
+  Held given[3] = {{py, nullptr}, {py, nullptr}, {py, nullptr}};
+  if (!give_tensors(py, tensors, count, given)) return nullptr;
+  if (count == 2) return py.new_tuple(2, given[0].object, given[1].object);
+  Held state{py, py.new_tuple(2, given[1].object, given[2].object)};
+  return state.object ? py.new_tuple(2, given[0].object, state.object) : nullptr;
 }
 
 // Whether nothing intercepts or changes the operations, and autograd records none.
@@ -138,6 +189,11 @@ inline bool is_plain_mode(const Interface& py) {
   if (py.has_gradients()) return false;
   Object* level = py.get_item(py.forward_mode, py.key_level);
   if (!level || py.read_int(level) >= 0) return false;
+  if (py.load_tensor) {
+    Held transforms{py, call(py, py.has_transforms)};
+    return transforms.object == py.no && !py.count_dispatch_modes() && !*py.find_trace() &&
+           !py.is_autocast(0);
+  }
   for (Object* ask : {py.has_transforms, py.has_autocast}) {
     Held answer{py, call(py, ask)};
     if (answer.object != py.no) return false;
@@ -159,7 +215,14 @@ inline bool is_unchanged(const BoundStep& step, Object* own) {
   Object *weights = py.get_item(own, py.key_weights), *key, *weight;
   if (!weights || py.count_items(weights) != step.weights) return false;
   int64_t at = 0;
+  Bound loaded{py};
+  if (py.load_tensor && py.new_handle(&loaded.handle)) return false;
   for (int64_t i = 0; py.next_item(weights, &at, &key, &weight); i++) {
+    if (loaded.handle) {
+      if (!py.load_tensor(loaded.handle, weight, false) || py.data(loaded.handle, &loaded.data)) return false;
+      if ((uint64_t)loaded.data != step.addresses[i]) return false;
+      continue;
+    }
     Held address{py, call(py, py.get_address, weight)};
     if (!address.object || py.read_address(address.object) != step.addresses[i]) return false;
   }
@@ -197,12 +260,7 @@ inline Object* run_bound_step(const BoundStep& step, Object* own, Object* input,
   if (thread) py.enter_python(thread);
   if (!ran) return nullptr;
   Bound* results[3] = {&y, &after[0], &after[1]};
-  Held tensors{py, give_tensors(py, results, 1 + step.states)};
-  if (!tensors.object) return nullptr;
-  Object *out = py.list_item(tensors.object, 0), *h = py.list_item(tensors.object, 1);
-  Held pair{py, two ? py.new_tuple(2, h, py.list_item(tensors.object, 2)) : nullptr};
-  if (two && !pair.object) return nullptr;
-  return py.new_tuple(2, out, two ? pair.object : h);
+  return give_results(py, results, 1 + step.states);
 }
 
 inline const Interface* python = nullptr;  // the same for all steps

@@ -17,6 +17,22 @@ pytestmark = pytest.mark.skipif(
 )
 CELLS = (seqloom.RNN, seqloom.GRU, seqloom.LSTM, seqloom.AttnRNN)
 each_cell = pytest.mark.parametrize("kind", CELLS)
+TABLES = []  # the engine reads the latest one until the process ends
+
+
+@pytest.fixture(params=["C++ functions", "C functions"], autouse=True)
+def interface(request, monkeypatch):
+    """Run each test with what C++ extensions of torch are linked to, and without, as in versions that lack it."""
+    bind, table, native = bound_step.load_interface()
+    first = len(bound_step.PYTHON_FUNCTIONS) + len(bound_step.TORCH_FUNCTIONS)
+    last = first + len(bound_step.EXTENSION_FUNCTIONS)
+    if request.param == "C functions":
+        table = bound_step.Interface(*table[:first], *[None] * (last - first), *table[last:])
+        TABLES.append(table)
+        monkeypatch.setattr(bound_step, "load_interface", lambda: (bind, table, native))
+    elif table[first] is None:
+        pytest.skip("this torch lacks one of the C++ functions")
+    return table
 
 
 def make(kind=seqloom.GRU, rows=2, dtype=torch.float32, **settings):
@@ -66,6 +82,10 @@ def move_weight(layer):
     layer.weight_hh_l0.data = layer.weight_hh_l0.data.clone()
 
 
+def swap_weight(layer):
+    torch.utils.swap_tensors(layer.weight_hh_l0, torch.nn.Parameter(layer.weight_hh_l0.detach().clone()))
+
+
 CHANGES = {
     "training": lambda layer: layer.eval(),
     "dropout": lambda layer: setattr(layer, "dropout", 0.25),
@@ -78,6 +98,7 @@ CHANGES = {
     "prehook": lambda layer: layer.register_forward_pre_hook(lambda *_: None),
     "new weight": replace_weight,
     "moved weight": move_weight,
+    "swapped weight": swap_weight,
     "one more weight": lambda layer: layer.register_parameter("more", torch.nn.Parameter(torch.ones(1))),
     "double": lambda layer: layer.double(),
 }
@@ -106,6 +127,9 @@ def test_whatever_changes_operations_is_left_to_others():
             assert bound(vars(layer), x, state) is None
         with FlopCounterMode(display=False):
             assert bound(vars(layer), x, state) is None
+        traced = []
+        torch.jit.trace(lambda x: (traced.append(bound(vars(layer), x, state)), x)[1], x, check_trace=False)
+        assert traced == [None]
         assert torch.vmap(lambda _: torch.tensor(bound(vars(layer), x, state) is None))(torch.ones(2)).all()
         handle = hooked_globally()
         try:

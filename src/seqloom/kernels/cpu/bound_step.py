@@ -57,6 +57,18 @@ TORCH_FUNCTIONS = (
     "aoti_torch_empty_strided",
     "aoti_torch_grad_mode_is_enabled",
 )
+# What C++ extensions of torch are linked to: tensors from and to Python without a call of Python, a new tensor without
+# the dispatcher, and the modes. In the order of Interface; torch's libraries have them by their mangled names.
+EXTENSION_FUNCTIONS = (
+    "aoti_torch_new_uninitialized_tensor",
+    "_ZN8pybind116detail11type_casterIN2at6TensorEvE4loadENS_6handleEb",  # type_caster<at::Tensor>::load
+    "_Z16THPVariable_WrapRKN2at10TensorBaseE",  # THPVariable_Wrap(const TensorBase&)
+    "_ZN2at6native6is_negERKNS_6TensorE",  # at::native::is_neg
+    "_ZN2at6detail17empty_strided_cpuEN3c108ArrayRefIlEES3_NS1_10ScalarTypeEb",  # at::detail::empty_strided_cpu
+    "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv",  # c10::impl::TorchDispatchModeTLS::stack_len
+    "_ZN5torch3jit6tracer15getTracingStateEv",  # torch::jit::tracer::getTracingState
+    "_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE",  # at::autocast::is_autocast_enabled
+)
 OBJECTS = (
     *(None, True, False, Tensor, tuple),
     *("forward", "_forward_hooks", "_forward_pre_hooks", "_parameters", "_current_level"),
@@ -70,7 +82,7 @@ OBJECTS = (
     getattr(torch._C._aoti, "unsafe_alloc_void_ptr_from_tensor", None),
     getattr(torch._C._aoti, "alloc_tensors_by_stealing_from_void_ptrs", None),
 )
-Interface = ctypes.c_void_p * (len(PYTHON_FUNCTIONS) + len(TORCH_FUNCTIONS) + len(OBJECTS))
+Interface = ctypes.c_void_p * (len(PYTHON_FUNCTIONS) + len(TORCH_FUNCTIONS) + len(EXTENSION_FUNCTIONS) + len(OBJECTS))
 BoundStep = Callable[[dict[str, Any], Any, Any], tuple[Any, Any] | None]  # __dict__ of the layer, input, state
 
 
@@ -101,6 +113,7 @@ def load_interface() -> tuple[Any, Any, Any] | str:
         size = engine.seqloom_bound_step_size
         addresses = [_find(ctypes.pythonapi, name) for name in PYTHON_FUNCTIONS]
         addresses += [_find(native, name) for name in TORCH_FUNCTIONS]
+        addresses += _find_extension_functions(native)
         bind = ctypes.PyDLL(engine._name).seqloom_bind_step
     except (AttributeError, OSError) as error:
         return f"this version of Python or torch lacks a function: {error}"
@@ -114,10 +127,19 @@ def load_interface() -> tuple[Any, Any, Any] | str:
     return bind, table, native
 
 
-def _load_torch() -> ctypes.CDLL:
-    """Return torch's library, which is loaded already."""
+def _find_extension_functions(native: ctypes.CDLL) -> list[int | None]:
+    """Return the addresses of EXTENSION_FUNCTIONS; none of them if one is missing."""
+    try:
+        libraries = native, _load_torch("c10"), _load_torch("torch_python")
+        return [_find(next(k for k in libraries if hasattr(k, name)), name) for name in EXTENSION_FUNCTIONS]
+    except (OSError, StopIteration):
+        return [None] * len(EXTENSION_FUNCTIONS)
+
+
+def _load_torch(name: str = "torch_cpu") -> ctypes.CDLL:
+    """Return one of torch's libraries, which is loaded already."""
     folder = Path(torch.__file__).parent / "lib"
-    names = ("libtorch_cpu.so", "libtorch_cpu.dylib", "torch_cpu.dll")
+    names = (f"lib{name}.so", f"lib{name}.dylib", f"{name}.dll")
     return ctypes.CDLL(str(next((folder / n for n in names if (folder / n).exists()), folder / names[0])))
 
 
