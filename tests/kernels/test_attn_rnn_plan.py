@@ -5,7 +5,8 @@ import torch
 
 import seqloom
 from seqloom.kernels import tuning
-from seqloom.kernels.cuda.attn_rnn import block, cluster, plan, row
+from seqloom.kernels.cuda.attn_rnn import backward, block, cluster, plan, row
+from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs, find_setting
 from seqloom.kernels.registry import find_kernel
 from seqloom.kernels.stack import Stack
 from seqloom.layers.recurrent.plans import KernelPlan
@@ -79,7 +80,7 @@ def test_a_backward_in_chunks_keeps_its_memory_for_the_next(monkeypatch):
     layer, prepared, ordinary = make_plans("row", row, FP32, (11, 2, 16))
     x, (cell,) = torch.randn(11, 2, 16), prepared.cells
     seen = set()
-    for i in range(plan.CHUNKS_KEPT + 4):
+    for i in range(8):
         actual = run(prepared, layer, x, [], True)
         if i < 2:
             torch.testing.assert_close(actual, run(ordinary, layer, x, [], True), rtol=0, atol=0)
@@ -91,7 +92,7 @@ def test_a_backward_in_chunks_keeps_its_memory_for_the_next(monkeypatch):
 
 def test_only_the_latest_cells_keep_memory_and_only_a_little(monkeypatch):
     monkeypatch.setattr(plan, "_with_chunk", type(plan._with_chunk)())
-    monkeypatch.setattr(plan, "CHUNKS_KEPT", 1)
+    monkeypatch.setattr(tuning, "CELLS_KEPT", 1)
     x, made = torch.randn(3, 2, 16), [make_plans("row", row, FP32, (3, 2, 16)) for _ in range(2)]
     for layer, prepared, _ in made:
         run(prepared, layer, x, [], True)
@@ -99,9 +100,31 @@ def test_only_the_latest_cells_keep_memory_and_only_a_little(monkeypatch):
     layer, prepared, _ = made[0]
     run(prepared, layer, x, [], True)
     assert [len(prepared.cells[0].chunks) for _, prepared, _ in made] == [1, 0]
-    monkeypatch.setattr(plan, "KEPT_BYTES", 0)
+    monkeypatch.setattr(tuning, "KEPT_BYTES", 0)
     run(prepared, layer, x, [], True)
     assert not prepared.cells[0].chunks
+
+
+def test_cells_share_the_memory_that_may_be_kept(monkeypatch):
+    monkeypatch.setattr(plan, "_with_chunk", type(plan._with_chunk)())
+    x, made = torch.randn(3, 2, 16), [make_plans("row", row, FP32, (3, 2, 16)) for _ in range(3)]
+    layer, prepared, _ = made[0]
+    run(prepared, layer, x, [], True)
+    (kept,) = prepared.cells[0].chunks.values()
+    monkeypatch.setattr(tuning, "KEPT_BYTES", 2 * kept.count_bytes())
+    for layer, prepared, _ in made:
+        run(prepared, layer, x, [], True)
+    assert [len(prepared.cells[0].chunks) for _, prepared, _ in made] == [0, 1, 1]
+
+
+def test_the_memory_of_a_pass_of_16_rows_with_64_units_is_kept():
+    layer = seqloom.AttnRNN(64, 64, device="meta")
+    setting = find_setting(64, 4, FP32, ("h", "x", "h+x", "h*x"), True, False, False, False)
+    inputs = AttnRNNInputs(layer.cells[0], setting, None, None, None, None)
+    u = torch.empty(16, 512, 64, device="meta")
+    assert backward.count_steps(u) == 512
+    chunk = row.TIER.chunk(inputs, 512, u)
+    assert chunk.count_bytes() + 3 * u.nbytes <= tuning.KEPT_BYTES // 2
 
 
 def test_an_input_at_an_odd_address_is_copied():

@@ -18,6 +18,7 @@ from seqloom.core.cell import Cell
 from seqloom.core.checks import read_saved
 from seqloom.core.job import ScanJob
 from seqloom.core.precision import product_flags
+from seqloom.kernels import tuning
 from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES
 from seqloom.kernels.cuda.attn_rnn.backward import Chunk, DividedChunk, align, name_weights
 from seqloom.kernels.cuda.attn_rnn.scan import Tier, pad_head, read_setting
@@ -29,10 +30,7 @@ from seqloom.kernels.stack import Stack
 
 Maybe = Tensor | None
 OWN = (*WEIGHT_NAMES, "weight_u", "bias_u")
-# Memory of backward passes that is kept for the next one: making it again takes longer than a short pass. Larger ones
-# run long enough to hide that.
-KEPT_BYTES, CHUNKS_KEPT = 32 << 20, 4
-_with_chunk: deque[weakref.ref[PreparedCell]] = deque()  # the cells that keep one, the oldest first
+_with_chunk: deque[weakref.ref[PreparedCell]] = deque()  # the cells that keep memory, the oldest first
 
 
 def why_not_plan(cells: Sequence[Cell], weights: Sequence[Tensor]) -> str | None:
@@ -112,7 +110,7 @@ class PreparedCell:
         self.initial, self.stream = cell.initial, find_stream(self.device)
         self.start = self._make_start()
         self.chunks: dict[int | None, Chunk | WholePass] = {}
-        self.is_listed = False  # whether it is one of the cells that keep a chunk
+        self.is_listed, self.kept_bytes = False, 0  # whether it is one of the cells that keep memory, and how much
 
     def _make_start(self) -> Tensor:
         """Return the cell's initial state, rounded to the type of the layer."""
@@ -214,17 +212,23 @@ class PreparedCell:
 
     def _keep(self, stream: int | None, chunk: Chunk | WholePass) -> None:
         """Keep the memory of a short pass for the next one on this stream."""
-        if stream is None or chunk.count_bytes() > KEPT_BYTES:
+        most = tuning.KEPT_BYTES // (2 if isinstance(chunk, WholePass) else 8)
+        if stream is None or chunk.count_bytes() > most:
             return
         self.chunks = {stream: chunk}
         if self.is_listed:
             return
-        self.is_listed = True
+        self.is_listed, self.kept_bytes = True, chunk.count_bytes()
         _with_chunk.append(weakref.ref(self))
-        while len(_with_chunk) > CHUNKS_KEPT:
-            oldest = _with_chunk.popleft()()
-            if oldest is not None:
-                oldest.chunks, oldest.is_listed = {}, False
+        kept = [cell for cell in (held() for held in _with_chunk) if cell is not None]
+        total = sum(cell.kept_bytes for cell in kept)
+        while kept and (len(kept) > tuning.CELLS_KEPT or total > tuning.KEPT_BYTES):
+            oldest = kept.pop(0)
+            total -= oldest.kept_bytes
+            oldest.chunks, oldest.is_listed = {}, False
+        if len(kept) < len(_with_chunk):
+            _with_chunk.clear()
+            _with_chunk.extend(map(weakref.ref, kept))
 
 
 class _PreparedScan(torch.autograd.Function):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from functools import cache
 from typing import Any, Protocol, TypeVar, cast
 
 import torch
@@ -53,10 +54,22 @@ def _capture(work: Work) -> torch.cuda.CUDAGraph:
 
 
 def _record_launches(launch: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        launch()
+    """Record launches as `torch.cuda.graph` does, but leave the memory that torch holds for later tensors alone."""
+    graph, stream = torch.cuda.CUDAGraph(), _find_side_stream(torch.cuda.current_device())
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            launch()
+        finally:
+            graph.capture_end()
     return graph
+
+
+@cache
+def _find_side_stream(_device: int) -> torch.cuda.Stream:
+    """Return the stream of this device, the current one, that launches are recorded on: libraries keep memory for each."""
+    return torch.cuda.Stream()
 
 
 class Recording:
