@@ -68,7 +68,7 @@ def _record_launches(launch: Callable[[], None]) -> torch.cuda.CUDAGraph:
 
 @cache
 def _find_side_stream(_device: int) -> torch.cuda.Stream:
-    """Return the stream of this device, the current one, that launches are recorded on: libraries keep memory for each."""
+    """Return the stream that launches on the current device are recorded on: libraries keep memory for each."""
     return torch.cuda.Stream()
 
 
