@@ -9,6 +9,10 @@
 #define FORMAT 2
 #define QUADS_IN_SHARED 0  // a thread's quads of each weight that lie in shared memory
 #endif
+#ifndef AHEAD
+#define AHEAD 2
+#define NAMED 1
+#endif
 #include "attn_rnn/arguments.cuh"
 
 constexpr int WARPS = H / 16, THREADS = 32 * WARPS;
@@ -64,7 +68,9 @@ struct Lane {
     return s + shuffle_xor(s, 4);
   }
   // Sum q h, q x and q h x over the units of the head; c are this lane's parts of q.
-  DEV void sum_heads(float (&s)[3], const float (&c)[4], const float (&h)[4], const float (&x)[4]) const {
+  template <class BeforeWait>
+  DEV void sum_heads(float (&s)[3], const float (&c)[4], const float (&h)[4], const float (&x)[4],
+                     const BeforeWait& before_wait) const {
     if constexpr (PIECE == 1) {
       const float q = scatter(c);
       s[0] = q * h[0];
@@ -83,12 +89,17 @@ struct Lane {
 #pragma unroll
         for (int m = 0; m < 3; m++) s[m] += shuffle_xor(s[m], bits < 32 ? bits : bits / 32);
     }
+    if constexpr (!SPLIT_HEADS) before_wait();
     if constexpr (SPLIT_HEADS) {  // lanes that write to the same place write the same
       const int which = PIECE == 1 ? share & 1 : share & 3;
       const float second = which == 1 ? s[1] : s[2];
       put_shared(memory + AT_PIECES + 16 * (unit / PIECE) + 4 * which, which == 0 ? s[0] : second);
       if constexpr (PIECE == 1) put_shared(memory + AT_PIECES + 16 * unit + 8, s[2]);
-      wait_block();
+      before_wait();
+      if constexpr (NAMED && D % 16 == 0)  // the warps of a head wait for each other alone
+        wait_threads(1 + unit / D, 2 * D);
+      else
+        wait_block();
       s[0] = s[1] = s[2] = 0.f;
 #pragma unroll
       for (int i = 0; i < D / PIECE; i++) {
@@ -123,17 +134,25 @@ struct Weight {
   }
 };
 
-// c += W v, a lane's part of it.
-DEV void multiply(float (&c)[4], const Weight& W, const float (&v)[DEEP][4]) {
-  float shared_quads[QUADS_IN_SHARED + 1][4];
+// The quads of a weight that lie in shared memory, on their way to registers.
+struct Quads {
+  float w[QUADS_IN_SHARED + 1][4];
+  template <int PLACE>
+  DEV void load(const Weight& W) {
+    if constexpr (PLACE == AHEAD)
 #pragma unroll
-  for (int i = 0; i < QUADS_IN_SHARED; i++) get_shared(shared_quads[i], W.in_shared + 16 * THREADS * i);
+      for (int i = 0; i < QUADS_IN_SHARED; i++) get_shared(w[i], W.in_shared + 16 * THREADS * i);
+  }
+};
+// c += W v, a lane's part of it.
+DEV void multiply(float (&c)[4], const Weight& W, const float (&v)[DEEP][4], Quads& quads) {
+  quads.load<0>(W);
 #pragma unroll
   for (int i = 0; i < QUADS; i++)
 #pragma unroll
     for (int e = 0; e < 4; e++)
       c[i % 4] +=
-          (i < Weight::IN_REGISTERS ? W.w[i][e] : shared_quads[i - Weight::IN_REGISTERS][e]) * v[i / 4][e];
+          (i < Weight::IN_REGISTERS ? W.w[i][e] : quads.w[i - Weight::IN_REGISTERS][e]) * v[i / 4][e];
 }
 
 // What a thread loads of a step, some steps ahead: one quad of one plane.
