@@ -7,6 +7,7 @@ import seqloom
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.attn_rnn import backward, block, cluster, plan, row
 from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs, find_setting
+from seqloom.kernels.cuda.runtime import graphs
 from seqloom.kernels.registry import find_kernel
 from seqloom.kernels.stack import Stack
 from seqloom.layers.recurrent.plans import KernelPlan
@@ -75,46 +76,59 @@ def test_a_prepared_call_has_second_derivatives_and_takes_missing_gradients():
     torch.testing.assert_close(*more)
 
 
-def test_a_backward_in_chunks_keeps_its_memory_for_the_next(monkeypatch):
+class Replayed:
+    """In place of a CUDA graph, which a CPU does not have: makes the launches again."""
+
+    def __init__(self, launch):
+        self.replay = launch
+        launch()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "code", "dtype"), [("row", row, FP32), pytest.param("cuda", block, BF16, marks=pytest.mark.long)]
+)
+def test_passes_in_chunks_are_recorded(monkeypatch, kernel, code, dtype):
     monkeypatch.setattr(tuning, "CHUNK_BYTES", 1)
-    layer, prepared, ordinary = make_plans("row", row, FP32, (11, 2, 16))
-    x, (cell,) = torch.randn(11, 2, 16), prepared.cells
-    seen = set()
-    for i in range(8):
-        actual = run(prepared, layer, x, [], True)
-        if i < 2:
-            torch.testing.assert_close(actual, run(ordinary, layer, x, [], True), rtol=0, atol=0)
-        (chunk,) = cell.chunks.values()
-        assert not chunk.values  # the tensors of the pass are free
-        seen.add(id(chunk))
-    assert len(seen) == 1
+    monkeypatch.setattr(tuning, "RUNS_BEFORE_RECORDING", 2)
+    monkeypatch.setattr(graphs, "_record_launches", Replayed)
+    monkeypatch.setattr(plan.PreparedCell, "_find_recording_stream", lambda _: 7)
+    layer, prepared, ordinary = make_plans(kernel, code, dtype, (11, 2, 16))
+    found = []
+    for i in range(4):
+        x, hx = torch.randn(11, 2, 16, dtype=dtype), [torch.randn(1, 2, 16, dtype=dtype)] * (i != 1)
+        found.append([run(one, layer, x, hx, True) for one in (prepared, ordinary)])
+        with torch.no_grad():
+            layer.weight_q_l0.mul_(1.1)  # in place, as an optimiser does
+    assert prepared.cells[0].recorder.kept is not None
+    for actual, expected in found:  # those of earlier passes were not overwritten
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0)
 
 
 def test_only_the_latest_cells_keep_memory_and_only_a_little(monkeypatch):
-    monkeypatch.setattr(plan, "_with_chunk", type(plan._with_chunk)())
+    monkeypatch.setattr(plan, "_with_pass", type(plan._with_pass)())
     monkeypatch.setattr(tuning, "CELLS_KEPT", 1)
     x, made = torch.randn(3, 2, 16), [make_plans("row", row, FP32, (3, 2, 16)) for _ in range(2)]
     for layer, prepared, _ in made:
         run(prepared, layer, x, [], True)
-    assert [len(prepared.cells[0].chunks) for _, prepared, _ in made] == [0, 1]
+    assert [len(prepared.cells[0].passes) for _, prepared, _ in made] == [0, 1]
     layer, prepared, _ = made[0]
     run(prepared, layer, x, [], True)
-    assert [len(prepared.cells[0].chunks) for _, prepared, _ in made] == [1, 0]
+    assert [len(prepared.cells[0].passes) for _, prepared, _ in made] == [1, 0]
     monkeypatch.setattr(tuning, "KEPT_BYTES", 0)
     run(prepared, layer, x, [], True)
-    assert not prepared.cells[0].chunks
+    assert not prepared.cells[0].passes
 
 
 def test_cells_share_the_memory_that_may_be_kept(monkeypatch):
-    monkeypatch.setattr(plan, "_with_chunk", type(plan._with_chunk)())
+    monkeypatch.setattr(plan, "_with_pass", type(plan._with_pass)())
     x, made = torch.randn(3, 2, 16), [make_plans("row", row, FP32, (3, 2, 16)) for _ in range(3)]
     layer, prepared, _ = made[0]
     run(prepared, layer, x, [], True)
-    (kept,) = prepared.cells[0].chunks.values()
+    (kept,) = prepared.cells[0].passes.values()
     monkeypatch.setattr(tuning, "KEPT_BYTES", 2 * kept.count_bytes())
     for layer, prepared, _ in made:
         run(prepared, layer, x, [], True)
-    assert [len(prepared.cells[0].chunks) for _, prepared, _ in made] == [0, 1, 1]
+    assert [len(prepared.cells[0].passes) for _, prepared, _ in made] == [0, 1, 1]
 
 
 def test_the_memory_of_a_pass_of_16_rows_with_64_units_is_kept():

@@ -436,7 +436,7 @@ def test_recorded_backward_passes_have_the_bits_of_the_first(H, T, B, time_first
     for pair, expected in zip(pairs, fresh, strict=True):
         torch.testing.assert_close(run(layer, *pair), expected, rtol=0, atol=0)
     (plan,) = (p for key, p in layer._plans.plans.items() if key[3])
-    (memory,) = plan.cells[0].chunks.values()
+    (memory,) = plan.cells[0].passes.values()
     assert memory.inside.graph is not None and memory.sums.graph is not None
     graph, x = torch.cuda.CUDAGraph(), inputs[0]  # a caller's graph has launches of its own
     with torch.cuda.graph(graph):

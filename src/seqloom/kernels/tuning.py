@@ -26,10 +26,9 @@ GRAPHS_KEPT = 16
 # Backward passes on one kept piece of memory before their launches are recorded: recording takes as long as about six
 # passes save (4 ms, AttnRNN H=64 B=1), and shapes that come once or twice never pay for it.
 RUNS_BEFORE_RECORDING = 3
-# Memory of backward passes that all cells together keep for the next ones, and the most cells that keep some. One pass
-# keeps at most half of it, an eighth if it runs in several chunks, which are not recorded and long enough to hide that.
-# A pass that makes its memory again cannot be replayed: in float32 H=64 B=16 T=512 needs 46 MB, 600 us of the GPU and
-# 1,300 of the host; with 32 MB it was never kept.
+# Memory of AttnRNN's backward passes in one chunk that all cells together keep for the next ones, half of it for one at
+# most, and the most cells that keep some. A pass that makes its memory again cannot be replayed: in float32 H=64 B=16
+# T=512 needs 46 MB, 600 us of the GPU and 1,300 of the host; with 32 MB it was never kept.
 KEPT_BYTES, CELLS_KEPT = 256 << 20, 16
 # Shares of a GPU's memory, as divisors: recorded passes of the gated kernels keep their arguments, results and all
 # between. A pass that takes more than one in 256 (0.5 GB of an H200) keeps the GPU busy longer than the host; all take

@@ -65,10 +65,6 @@ class Chunk:
         self.values = values  # keeps the tensors alive: kernels get addresses
         self.first = True
 
-    def unload(self) -> None:
-        """Forget the tensors of the pass."""
-        self.values = {}
-
     def count_bytes(self) -> int:
         """Return the size of its memory, of which the planes and the products are nearly all."""
         return self.inside.nbytes + self.back.nbytes + self.products.nbytes

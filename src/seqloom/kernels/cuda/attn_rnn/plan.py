@@ -24,13 +24,14 @@ from seqloom.kernels.cuda.attn_rnn.backward import Chunk, DividedChunk, align, n
 from seqloom.kernels.cuda.attn_rnn.scan import Tier, pad_head, read_setting
 from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs
 from seqloom.kernels.cuda.attn_rnn.whole_pass import WholePass
+from seqloom.kernels.cuda.runtime.recorded import Recorder
 from seqloom.kernels.current_stream import find_stream
 from seqloom.kernels.fused import differentiate
 from seqloom.kernels.stack import Stack
 
 Maybe = Tensor | None
 OWN = (*WEIGHT_NAMES, "weight_u", "bias_u")
-_with_chunk: deque[weakref.ref[PreparedCell]] = deque()  # the cells that keep memory, the oldest first
+_with_pass: deque[weakref.ref[PreparedCell]] = deque()  # the cells that keep memory, the oldest first
 
 
 def why_not_plan(cells: Sequence[Cell], weights: Sequence[Tensor]) -> str | None:
@@ -77,6 +78,9 @@ class AttnRNNPlan:
 class PreparedCell:
     """One cell of a plan.
 
+    A backward pass in one chunk keeps its memory and records most launches itself (WholePass); other short passes are
+    recorded as they are.
+
     Args:
         stack: All cells of the plan.
         index: Which of them it is.
@@ -109,8 +113,13 @@ class PreparedCell:
         self.steps = tier.count_steps(torch.empty(B, T, H, dtype=self.dtype, device="meta"))  # of a chunk
         self.initial, self.stream = cell.initial, find_stream(self.device)
         self.start = self._make_start()
-        self.chunks: dict[int | None, Chunk | WholePass] = {}
+        self.is_whole = self.steps >= T and isinstance(tier.chunk, type) and issubclass(tier.chunk, DividedChunk)
+        self.passes: dict[int | None, WholePass] = {}  # by stream
         self.is_listed, self.kept_bytes = False, 0  # whether it is one of the cells that keep memory, and how much
+        numbers = (
+            5 * T + 16 * self.steps
+        ) * H + 2 * T * cell.input_size  # of a row: what a backward pass reads or writes
+        self.recorder = Recorder(self.device, numbers * B * self.dtype.itemsize)
 
     def _make_start(self) -> Tensor:
         """Return the cell's initial state, rounded to the type of the layer."""
@@ -142,6 +151,54 @@ class PreparedCell:
         self.code.start(arguments, self.B, self.device)
         return y, last.to(self.dtype), u, first
 
+    def find_gradients(
+        self, tensors: Sequence[Maybe], own: Sequence[Any], needs: tuple[bool, bool, bool, bool]
+    ) -> list[Maybe]:
+        """Return the gradients of x, the first state in float32 and the weights, as in OWN.
+
+        Args:
+            tensors: x, u, all states, the first state, and the gradients of the outputs and of the last state,
+                contiguous; None for zeros.
+            own: The weights, as in OWN.
+            needs: Whether the gradients of x, of the first state, weight_u and bias_u are needed.
+        """
+        stream = self._find_recording_stream()
+        if stream is None or self.is_whole:  # a whole pass is recorded by itself
+            return self._launch_back(tensors, own, needs)
+
+        def launch(tensors: Sequence[Maybe]) -> list[Maybe]:
+            return self._launch_back(tensors, own, needs)
+
+        addresses = tuple(0 if w is None else w.data_ptr() for w in own)
+        key = stream, product_flags(), needs, addresses, tuple(t is None for t in tensors)
+        return self.recorder.run(launch, key, tensors)
+
+    def _find_recording_stream(self) -> int | None:
+        """Return the current stream if graphs can be recorded there now, else None."""
+        return find_stream(self.device) if self.device.type == "cuda" else None
+
+    def _launch_back(
+        self, tensors: Sequence[Maybe], own: Sequence[Any], needs: tuple[bool, bool, bool, bool]
+    ) -> list[Maybe]:
+        """Do what `find_gradients` does, launch by launch."""
+        x, u, y, first, dy, dlast = tensors
+        assert x is not None
+        assert u is not None
+        assert y is not None
+        assert first is not None
+        weight, needs_du = own[8], needs[0] or own[8] is not None
+        du, dh, gradients = self.go_back((u, y, first), own, dy, dlast, (needs_du, needs[1]))
+        dx, dweight, dbias = None, None, None
+        if needs_du and du is not None:
+            flat = (du.transpose(0, 1) if self.is_time_first else du).reshape(-1, self.H)
+            if weight is None:
+                dx = flat.view(x.shape)
+            else:
+                dx = flat.mm(weight).view(x.shape) if needs[0] else None
+                dweight = flat.t().mm(x.view(-1, x.shape[-1])) if needs[2] else None
+                dbias = flat.sum(0) if needs[3] else None
+        return [dx, dh if needs[1] else None, *gradients, dweight, dbias]
+
     def go_back(
         self,
         saved: tuple[Tensor, Tensor, Tensor],
@@ -159,37 +216,35 @@ class PreparedCell:
             dlast: That of the last state, None for zeros.
             needs: Whether the gradients of u and of the first state are needed.
         """
+        if not self.is_whole:
+            return self._go_back_in_chunks(saved, own, dy, dlast)
         stream = find_stream(self.device)
-        kept = self.chunks.pop(stream, None) or self._make_memory(saved[0], own)
-        if isinstance(kept, WholePass):
-            du = saved[0].new_empty(self.B, self.T, self.H) if needs[0] else None
-            dh = torch.empty_like(self.h_like) if needs[1] else None
-            dy = None if dy is None else dy.contiguous()
-            dlast = None if dlast is None else dlast.contiguous()
-            is_alone = stream is not None and self.device.type == "cuda"
-            gradients = kept.run((*saved, dy, dlast), du, dh, product_flags(), is_alone)
-        else:
-            du, dh, gradients = self._go_back_in_chunks(kept, saved, own, dy, dlast)
+        kept = self.passes.pop(stream, None) or self._make_pass(saved[0], own)
+        du = saved[0].new_empty(self.B, self.T, self.H) if needs[0] else None
+        dh = torch.empty_like(self.h_like) if needs[1] else None
+        is_alone = stream is not None and self.device.type == "cuda"
+        gradients = kept.run((*saved, dy, dlast), du, dh, product_flags(), is_alone)
         self._keep(stream, kept)
         return du, dh, gradients
 
-    def _make_memory(self, u: Tensor, own: Sequence[Any]) -> Chunk | WholePass:
-        """Allocate what a backward pass writes: a chunk of steps, or the whole of a short pass."""
-        chunk = self.tier.chunk(self.inputs, self.steps, u.view(self.B, self.T, self.H))  # looks at the shape alone
-        if self.steps < self.T or not isinstance(chunk, DividedChunk):
-            return chunk
+    def _make_chunk(self, u: Tensor) -> Chunk:
+        """Allocate what a backward pass over a chunk of steps writes."""
+        return self.tier.chunk(self.inputs, self.steps, u.view(self.B, self.T, self.H))  # looks at the shape alone
+
+    def _make_pass(self, u: Tensor, own: Sequence[Any]) -> WholePass:
+        chunk = self._make_chunk(u)
+        assert isinstance(chunk, DividedChunk)
         return WholePass(chunk, u, self.T, self.is_time_first, own[:8])
 
     def _go_back_in_chunks(
         self,
-        chunk: Chunk,
         saved: tuple[Tensor, Tensor, Tensor],
         own: Sequence[Any],
         dy: Maybe,
         dlast: Maybe,
     ) -> tuple[Tensor, Tensor, list[Maybe]]:
         """Do what `go_back` does, with kernels that take (B, T, H)."""
-        first = saved[2]
+        first, chunk = saved[2], self._make_chunk(saved[0])
         u, y = map(self._put_rows_first, saved[:2])
         dy = torch.zeros_like(u) if dy is None else align(self._put_rows_first(dy))
         du = torch.empty_like(u)
@@ -201,34 +256,27 @@ class PreparedCell:
         chunk.load(values, own[:8])
         for begin in reversed(range(0, self.T, self.steps)):
             chunk.go_back(begin, min(self.steps, self.T - begin))
-        gradients = chunk.gradients(own[:8])
-        chunk.unload()
-        return du, dh, gradients
+        return du, dh, chunk.gradients(own[:8])
 
     def _put_rows_first(self, t: Tensor) -> Tensor:
         """Return (B, T, H), contiguous, of a tensor in the order of x."""
         t = t.transpose(0, 1) if self.is_time_first else t
         return t.contiguous().view(self.B, self.T, self.H)
 
-    def _keep(self, stream: int | None, chunk: Chunk | WholePass) -> None:
-        """Keep the memory of a short pass for the next one on this stream."""
-        most = tuning.KEPT_BYTES // (2 if isinstance(chunk, WholePass) else 8)
-        if stream is None or chunk.count_bytes() > most:
+    def _keep(self, stream: int | None, kept: WholePass) -> None:
+        """Keep the memory of a pass for the next one on this stream."""
+        if stream is None or kept.count_bytes() > tuning.KEPT_BYTES // 2:
             return
-        self.chunks = {stream: chunk}
+        self.passes = {stream: kept}
         if self.is_listed:
             return
-        self.is_listed, self.kept_bytes = True, chunk.count_bytes()
-        _with_chunk.append(weakref.ref(self))
-        kept = [cell for cell in (held() for held in _with_chunk) if cell is not None]
-        total = sum(cell.kept_bytes for cell in kept)
-        while kept and (len(kept) > tuning.CELLS_KEPT or total > tuning.KEPT_BYTES):
-            oldest = kept.pop(0)
-            total -= oldest.kept_bytes
-            oldest.chunks, oldest.is_listed = {}, False
-        if len(kept) < len(_with_chunk):
-            _with_chunk.clear()
-            _with_chunk.extend(map(weakref.ref, kept))
+        self.is_listed, self.kept_bytes = True, kept.count_bytes()
+        cells = [*(cell for ref in _with_pass if (cell := ref()) is not None), self]
+        while len(cells) > tuning.CELLS_KEPT or sum(cell.kept_bytes for cell in cells) > tuning.KEPT_BYTES:
+            oldest = cells.pop(0)
+            oldest.passes, oldest.is_listed = {}, False
+        _with_pass.clear()
+        _with_pass.extend(map(weakref.ref, cells))
 
 
 class _PreparedScan(torch.autograd.Function):
@@ -262,17 +310,9 @@ class _PreparedScan(torch.autograd.Function):
             found = iter(differentiate(inputs, cell.stack.run(x, states, own), (dy, dlast), True, True))
             dx, dh0 = next(found), None if h0 is None else next(found)
             return None, dx, dh0, *(None if w is None else next(found) for w in own)
-        needs, weight = ctx.needs_input_grad, own[8]
-        needs_du = needs[1] or weight is not None
-        du, dh, gradients = cell.go_back((u, y, first), own, dy, dlast, (needs_du, needs[2]))
-        dx, dweight, dbias = None, None, None
-        if needs_du and du is not None:
-            flat = (du.transpose(0, 1) if cell.is_time_first else du).reshape(-1, cell.H)
-            if weight is None:
-                dx = flat.view(x.shape)
-            else:
-                dx = flat.mm(weight).view(x.shape) if needs[1] else None
-                dweight = flat.t().mm(x.view(-1, x.shape[-1])) if needs[11] else None
-                dbias = flat.sum(0) if needs[12] else None
-        dh0 = dh.view(h0.shape).to(h0.dtype) if needs[2] and dh is not None else None
-        return None, dx, dh0, *gradients, dweight, dbias
+        needs = ctx.needs_input_grad
+        ends = (None if d is None else d.contiguous() for d in (dy, dlast))
+        wanted = needs[1], needs[2], needs[11], needs[12]
+        dx, dh, *gradients = cell.find_gradients((x, u, y, first, *ends), own, wanted)
+        dh0 = dh.view(h0.shape).to(h0.dtype) if h0 is not None and dh is not None else None
+        return None, dx, dh0, *gradients

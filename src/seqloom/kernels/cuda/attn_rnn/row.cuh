@@ -12,7 +12,10 @@
 #ifndef AHEAD
 #define AHEAD 2
 #define NAMED 1
+#define EXTRA 0
 #endif
+// Quads in shared memory: of the weight whose product is needed much later, and of the others.
+constexpr int LATE_QUADS = QUADS_IN_SHARED + 3 * EXTRA, SOON_QUADS = QUADS_IN_SHARED - EXTRA;
 #include "attn_rnn/arguments.cuh"
 
 constexpr int WARPS = H / 16, THREADS = 32 * WARPS;
@@ -114,8 +117,9 @@ struct Lane {
 
 // The rows of a weight for a lane's four units, as quads. The last ones may lie in shared memory, those of
 // neighbouring lanes side by side.
+template <int IN_SHARED = SOON_QUADS>
 struct Weight {
-  static constexpr int IN_REGISTERS = QUADS - QUADS_IN_SHARED;
+  static constexpr int IN_REGISTERS = QUADS - IN_SHARED, BYTES = 16 * THREADS * IN_SHARED;
   float w[IN_REGISTERS][4];
   u32 in_shared;
   DEV void load(const Element* W, int stride, const Lane& l, u32 to) {
@@ -136,23 +140,23 @@ struct Weight {
 
 // The quads of a weight that lie in shared memory, on their way to registers.
 struct Quads {
-  float w[QUADS_IN_SHARED + 1][4];
-  template <int PLACE>
-  DEV void load(const Weight& W) {
+  float w[LATE_QUADS + 1][4];
+  template <int PLACE, int N>
+  DEV void load(const Weight<N>& W) {
     if constexpr (PLACE == AHEAD)
 #pragma unroll
-      for (int i = 0; i < QUADS_IN_SHARED; i++) get_shared(w[i], W.in_shared + 16 * THREADS * i);
+      for (int i = 0; i < N; i++) get_shared(w[i], W.in_shared + 16 * THREADS * i);
   }
 };
 // c += W v, a lane's part of it.
-DEV void multiply(float (&c)[4], const Weight& W, const float (&v)[DEEP][4], Quads& quads) {
+template <int N>
+DEV void multiply(float (&c)[4], const Weight<N>& W, const float (&v)[DEEP][4], Quads& quads) {
   quads.load<0>(W);
 #pragma unroll
   for (int i = 0; i < QUADS; i++)
 #pragma unroll
     for (int e = 0; e < 4; e++)
-      c[i % 4] +=
-          (i < Weight::IN_REGISTERS ? W.w[i][e] : quads.w[i - Weight::IN_REGISTERS][e]) * v[i / 4][e];
+      c[i % 4] += (i < W.IN_REGISTERS ? W.w[i][e] : quads.w[i - W.IN_REGISTERS][e]) * v[i / 4][e];
 }
 
 // What a thread loads of a step, some steps ahead: one quad of one plane.

@@ -78,12 +78,13 @@ DEV float attend(float h, float x, const float (&s)[3]) {
 KERNEL(attn_rnn_row_forward, Forward, THREADS) {
   const Lane l;
   const i64 row = block(), at = row * H + l.unit;
-  Weight Wq, Wo, Wh, Wc;
+  Weight<> Wq, Wo, Wc;
+  Weight<LATE_QUADS> Wh;
   const u32 weights = l.memory + AT_WEIGHTS;
   Wq.load(a.w.q, H, l, weights);
-  Wo.load(a.w.o, H, l, weights + WEIGHT_BYTES);
-  Wh.load(a.w.g, 2 * H, l, weights + 2 * WEIGHT_BYTES);
-  Wc.load(a.w.g + H, 2 * H, l, weights + 3 * WEIGHT_BYTES);
+  Wo.load(a.w.o, H, l, weights + Wq.BYTES);
+  Wh.load(a.w.g, 2 * H, l, weights + 3 * Wq.BYTES);
+  Wc.load(a.w.g + H, 2 * H, l, weights + 2 * Wq.BYTES);
   // two lanes bring one
   const float bq = 0.5f * a.w.bias_q[l.unit], bo = 0.5f * a.w.bias_o[l.unit], bg = 0.5f * a.w.bias_g[l.unit];
   const float scale = NORM ? a.w.scale[l.unit] : 1.f, bias = NORM ? a.w.bias[l.unit] : 0.f,
@@ -132,9 +133,11 @@ KERNEL(attn_rnn_row_forward, Forward, THREADS) {
       quads.load<2>(Wh);
       quads.load<3>(Wh);
     });
+    quads.load<4>(Wh);
     multiply(gate, Wh, v, quads);
     quads.load<1>(Wo);
     quads.load<2>(Wo);
+    quads.load<4>(Wo);
     // so that it is found here, where there is time for it, and not where it is needed
     put_shared(spill, gate);
     l.put(CONTEXT_SUM, attend(h, x[0], s));
@@ -146,6 +149,7 @@ KERNEL(attn_rnn_row_forward, Forward, THREADS) {
     quads.load<1>(Wc);
     const float sum = l.scatter(c);
     quads.load<2>(Wc);
+    quads.load<4>(Wc);
     const float o = gelu(sum), z = o + h;
     if constexpr (NORM)
       l.put(OUT, o, SUM, z);
@@ -161,8 +165,8 @@ KERNEL(attn_rnn_row_forward, Forward, THREADS) {
     if constexpr (NORM) find_moments(mean, r, l);
     const float opening = l.scatter(gate);
     quads.load<2>(Wq);
-    const float g = inverse(1.f + exp2_(-LOG2E * opening)),
-                n = NORM ? (z - mean) * r * scale + bias : o;
+    quads.load<4>(Wq);
+    const float g = inverse(1.f + exp2_(-LOG2E * opening)), n = NORM ? (z - mean) * r * scale + bias : o;
     float after = h + g * (n - h);
     if constexpr (KEEP) after += get_shared(ring + 4 * (H + l.unit)) * (h - after);
     h = after;

@@ -54,12 +54,13 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
   const Lane l;
   const bool odd = l.odd;
   const i64 row = block(), at = row * H + l.unit;
-  Weight Wo, Wc, Wh, Wq;
+  Weight<> Wo, Wc, Wq;
+  Weight<LATE_QUADS> Wh;
   const u32 weights = l.memory + AT_WEIGHTS, spill = l.memory + AT_SPILL + 16 * l.thread;
   Wo.load(a.w.o, H, l, weights);
-  Wc.load(a.w.g + H * H, H, l, weights + WEIGHT_BYTES);
-  Wh.load(a.w.g, H, l, weights + 2 * WEIGHT_BYTES);
-  Wq.load(a.w.q, H, l, weights + 3 * WEIGHT_BYTES);
+  Wc.load(a.w.g + H * H, H, l, weights + Wq.BYTES);
+  Wh.load(a.w.g, H, l, weights + 3 * Wq.BYTES);
+  Wq.load(a.w.q, H, l, weights + 2 * Wq.BYTES);
   const float scale = NORM ? a.w.scale[l.unit] : 1.f, bias = NORM ? a.w.bias[l.unit] : 0.f,
               mask = MASK ? a.mask[at] : 1.f;
   const float root = 1.f / sqrtf((float)REAL_D);
@@ -147,10 +148,12 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
     const float ds = (l.scatter(c) + dx) * v.slope;
     quads.load<2>(Wh);
     quads.load<3>(Wh);
+    quads.load<4>(Wh);
     multiply(back, Wh, p, quads);
     quads.load<1>(Wo);
     put_shared(spill, back);  // found here, where there is time for it, as in the forward
     quads.load<2>(Wo);
+    quads.load<4>(Wo);
     l.put(DS, ds);
     quads.load<3>(Wo);
     d_gate[offset] = odd ? dn : dgate;
@@ -162,7 +165,10 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
     multiply(c, Wo, p, quads);
     quads.load<1>(Wq);
     const float vC = l.scatter(c);
-    l.sum_heads(s, c, v.past, v.x, [&] { quads.load<2>(Wq); });
+    l.sum_heads(s, c, v.past, v.x, [&] {
+      quads.load<2>(Wq);
+      quads.load<4>(Wq);
+    });
     const float (&k)[4] = v.attention, x = v.x[0];
     const float two = s[0] + s[1], mid = k[0] * s[0] + k[1] * s[1] + k[2] * two + k[3] * s[2],
                 shared = k[2] * (two - mid);
@@ -185,6 +191,7 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
     quads.load<1>(Wc);
     const float dseen = l.scatter(back);
     quads.load<2>(Wc);
+    quads.load<4>(Wc);
     quads.load<3>(Wc);
     acc += MASK ? mask * dseen : dseen;
     if constexpr (RESET)
