@@ -116,9 +116,8 @@ class PreparedCell:
         self.is_whole = self.steps >= T and isinstance(tier.chunk, type) and issubclass(tier.chunk, DividedChunk)
         self.passes: dict[int | None, WholePass] = {}  # by stream
         self.is_listed, self.kept_bytes = False, 0  # whether it is one of the cells that keep memory, and how much
-        numbers = (
-            5 * T + 16 * self.steps
-        ) * H + 2 * T * cell.input_size  # of a row: what a backward pass reads or writes
+        # Numbers of a row that a backward pass reads or writes.
+        numbers = (5 * T + 16 * self.steps) * H + 2 * T * cell.input_size
         self.recorder = Recorder(self.device, numbers * B * self.dtype.itemsize)
 
     def _make_start(self) -> Tensor:
