@@ -420,12 +420,22 @@ def test_a_changed_layer_has_no_stale_plan(kind, settings, change):
 
 
 @pytest.mark.parametrize("time_first", [True, False])
-@pytest.mark.parametrize(("H", "T", "B"), [(64, 16, 32), (256, 4, 32), (64, 1, 5), (512, 3, 16)])
-def test_recorded_backward_passes_have_the_bits_of_the_first(H, T, B, time_first):
-    layer = seqloom.AttnRNN(H, H, batch_first=not time_first, device="cuda")
+@pytest.mark.parametrize(
+    ("H", "T", "B", "dtype"),
+    [
+        (64, 16, 32, torch.float32),
+        (256, 4, 32, torch.float32),
+        (64, 1, 5, torch.float32),
+        (512, 3, 16, torch.float32),
+        (64, 16, 5, torch.bfloat16),  # the kernel for 8 rows, whose passes are recorded as they are
+    ],
+)
+def test_recorded_backward_passes_have_the_bits_of_the_first(H, T, B, dtype, time_first):
+    own = {"device": "cuda", "dtype": dtype}
+    layer = seqloom.AttnRNN(H, H, batch_first=not time_first, **own)
     shape, passes = (T, B, H) if time_first else (B, T, H), tuning.RUNS_BEFORE_RECORDING + 3
-    inputs = [torch.randn(shape, device="cuda", requires_grad=True) for _ in range(passes)]
-    states = [torch.randn(1, B, H, device="cuda", requires_grad=True) for _ in range(passes)]
+    inputs = [torch.randn(shape, requires_grad=True, **own) for _ in range(passes)]
+    states = [torch.randn(1, B, H, requires_grad=True, **own) for _ in range(passes)]
 
     def run(one, x, h0):
         y, last = one(x, h0)
@@ -436,8 +446,10 @@ def test_recorded_backward_passes_have_the_bits_of_the_first(H, T, B, time_first
     for pair, expected in zip(pairs, fresh, strict=True):
         torch.testing.assert_close(run(layer, *pair), expected, rtol=0, atol=0)
     (plan,) = (p for key, p in layer._plans.plans.items() if key[3])
-    (memory,) = plan.cells[0].passes.values()
-    assert memory.inside.graph is not None and memory.sums.graph is not None
+    (cell,) = plan.cells
+    for memory in cell.passes.values():
+        assert memory.inside.graph is not None and memory.sums.graph is not None
+    assert cell.passes if cell.is_whole else cell.recorder.kept is not None
     graph, x = torch.cuda.CUDAGraph(), inputs[0]  # a caller's graph has launches of its own
     with torch.cuda.graph(graph):
         captured = run(layer, x, states[0])
