@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 from records import RESULTS, Row
 
-from seqloom.lab.studies.support.outcome import Contest, Trial, TrialMetric, contests
+from seqloom.lab.stats.intervals import holm
+from seqloom.lab.studies.support.outcome import LEVEL, Contest, Trial, TrialMetric, contests
 
 DOCUMENTS = "*/variants*/*/study.json"
 TASKS = {
@@ -21,29 +23,56 @@ TASKS = {
 PUBLISHED = "attn_rnn"
 
 
+@dataclass(frozen=True)
+class Result:
+    """A model on a task, and its contest with the published form, whose p-value is not corrected."""
+
+    task: str
+    row: Row
+    seeds: int
+    contest: Contest | None
+
+
 def forms_table() -> str:
     """Return one row for each task and model: parameters, mean accuracy, seeds, and the difference to AttnRNN."""
     lines = [
         "| task | model | parameters | accuracy | seeds | against the published form |",
         "|---|---|--:|--:|--:|---|",
     ]
-    for file in sorted(RESULTS.glob(DOCUMENTS)):
-        lines += _compare_forms(file)
+    files = sorted(RESULTS.glob(DOCUMENTS), key=lambda file: list(TASKS).index(file.parent.name))
+    for folder in sorted({file.parents[1].name for file in files}):  # models of full size, then small ones
+        results = [one for file in files if file.parents[1].name == folder for one in _read_results(file)]
+        corrected = _correct(results)
+        lines += [
+            f"| {one.task} | `{one.row['model']}` | {one.row['parameters']:,} | {_show_accuracy(one.row)} "
+            f"| {one.seeds} | {_describe(one, corrected.get((one.task, one.row['model'])))} |"
+            for one in results
+        ]
     return "\n".join([*lines, ""])
 
 
-def _compare_forms(file: Path) -> list[str]:
+def _read_results(file: Path) -> list[Result]:
     document = json.loads(file.read_text())
-    small = "" if document["device"] == "cuda" else ", small models on a CPU"
+    task = TASKS[file.parent.name] + ("" if document["device"] == "cuda" else ", small models on a CPU")
     rows = [Trial(**row) for row in document["rows"]]
     against = contests(rows, TrialMetric("accuracy"), PUBLISHED, resolution=0.5 / document["settings"]["test"])
-    found = {contest.other: contest for contest in against}
+    by_model = {contest.other: contest for contest in against}
     seeds = Counter(trial.model for trial in rows if trial.split == "test")
     return [
-        f"| {TASKS[file.parent.name]}{small} | `{row['model']}` | {row['parameters']:,} | {_show_accuracy(row)} "
-        f"| {seeds[row['model']]} | {_describe(row, found.get(row['model']))} |"
+        Result(task, row, seeds[row["model"]], by_model.get(row["model"]))
         for row in document["table"]
+        if seeds[row["model"]]
     ]
+
+
+def _correct(results: list[Result]) -> dict[tuple[str, str], float | None]:
+    """Return p-values by task and model; the tasks of one form are one family of tests."""
+    corrected = {}
+    for model in dict.fromkeys(one.row["model"] for one in results):
+        mine = [(one.task, one.contest) for one in results if one.row["model"] == model and one.contest]
+        values = holm([contest.p_alone for _, contest in mine])
+        corrected |= {(task, model): p for (task, _), p in zip(mine, values, strict=True)}
+    return corrected
 
 
 def _show_accuracy(row: Row) -> str:
@@ -53,11 +82,17 @@ def _show_accuracy(row: Row) -> str:
     return f"{100 * row['T=500']:.2f}, {row['solved to 500']} solved, median {row['steps to solve']:.0f} steps"
 
 
-def _describe(row: Row, contest: Contest | None) -> str:
-    """Return the result of the comparison; empty for the published form itself."""
-    if contest is None or contest.better is None:
-        return "" if row["model"] == PUBLISHED else "no significant difference"
-    return "worse" if contest.better else "**better**"  # `better`: of the published form
+def _describe(one: Result, p: float | None) -> str:
+    """Return the result of the comparison and the ratio of odds; empty for the published form itself."""
+    if one.contest is None:
+        return ""
+    change = one.contest.change
+    if change.effect is None or change.low is None or change.high is None or change.low == change.high:
+        return "no significant difference"  # no interval: all seeds have all or none right
+    odds = f"odds x {1 / change.effect:.2f} ({1 / change.high:.2f} to {1 / change.low:.2f})"  # change: of the published
+    if p is None or p >= LEVEL:
+        return f"no significant difference, {odds}"
+    return f"{'worse' if change.effect > 1 else '**better**'}, {odds}"
 
 
 PARTS = (forms_table,)
