@@ -1,24 +1,17 @@
-"""Time GRU and LSTM against layers of other packages: python benchmarks/other_layers.py [--json FILE].
+"""Layers of other packages that benchmarks/speed_table.py times beside ours, with `--others`.
 
-Microseconds per step on a GPU, forward and both passes: seqloom, torch.nn, a loop over a step compiled by
-torch.compile, FlashRNN (its Triton kernel, which needs no compiler for CUDA) and torchrecurrent (MGU: it has no GRU).
-Packages that are not installed, or fail, are named with their error. Layers are timed in turns, three calls in a row
-each.
+A loop over a step compiled by torch.compile, FlashRNN (its Triton kernel, which needs no compiler for CUDA) and
+torchrecurrent (MGU: it has no GRU).
 """
 
-import itertools
-import statistics
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from record import build_parser, print_row, write_record
-from speed_table import SEED, run_both, run_forward, time_calls
 from torch import Tensor, nn
 
-import seqloom
+LOOP_STEPS = 64  # of layers that launch every step by itself: their time per step does not depend on the length
+torch._dynamo.config.recompile_limit = 1000  # every size and type is compiled by itself
 
 
 class CompiledLoop(nn.Module):
@@ -27,7 +20,7 @@ class CompiledLoop(nn.Module):
     def __init__(self, size: int, **how: Any) -> None:
         super().__init__()
         self.weights = nn.GRUCell(size, size, **how)
-        self.step = torch.compile(compute_gru_step, fullgraph=True)
+        self.step = torch.compile(compute_gru_step, fullgraph=True, dynamic=False)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         own = self.weights
@@ -63,56 +56,23 @@ class FlashLSTM(nn.Module):
         return states[0].flatten(-2).transpose(0, 1), last
 
 
-def build_torchrecurrent(size: int, **how: Any) -> nn.Module:
-    import torchrecurrent
+class MinimalGatedUnit(nn.Module):
+    """torchrecurrent's MGU."""
 
-    return torchrecurrent.MGU(size, size).to(**how)
+    def __init__(self, size: int, **how: Any) -> None:
+        super().__init__()
+        import torchrecurrent
+
+        self.layer = torchrecurrent.MGU(size, size).to(**how)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Any]:
+        y, state = self.layer(x)
+        return y, state
 
 
-LAYERS: dict[str, Callable[..., nn.Module]] = {
-    "torch.nn.GRU": lambda size, **how: nn.GRU(size, size, **how),
-    "torch.nn.LSTM": lambda size, **how: nn.LSTM(size, size, **how),
-    "seqloom.GRU": lambda size, **how: seqloom.GRU(size, size, **how),
-    "seqloom.LSTM": lambda size, **how: seqloom.LSTM(size, size, **how),
+OTHERS: dict[str, type[nn.Module]] = {
     "GRU, compiled loop": CompiledLoop,
     "FlashRNN LSTM": FlashLSTM,
-    "torchrecurrent MGU": build_torchrecurrent,
+    "torchrecurrent MGU": MinimalGatedUnit,
 }
-
-
-def main() -> None:
-    parser = build_parser(__doc__)
-    parser.add_argument("--types", default="bfloat16,float32")
-    parser.add_argument("--hidden", default="64,256")
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--length", type=int, default=512)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--device", default="cuda")
-    args = parser.parse_args()
-    torch.manual_seed(SEED)
-    rows = []
-    for name, hidden in itertools.product(args.types.split(","), map(int, args.hidden.split(","))):
-        how = {"dtype": getattr(torch, name), "device": args.device}
-        x = torch.randn(args.length, args.batch, hidden, requires_grad=True, **how)
-        for pass_, run in (("forward", run_forward), ("both", run_both)):
-            calls, times = {}, {}
-            for layer, build in LAYERS.items():
-                row = {"type": name, "hidden": hidden, "batch": args.batch, "pass": pass_, "layer": layer}
-                try:
-                    calls[layer] = partial(run, build(hidden, **how), x, torch.ones_like(x))
-                    time_calls(calls[layer], args.device)  # compiles
-                    times[layer] = (row, [])
-                except Exception as error:  # the record names what a package cannot do
-                    rows.append(row | {"error": f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"})
-                    print_row(rows[-1])
-            for _ in range(args.rounds):
-                for layer, (_, spent) in times.items():
-                    spent.append(time_calls(calls[layer], args.device))
-            for row, spent in times.values():
-                rows.append(row | {"us_per_step": round(1e6 * statistics.median(spent) / args.length, 3)})
-                print_row(rows[-1])
-        write_record(args.json, length=args.length, seed=SEED, rows=rows)
-
-
-if __name__ == "__main__":
-    main()
+LOOPS = ("GRU, compiled loop", "torchrecurrent MGU")  # they take LOOP_STEPS

@@ -1,13 +1,15 @@
 """Time layers against torch.nn on a GPU, eagerly and as CUDA graphs: python benchmarks/speed_table.py [--json FILE].
 
-Microseconds per step of one layer (input = hidden) for every type, hidden size and batch, forward and both passes.
-Layers of one shape are timed in turns, three calls in a row each; the median of the rounds counts. Every kernel is
-checked against float64 first and not timed if it is more than twice as far from it as the reference loop in its own
-type. The record is written as it grows, so a run that is stopped loses nothing.
+Microseconds per step of one layer (input = hidden) for every type, hidden size and batch, forward and both passes;
+with `--others` also of FlashRNN, torchrecurrent and a compiled loop. Layers of one shape are timed in turns, three
+calls in a row each, after a dozen calls to warm up: some launches are recorded after eight. The median of the rounds
+counts. Every kernel is checked against float64 first and not timed if it is more than twice as far from it as the
+reference loop in its own type. The record is written as it grows, so a run that is stopped loses nothing.
 """
 
 import argparse
 import itertools
+import json
 import math
 import multiprocessing
 import statistics
@@ -16,9 +18,11 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
+from other_layers import LOOP_STEPS, LOOPS, OTHERS
 from record import build_parser, print_row, write_record
 from torch import Tensor, nn
 
@@ -35,6 +39,8 @@ CELLS = {"attn_rnn": seqloom.AttnRNN, "gru": seqloom.GRU, "lstm": seqloom.LSTM}
 BASELINES = {"torch.nn.GRU": nn.GRU, "torch.nn.LSTM": nn.LSTM}
 SEED = 0
 CALLS = 3  # in a row: what the host does before a call overlaps with the one before it
+MOST_ROUNDS = 25
+WARM_CALLS, WARM_SECONDS = 12, 0.05  # before a layer is timed: so many calls, fewer of long ones
 CHECK_STEPS, CHECK_ROWS = 24, 64  # steps and most rows of a check
 PREPARE_STEPS = 128  # long enough for every choice that depends on the length
 
@@ -48,7 +54,10 @@ def main() -> None:
     parser.add_argument("--batch", default="1,16,64,256")
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--modes", default="eager,graph")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="at least")
+    parser.add_argument("--seconds", type=float, default=0.2, help="short calls have more rounds, up to this time")
+    parser.add_argument("--others", action="store_true", help="time layers of other packages, too")
+    parser.add_argument("--without", type=Path, nargs="*", default=[], help="records whose shapes are left out")
     parser.add_argument("--draws", type=int, default=3, help="weights that every kernel is checked with; 0: no check")
     parser.add_argument("--processes", type=int, default=12, help="that compile and check kernels first; 0: none")
     parser.add_argument("--device", default="cuda")
@@ -60,12 +69,17 @@ def main() -> None:
     torch.manual_seed(SEED)
     rows: list[dict[str, Any]] = []
     refused = check_all(args) if args.processes else []
-    for mode in args.modes:
-        for name in args.types:
-            for hidden, batch in itertools.product(args.hidden, args.batch):
-                rows += measure(args, mode, name, hidden, batch, refused)
-                write_record(args.json, length=args.length, seed=SEED, finished=False, refused=refused, rows=rows)
+    done = {read_shape(row) for file in args.without for row in json.loads(file.read_text())["rows"]}
+    for mode, name, hidden, batch in itertools.product(args.modes, args.types, args.hidden, args.batch):
+        if (mode, name, hidden, batch) in done:
+            continue
+        rows += measure(args, mode, name, hidden, batch, refused)
+        write_record(args.json, length=args.length, seed=SEED, finished=False, refused=refused, rows=rows)
     write_record(args.json, length=args.length, seed=SEED, finished=True, refused=refused, rows=rows)
+
+
+def read_shape(row: dict[str, Any]) -> tuple[str, str, int, int]:
+    return row["mode"], row["type"], row["hidden"], row["batch"]
 
 
 def allow_tf32(allowed: bool) -> None:
@@ -141,7 +155,10 @@ def build(
     cell: str, dtype: torch.dtype, device: str, hidden: int, batch: int, length: int, **more: Any
 ) -> tuple[nn.Module, Tensor]:
     """Return a layer and its input, (length, batch, hidden)."""
-    layer = (CELLS | BASELINES)[cell](hidden, hidden, device=device, dtype=dtype, **more)
+    if cell in OTHERS:
+        layer, length = OTHERS[cell](hidden, device=device, dtype=dtype), LOOP_STEPS if cell in LOOPS else length
+    else:
+        layer = (CELLS | BASELINES)[cell](hidden, hidden, device=device, dtype=dtype, **more)
     return layer, torch.randn(length, batch, hidden, device=device, dtype=dtype, requires_grad=True)
 
 
@@ -154,32 +171,45 @@ def measure(
     wrong = {(r["type"], r["cell"], r["kernel"], r["hidden"]) for r in refused if "mode" not in r}
     wanted = [(cell, kernel) for cell in args.cells for kernel in args.kernels]
     wanted = [(c, k) for c, k in wanted if (name, c, k, hidden) not in wrong]
+    layers = [*((baseline, "cuDNN") for baseline in BASELINES), *wanted]
+    layers += [(other, "") for other in OTHERS] if args.others else []
     for pass_ in ("forward", "both"):
-        calls: dict[tuple[str, str], Callable[[], object]] = {}
-        for cell, kernel in [*((baseline, "cuDNN") for baseline in BASELINES), *wanted]:
-            more = {} if cell in BASELINES else {"kernel": kernel}
-            layer, x = build(cell, dtype, args.device, hidden, batch, args.length, **more)
-            call = partial(run_forward if pass_ == "forward" else run_both, layer, x, torch.ones_like(x))
+        calls: dict[tuple[str, str, int], Callable[[], object]] = {}
+        for cell, kernel in layers:
+            more = {} if cell not in CELLS else {"kernel": kernel}
             try:
+                layer, x = build(cell, dtype, args.device, hidden, batch, args.length, **more)
+                call = partial(run_forward if pass_ == "forward" else run_both, layer, x, torch.ones_like(x))
                 if mode == "graph":
                     call = record_graph(call)
-                time_calls(call, args.device)
+                warm_up(call, args.device)
             except Exception as error:  # the other layers are timed
                 where = {"type": name, "cell": cell, "kernel": kernel, "hidden": hidden, "batch": batch}
                 refused.append(where | {"mode": mode, "pass": pass_, "why": f"{type(error).__name__}: {error}"[:300]})
                 traceback.print_exc()
                 continue
-            calls[cell, name_kernel(layer, x, pass_ == "both") if more else kernel] = call
-        times: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
-        for _ in range(args.rounds):
+            calls[cell, name_kernel(layer, x, pass_ == "both") if more else kernel, len(x)] = call
+        times: dict[tuple[str, str, int], list[float]] = {key: [] for key in calls}
+        end, rounds = time.perf_counter() + args.seconds, 0
+        while rounds < args.rounds or (rounds < MOST_ROUNDS and time.perf_counter() < end):
+            rounds += 1
             for key, call in calls.items():
-                times[key].append(time_calls(call, args.device))
-        for (cell, kernel), values in times.items():
-            us = round(1e6 * statistics.median(values) / args.length, 4)
+                if rounds == 1 or key[0] not in OTHERS:
+                    times[key].append(time_calls(call, args.device))
+        for (cell, kernel, steps), values in times.items():
+            us = round(1e6 * statistics.median(values) / steps, 4)
             row = {"type": name, "hidden": hidden, "batch": batch, "mode": mode, "pass": pass_}
-            row |= {"layer": cell, "kernel": kernel, "us_per_step": us}
+            row |= {"layer": cell, "kernel": kernel, "us_per_step": us, "rounds": rounds}
             print_row(row)
             yield row
+
+
+def warm_up(call: Callable[[], object], device: str) -> None:
+    """Call until everything is compiled, prepared and recorded."""
+    begin, calls = time.perf_counter(), 0
+    while not calls or (calls < WARM_CALLS and time.perf_counter() - begin < WARM_SECONDS):
+        time_calls(call, device)
+        calls += CALLS
 
 
 def run_forward(layer: nn.Module, x: Tensor, dy: Tensor) -> None:
