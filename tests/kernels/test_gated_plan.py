@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("emulated")
 H, BF16, FP32 = 16, torch.bfloat16, torch.float32
 
 
-def make_plans(name, dtype, shape, **settings):
+def make_plans(name, dtype, shape, amp=None, **settings):
     """Return a layer, its prepared plan and one that runs the kernel's ordinary calls."""
     units = settings.pop("units", H)
     layer = getattr(seqloom, name)(shape[-1], units * settings.get("heads", 1), kernel="loop", dtype=dtype, **settings)
@@ -25,7 +25,7 @@ def make_plans(name, dtype, shape, **settings):
     stack, weights = Stack(cells, names, torch.Size(shape), layer.batch_first, 1), list(layer.parameters())
     assert plan.why_not_plan(cells, stack.B) is None
     kernels = [TOGETHER if "heads" in settings else find_kernel(f"{name.lower()}_cuda")] * len(cells)
-    prepared = plan.GatedPlan(stack, [kernel.code for kernel in kernels], weights, "cuda")
+    prepared = plan.GatedPlan(stack, [kernel.code for kernel in kernels], weights, "cuda", amp)
     return layer, prepared, KernelPlan(stack, kernels)
 
 
@@ -94,6 +94,43 @@ def test_frozen_weights_get_no_gradient(monkeypatch):
         assert layer.weight_ih_l0.grad is None
         found.append([w.grad for w in weights[1:]])
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize(("x_dtype", "is_recorded"), [(FP32, False), (BF16, True)])
+def test_a_prepared_call_under_autocast_has_the_results_of_an_ordinary_one(x_dtype, is_recorded, monkeypatch):
+    if is_recorded:
+        monkeypatch.setattr(graphs, "_record_launches", Replayed)
+        monkeypatch.setattr(plan.PreparedGated, "_find_recording_stream", lambda _: 7)
+        monkeypatch.setattr(tuning, "RUNS_BEFORE_RECORDING", 1)
+    layer, prepared, ordinary = make_plans("LSTM", FP32, (3, 2, 16), amp=BF16)
+    weights = list(layer.parameters())
+    for given in (False, True):
+        x = torch.randn(3, 2, 16).to(x_dtype).requires_grad_()
+        hx = [torch.randn(s, requires_grad=True) for s in prepared.h_shapes] if given else []
+        results = []
+        for one, source in ((prepared, x), (ordinary, x.float())):  # the layer casts x to the type of its weights
+            first = hx or [torch.zeros(s) for s in prepared.h_shapes]
+            with torch.autocast("cpu", BF16):
+                y, (h, c) = one.run(source, hx if one is prepared else first, weights, True)
+            assert y.dtype == BF16 and h.dtype == c.dtype == FP32
+            loss = y.float().square().sum() + h.sin().sum() + c.sum()
+            results.append([y, h, c, *torch.autograd.grad(loss, [x, *hx, *weights])])
+        assert [t.dtype for t in results[0]] == [t.dtype for t in results[1]]
+        torch.testing.assert_close(results[0][:3], results[1][:3], rtol=0, atol=0)
+        torch.testing.assert_close(results[0][3:], results[1][3:], rtol=1e-2, atol=1e-2)  # rounded to bfloat16
+
+
+def test_second_derivatives_under_autocast_are_those_of_the_loop():
+    layer, prepared, _ = make_plans("GRU", FP32, (3, 2, 6), amp=BF16)
+    x, weights = torch.randn(3, 2, 6, requires_grad=True), list(layer.parameters())
+    with torch.autocast("cpu", BF16):
+        y = prepared.run(x, [], weights, True)[0]
+    (mine,) = torch.autograd.grad(y.float().sum(), x, create_graph=True)
+    (slow,) = torch.autograd.grad(layer(x)[0].sum(), x, create_graph=True)
+    more = [torch.autograd.grad(d.square().sum(), [x, *weights], allow_unused=True) for d in (mine, slow)]
+    for a, b in zip(*more, strict=True):
+        assert (a is None) == (b is None) or (b is not None and b.abs().max() == 0)
+        assert a is None or (a - b).norm() < 0.05 * b.norm() + 1e-3
 
 
 class Replayed:

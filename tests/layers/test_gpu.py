@@ -491,6 +491,30 @@ def test_recorded_backward_passes_of_gated_cells_have_the_bits_of_the_first(kind
     torch.testing.assert_close(captured, fresh[0], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("x_dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("kind", "H"), [(seqloom.GRU, 64), (seqloom.LSTM, 512), (seqloom.RNN, 100)])
+def test_prepared_calls_under_autocast_match_ordinary_ones(kind, H, x_dtype):
+    layer, lengths = kind(24, H, num_layers=2, device="cuda"), torch.full((8,), 48)
+
+    def run(one, x, **how):
+        with torch.autocast("cuda", torch.bfloat16):
+            y, last = one(x, **how)
+        ends = last if isinstance(last, tuple) else (last,)
+        assert y.dtype == torch.bfloat16 and all(s.dtype == torch.float32 for s in ends)
+        loss = y.float().square().sum() + sum(s.sin().sum() for s in ends)
+        return [y, *ends], torch.autograd.grad(loss, [x, *one.parameters()])
+
+    for _ in range(tuning.RUNS_BEFORE_RECORDING + 2):
+        x = torch.randn(48, 8, 24, device="cuda", dtype=x_dtype, requires_grad=True)
+        (actual, gradients), (expected, slow) = run(layer, x), run(layer, x, lengths=lengths)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+        for a, b in zip(gradients, slow, strict=True):
+            assert a.dtype == b.dtype and (a - b).float().norm() < 0.02 * b.float().norm()
+    assert any(plan.backend in ("cuda", "grid") and key[3] for key, plan in layer._plans.plans.items())
+    with torch.no_grad():
+        assert layer(x.float())[0].dtype == torch.float32  # without autocast another plan
+
+
 def test_two_calls_before_their_backward_passes_do_not_share_memory():
     layer = seqloom.AttnRNN(64, 64, device="cuda")
     pairs = [torch.randn(4, 8, 64, device="cuda", requires_grad=True) for _ in range(2)]

@@ -20,7 +20,7 @@ from seqloom.core.cell import Cell, State
 from seqloom.core.checks import has_memory
 from seqloom.core.errors import UserError
 from seqloom.core.job import ScanJob
-from seqloom.core.precision import product_flags
+from seqloom.core.precision import autocast_dtype, product_flags
 from seqloom.kernels import tuning
 from seqloom.kernels.aten import plan as aten
 from seqloom.kernels.cpu import plan as cpu
@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # a cycle
     from seqloom.layers.recurrent.layer import Recurrent
 
 MIN_WAVEFRONT_STEPS = 4 * CHUNK_STEPS  # stacks over longer sequences may run as a wavefront
+CAST_TYPES = {torch.float32, torch.bfloat16, torch.float16}  # that autocast casts
 PLANS_KEPT = 64  # kinds of calls of one layer; batches of ever new shapes start again
 
 is_compiling, is_grad_enabled = torch.compiler.is_dynamo_compiling, torch.is_grad_enabled
@@ -61,14 +62,13 @@ PLAIN = (bool, int, float, str, tuple, type(None))  # types of a cell's settings
 
 
 def is_plain_context() -> bool:
-    """Return whether nothing intercepts or changes the operations of a call: modes, transforms, tracing, autocast."""
+    """Return whether nothing intercepts the operations of a call: modes, transforms, tracing. Autocast may be on."""
     return not (
         is_compiling()  # first: the others cannot be traced
         or _dispatch_modes()
         or _transforms()
         or forward_ad._current_level >= 0
         or _tracing() is not None
-        or _autocast()
     )
 
 
@@ -90,30 +90,35 @@ def try_plan(layer: Recurrent, own: dict[str, Any], x: object, hx: Tensor | Stat
             known = own["_plans"] = LayerPlans(layer, own, weights)
         if known.reason is not None or not is_readable(x):
             return None
+        amp = None
+        if _autocast():
+            amp = autocast_dtype(x.device.type) if x.is_cuda else None
+            if amp is None:  # of another device, or on a CPU, where some processors ignore it
+                return None
         states: list[Tensor] = [] if hx is None else [hx] if type(hx) is Tensor else [*hx]
         train = is_grad_enabled() and _needs_gradient(x, states, weights)
-        key = x.shape, x.dtype, x.device, train, _read_gpu_flags() if x.is_cuda else _count_threads()
+        key = x.shape, x.dtype, x.device, train, (amp, *_read_gpu_flags()) if x.is_cuda else _count_threads()
     except (AttributeError, RuntimeError, TypeError):  # a tensor without memory: `run_with` takes or refuses it
         return None
     plan = known.plans.get(key)
     if plan is None:
-        plan = known.add(key, x, weights, train)
-    if plan is DECLINE or (states and not _take_states(states, x, plan.h_shapes)):
+        plan = known.add(key, x, weights, train, amp)
+    if plan is DECLINE or (states and not _take_states(states, weights[0], plan.h_shapes)):
         return None
     result: tuple[Tensor, Tensor | State] = plan.run(x.contiguous(), states, weights, train)
     return result
 
 
 def _read_gpu_flags() -> tuple[object, ...]:
-    """Return what the choice of a kernel on a GPU depends on, beside the layer and its input; autocast is off."""
+    """Return what the choice of a kernel on a GPU depends on, beside the layer, its input and autocast."""
     return _is_capturing(), *product_flags()
 
 
-def _take_states(states: list[Tensor], x: Tensor, shapes: list[torch.Size]) -> bool:
+def _take_states(states: list[Tensor], weight: Tensor, shapes: list[torch.Size]) -> bool:
     """Make the states contiguous, in place; return False if they do not fit the plan."""
     if len(states) != len(shapes):
         return False
-    dtype, device = x.dtype, x.device
+    dtype, device = weight.dtype, weight.device
     for i, s in enumerate(states):
         if type(s) is not Tensor or s.shape != shapes[i] or s.dtype is not dtype or s.device != device:
             return False
@@ -168,18 +173,24 @@ class LayerPlans:
                 return False
         return True
 
-    def add(self, key: tuple[object, ...], x: Tensor, weights: list[Tensor], train: bool) -> Any:  # noqa: ANN401  # a plan
+    def add(
+        self, key: tuple[object, ...], x: Tensor, weights: list[Tensor], train: bool, amp: torch.dtype | None
+    ) -> Any:  # noqa: ANN401  # a plan
         """Return the plan of one kind of call, made now; DECLINE if there is none."""
         if len(self.plans) >= PLANS_KEPT:
             self.plans.clear()
-        plan = self.plans[key] = self._prepare(x, weights, train)
+        plan = self.plans[key] = self._prepare(x, weights, train, amp)
         return plan
 
-    def _prepare(self, x: Tensor, weights: list[Tensor], train: bool) -> Any:  # noqa: ANN401  # a plan
+    def _prepare(self, x: Tensor, weights: list[Tensor], train: bool, amp: torch.dtype | None) -> Any:  # noqa: ANN401  # a plan
         layer = self.layer()
         if layer is None or x.dim() not in (2, 3) or not x.numel() or x.shape[-1] != layer.input_size:
             return DECLINE
-        if x.dtype != weights[0].dtype or x.device != weights[0].device or x.layout != torch.strided:
+        if amp is None and x.dtype != weights[0].dtype:
+            return DECLINE
+        if amp is not None and not {x.dtype, weights[0].dtype} <= CAST_TYPES:
+            return DECLINE
+        if x.device != weights[0].device or x.layout != torch.strided:
             return DECLINE
         home = {name: i for i, name in enumerate(layer._parameters)}
         names = [{mine: home[theirs] for mine, theirs in cell.__dict__["_names"].items()} for cell in self.cells]
@@ -189,6 +200,8 @@ class LayerPlans:
         except UserError:  # `run_with` raises it
             return DECLINE
         backends = {kernel.backend for kernel in kernels}
+        if amp is not None:
+            return self._prepare_cast(layer, stack, kernels, weights, amp)
         takes_aten = aten.why_not_plan(self.cells, weights) is None
         is_chain = x.device.type == "cpu" and len(self.cells) > 1
         run_aten = aten.AtenChain if is_chain else aten.AtenPlan
@@ -216,6 +229,19 @@ class LayerPlans:
             return gated.GatedPlan(stack, codes, weights, kernels[0].backend)
         return KernelPlan(stack, kernels)
 
+    def _prepare_cast(
+        self, layer: Recurrent, stack: Stack, kernels: Sequence[Kernel], weights: list[Tensor], amp: torch.dtype
+    ) -> Any:  # noqa: ANN401  # a plan
+        """Return the plan of a call under autocast: the gated kernels have one."""
+        codes = [kernel.code for kernel in kernels if isinstance(kernel.code, Gated | GatedHeads)]
+        has_dropout = layer.training and layer.dropout and layer.num_layers > 1
+        is_short = len(self.cells) == 1 or stack.T < MIN_WAVEFRONT_STEPS
+        if len(codes) < len(kernels) or stack.ways == 2 or has_dropout or not is_short:
+            return DECLINE
+        if gated.why_not_plan(self.cells, stack.B):
+            return DECLINE
+        return gated.GatedPlan(stack, codes, weights, kernels[0].backend, amp)
+
     def _is_large_step(self, stack: Stack) -> bool:
         """Return whether a training call on a CPU is one step of a GRU, which torch's operator does faster."""
         cell = self.cells[0]
@@ -224,7 +250,7 @@ class LayerPlans:
     def _choose(self, layer: Recurrent, index: int, stack: Stack, x: Tensor) -> Kernel:
         """Return the kernel of one cell."""
         cell = self.cells[index]
-        like = x.new_empty(stack.B, stack.T, cell.input_size)
+        like = x.new_empty(stack.B, stack.T, cell.input_size)  # autocast is what it is during the call
         return choose(cell, ScanJob(like, cell.start(like)), layer.kernel).kernel
 
 

@@ -64,13 +64,19 @@ class GatedPlan:
         codes: The kernel of each cell.
         weights: All weights of the stack.
         backend: The name of the first cell's kernel.
+        dtype: The type that autocast computes in; that of the weights if omitted.
     """
 
     def __init__(
-        self, stack: Stack, codes: Sequence[Gated | GatedHeads], weights: Sequence[Tensor], backend: str
+        self,
+        stack: Stack,
+        codes: Sequence[Gated | GatedHeads],
+        weights: Sequence[Tensor],
+        backend: str,
+        dtype: torch.dtype | None = None,
     ) -> None:
         self.backend, self.h_shapes = backend, stack.state_shapes
-        self.cells = [PreparedGated(stack, i, code, weights) for i, code in enumerate(codes)]
+        self.cells = [PreparedGated(stack, i, code, weights, dtype) for i, code in enumerate(codes)]
 
     def run(self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], train: bool) -> tuple[Tensor, Any]:
         """Run the stack; the arguments and results are those of `StackPlan.run`."""
@@ -91,12 +97,21 @@ class PreparedGated:
         index: Which of them it is.
         code: Its kernel.
         weights: All weights of the stack.
+        dtype: The type that the kernels compute in; that of the weights if omitted.
     """
 
-    def __init__(self, stack: Stack, index: int, code: Gated | GatedHeads, weights: Sequence[Tensor]) -> None:
+    def __init__(
+        self,
+        stack: Stack,
+        index: int,
+        code: Gated | GatedHeads,
+        weights: Sequence[Tensor],
+        dtype: torch.dtype | None = None,
+    ) -> None:
         cell, names, like = stack.cells[index], stack.names[index], weights[0].detach()
         one, self.heads = read_head(cell), cell.heads if isinstance(cell, HeadsCell) else 1
-        self.B, self.T, self.dtype, self.device = stack.B, stack.T, like.dtype, like.device
+        self.B, self.T, self.dtype, self.device = stack.B, stack.T, dtype or like.dtype, like.device
+        self.weight_dtype, self.is_cast = like.dtype, self.dtype != like.dtype
         self.units, self.H = one.hidden_size, round_up(one.hidden_size)  # of a head, and of the kernels
         self.more, self.rows = self.H - self.units, self.heads * self.B  # of the kernels
         self.places = [names.get(name) for name in OWN]
@@ -129,8 +144,19 @@ class PreparedGated:
         if train:
             result: tuple[Tensor, ...] = _PreparedScan.apply(self, len(states), x, *states, *own)
             return result
-        y, last, _ = self.go_forward(x, states, own, False)
+        y, last, _ = self.go_forward(x.to(self.dtype), states, self.cast(own), False)
         return y, *last
+
+    def cast(self, own: Sequence[Any]) -> Sequence[Any]:
+        """Return the weights in the type of the kernels: copies in one launch if it is another one."""
+        if not self.is_cast:
+            return own
+        present = [w.detach() for w in own if w is not None]
+        flat = present[0].new_empty(sum(map(torch.numel, present)), dtype=self.dtype)
+        copies = torch._C._nn.unflatten_dense_tensors(flat, present)
+        torch._foreach_copy_(copies, present)
+        each = iter(copies)
+        return [None if w is None else next(each) for w in own]
 
     def go_forward(
         self, x: Tensor, states: Sequence[Tensor], own: Sequence[Any], train: bool
@@ -158,7 +184,8 @@ class PreparedGated:
         self.forward.start(arguments, self.rows, self.device)
         y = paths[kind.output]
         assert y is not None
-        return self._join(y), [self._join_state(s).to(self.dtype) for s in last], [inputs, u, *paths, *first]
+        ends = [self._join_state(s).to(self.weight_dtype) for s in last]
+        return self._join(y), ends, [inputs, u, *paths, *first]
 
     def _find_start(self) -> list[Tensor]:
         """Return zeros that are ready on the current stream."""
@@ -202,7 +229,7 @@ class PreparedGated:
     def find_gradients(
         self, tensors: Sequence[Maybe], own: Sequence[Any], needs: tuple[bool, bool, bool]
     ) -> list[Maybe]:
-        """Return the gradients of x, weight_ih, bias_ih, weight_hh, bias_hh and the first states, in float32.
+        """Return the gradients of x, of the weights in OWN in their types, and of the first states in float32.
 
         Most launches are replayed when passes of this form have been made often enough.
 
@@ -215,13 +242,15 @@ class PreparedGated:
         stream = self._find_recording_stream()
         if stream is None:
             return self._launch_back(tensors, own, needs)
+        many = len(tensors)
+        arguments = (*tensors, *own) if self.is_cast else tensors  # copies of weights are elsewhere in every pass
+        addresses = () if self.is_cast else tuple(0 if w is None else w.data_ptr() for w in own)
 
-        def launch(tensors: Sequence[Maybe]) -> list[Maybe]:
-            return self._launch_back(tensors, own, needs)
+        def launch(arguments: Sequence[Maybe]) -> list[Maybe]:
+            return self._launch_back(arguments[:many], arguments[many:] or own, needs)
 
-        addresses = tuple(0 if w is None else w.data_ptr() for w in own)
-        key = stream, product_flags(), needs, addresses, tuple(t is None for t in tensors)
-        return self.recorder.run(launch, key, tensors)
+        key = stream, product_flags(), needs, addresses, tuple(t is None for t in arguments)
+        return self.recorder.run(launch, key, arguments)
 
     def _find_recording_stream(self) -> int | None:
         """Return the current stream if graphs can be recorded there now, else None."""
@@ -236,7 +265,8 @@ class PreparedGated:
         dx = self._restore(du.mm(own[0].view(du.shape[1], -1))) if needs[0] else None
         dweight_ih = du.t().mm(inputs).view_as(own[0]) if needs[1] else None
         dbias_ih = du.sum(0).view_as(own[1]) if needs[2] else None
-        return [dx, dweight_ih, dbias_ih, dweight, dbias, *ds]
+        found = (dweight_ih, dbias_ih, dweight, dbias)
+        return [dx, *(None if d is None else d.to(self.weight_dtype) for d in found), *ds]
 
     def _go_back(self, saved: Sequence[Maybe], own: Sequence[Any], dy: Maybe, dlast: Sequence[Maybe]) -> list[Maybe]:
         """Return the gradients of the projected input (B * T, ..), weight_hh, bias_hh and the first states."""
@@ -279,10 +309,11 @@ class _PreparedScan(torch.autograd.Function):
         x: Tensor,
         *tensors: Any,  # noqa: ANN401  # Tensor; None for a bias that the cell lacks
     ) -> tuple[Tensor, ...]:
-        y, last, saved = cell.go_forward(x, tensors[:given], tensors[given:], True)
+        own = cell.cast(tensors[given:])
+        y, last, saved = cell.go_forward(x.to(cell.dtype), tensors[:given], own, True)
         ctx.cell, ctx.given, ctx.many = cell, given, len(saved)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*saved, x, *tensors)
+        ctx.save_for_backward(*saved, x, *tensors, *(own if cell.is_cast else ()))
         return y, *last
 
     @staticmethod
@@ -291,16 +322,33 @@ class _PreparedScan(torch.autograd.Function):
         dy: Maybe,
         *dlast: Maybe,
     ) -> tuple[Maybe, ...]:
-        cell: PreparedGated = ctx.cell
-        kept = read_saved(ctx)
-        saved, x, tensors = kept[: ctx.many], kept[ctx.many], kept[ctx.many + 1 :]
-        states, own = tensors[: ctx.given], tensors[ctx.given :]
-        if torch.is_grad_enabled():  # a second derivative is wanted
-            inputs = [x, *states, *(w for w in own if w is not None)]
-            found = iter(differentiate(inputs, cell.stack.run(x, states, own), (dy, *dlast), True, True))
-            return None, None, *(None if t is None else next(found) for t in (x, *tensors))
-        ends = (None if d is None else d.contiguous() for d in (dy, *dlast))
-        needs = ctx.needs_input_grad[2], *ctx.needs_input_grad[3 + ctx.given : 5 + ctx.given]
-        dx, dweight_ih, dbias_ih, dweight, dbias, *ds = cell.find_gradients((*saved, *ends), own, needs)
-        dstates = [d.to(s.dtype).view(s.shape) for d, s in zip(ds, states, strict=False) if d is not None]
-        return None, None, dx, *dstates, dweight_ih, dbias_ih, dweight, dbias
+        if not torch.is_autocast_enabled("cuda"):
+            return _go_back(ctx, dy, dlast)
+        with torch.autocast("cuda", enabled=False):
+            return _go_back(ctx, dy, dlast)
+
+
+def _go_back(
+    ctx: Any,  # noqa: ANN401  # has what forward set
+    dy: Maybe,
+    dlast: Sequence[Maybe],
+) -> tuple[Maybe, ...]:
+    cell: PreparedGated = ctx.cell
+    kept = read_saved(ctx)
+    saved, x, tensors = kept[: ctx.many], kept[ctx.many], kept[ctx.many + 1 :]
+    states, own = tensors[: ctx.given], tensors[ctx.given : ctx.given + len(OWN)]
+    if torch.is_grad_enabled():  # a second derivative is wanted
+        inputs = [x, *states, *(w for w in own if w is not None)]
+        with torch.enable_grad():
+            typed = [None if t is None else t.to(cell.dtype) for t in (x, *states, *own)]
+            y, *ends = cell.stack.run(typed[0], typed[1 : 1 + ctx.given], typed[1 + ctx.given :])
+            outputs = [y, *(s.to(cell.weight_dtype) for s in ends)]
+        found = iter(differentiate(inputs, outputs, (dy, *dlast), True, True))
+        return None, None, *(None if t is None else next(found) for t in (x, *states, *own))
+    gradients = (None if d is None else d.contiguous() for d in (dy, *dlast))
+    needs = ctx.needs_input_grad[2], *ctx.needs_input_grad[3 + ctx.given : 5 + ctx.given]
+    typed = tensors[ctx.given + len(OWN) :] or own
+    dx, *rest = cell.find_gradients((*saved, *gradients), typed, needs)
+    dweights, ds = rest[: len(OWN)], rest[len(OWN) :]
+    dstates = [d.to(s.dtype).view(s.shape) for d, s in zip(ds, states, strict=False) if d is not None]
+    return None, None, None if dx is None else dx.to(x.dtype), *dstates, *dweights
