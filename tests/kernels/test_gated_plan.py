@@ -20,11 +20,15 @@ def make_plans(name, dtype, shape, amp=None, **settings):
     """Return a layer, its prepared plan and one that runs the kernel's ordinary calls."""
     units = settings.pop("units", H)
     layer = getattr(seqloom, name)(shape[-1], units * settings.get("heads", 1), kernel="loop", dtype=dtype, **settings)
+    for key, w in layer.named_parameters():
+        if "scale" in key:
+            w.data.mul_(1 + 0.2 * torch.randn_like(w))
     home, cells = {name: i for i, name in enumerate(layer._parameters)}, list(layer.cells)
     names = [{mine: home[theirs] for mine, theirs in c._names.items()} for c in cells]
     stack, weights = Stack(cells, names, torch.Size(shape), layer.batch_first, 1), list(layer.parameters())
     assert plan.why_not_plan(cells, stack.B) is None
-    kernels = [TOGETHER if "heads" in settings else find_kernel(f"{name.lower()}_cuda")] * len(cells)
+    kernel = f"{cells[0].name}_cuda"
+    kernels = [TOGETHER if "heads" in settings else find_kernel(kernel)] * len(cells)
     prepared = plan.GatedPlan(stack, [kernel.code for kernel in kernels], weights, "cuda", amp)
     return layer, prepared, KernelPlan(stack, kernels)
 
@@ -49,6 +53,8 @@ CASES = [
     ("RNN", FP32, (5, 6), {"bias": False}),
     ("LSTM", BF16, (3, 16, 6), {"heads": 2}),
     ("LSTM", FP32, (4, 3, 6), {"units": 10, "num_layers": 2}),
+    ("LNLSTM", BF16, (4, 3, 6), {}),
+    pytest.param("LNGRU", BF16, (3, 4, 6), {"batch_first": True, "num_layers": 2}, marks=pytest.mark.long),
     pytest.param("GRU", FP32, (16, 3, 6), {"heads": 3, "batch_first": True, "num_layers": 2}, marks=pytest.mark.long),
     pytest.param("LSTM", BF16, (5, 3, 16), {"num_layers": 2}, marks=pytest.mark.long),
     pytest.param("GRU", FP32, (4, 9, 6), {"batch_first": True}, marks=pytest.mark.long),
@@ -65,7 +71,8 @@ def test_a_prepared_call_has_the_results_of_an_ordinary_one(name, dtype, shape, 
             actual, expected = (run(one, layer, x, hx, train) for one in (prepared, ordinary))
             ends = 1 + len(prepared.h_shapes)
             torch.testing.assert_close(actual[:ends], expected[:ends], rtol=0, atol=0)
-            torch.testing.assert_close(actual[ends:], expected[ends:])  # autograd's products have another order
+            for mine, theirs in zip(actual[ends:], expected[ends:], strict=True):  # products have another order
+                assert (mine - theirs).norm() < (2e-5 if dtype == FP32 else 2e-2) * theirs.norm() + 1e-6
 
 
 def test_a_prepared_call_has_second_derivatives_and_takes_missing_gradients():

@@ -1,4 +1,4 @@
-"""A prepared call of the gated GPU kernels: a stack of RNN, GRU or LSTM cells, with or without heads.
+"""A prepared call of the gated GPU kernels: a stack of RNN, GRU or LSTM cells, with heads, normalised or neither.
 
 All sequences have the same length. The kernels, their arguments and the places of the weights are found when a plan
 is made; a call is one node of the graph for each cell, its input product included. The owner of a plan compares what it
@@ -30,15 +30,16 @@ from seqloom.kernels.fused import differentiate
 from seqloom.kernels.stack import Stack
 
 Maybe = Tensor | None
-OWN = ("weight_ih", "bias_ih", "weight_hh", "bias_hh")
+OWN = ("weight_ih", "bias_ih", "weight_hh", "bias_hh", "scale_hh", "scale_c", "bias_c", "scale_ih")
+EPSILON = 1e-5  # of layer normalisation
 
 
 def why_not_plan(cells: Sequence[Cell], rows: int) -> str | None:
     """Return why a stack of gated cells has no plan for a batch of so many rows; None if it has one."""
     for cell in cells:
         one = read_head(cell)
-        if one.name not in ("rnn", "gru", "lstm"):
-            return "only RNN, GRU and LSTM have a prepared call"
+        if one.name not in KINDS or (one is not cell and KINDS[one.name].norm):
+            return "only RNN, GRU and LSTM have a prepared call, with heads or normalised"
         if one is not cell and rows % GROUP:
             return "the rows of heads are padded in every call"
         if one is not cell and one.hidden_size % tuning.HIDDEN_MULTIPLE:
@@ -130,7 +131,9 @@ class PreparedGated:
         self.filled = bytes(self.forward.pack(numbers))
         self.stream = find_stream(self.device)
         self.start = self._make_start()
-        planes = (4 * self.kind.gates + self.kind.states + 4) * self.H + 3 * cell.input_size // self.heads
+        planes = (
+            (4 + 4 * self.kind.norm) * self.kind.gates + self.kind.states + 4
+        ) * self.H + 3 * cell.input_size // self.heads
         self.recorder = Recorder(self.device, planes * self.rows * self.T * self.dtype.itemsize)
 
     def _make_start(self) -> list[Tensor]:
@@ -163,20 +166,29 @@ class PreparedGated:
     ) -> tuple[Tensor, list[Tensor], list[Maybe]]:
         """Return the outputs, the last states and what the backward pass reads.
 
-        That is the input (B * T, D), the projected one (rows, T, gates * H), the states after all steps and the first
-        states, in float32.
+        That is the input (B * T, D), the projected one (rows, T, gates * H), the states after all steps, the first
+        states in float32, and with layer normalisation the product (B * T * gates, H) and what the kernel saves.
         """
         B, T, H, kind = self.B, self.T, self.H, self.kind
         inputs = (x.transpose(0, 1) if self.is_time_first else x).reshape(B * T, -1)
         own = self._pad_weights(own)
-        u = self._divide(torch._C._nn.linear(inputs, own[0].view(-1, inputs.shape[1]), _flatten(own[1])))
+        product, spread = None, None
+        if kind.norm:
+            product = torch._C._nn.linear(inputs, own[0]).view(-1, H)
+            u = self._scale(torch.native_layer_norm(product, (H,), None, None, EPSILON)[0], own).view(B, T, -1)
+            norms = kind.gates + kind.memory
+            spread = u.new_empty(B, T, norms, 2, dtype=torch.float32) if train else None
+        else:
+            u = self._divide(torch._C._nn.linear(inputs, own[0].view(-1, inputs.shape[1]), _flatten(own[1])))
         weight = arrange_weights(self.setting, own[2].view(-1, H, H))
         first = [self._divide_state(s).float() for s in states] or self._find_start()
         paths = [u.new_empty(self.rows, T, H) if train or i == kind.output else None for i in range(kind.states)]
         last = [torch.empty_like(s) for s in first]
         arguments = self.arguments.from_buffer_copy(self.filled)
         arguments.x, arguments.weight = u.data_ptr(), weight.data_ptr()
-        arguments.bias = None if own[3] is None else own[3].data_ptr()
+        arguments.spread = None if spread is None else spread.data_ptr()
+        for name, w in zip(("bias", "scale", "scale_c", "bias_c"), own[3:7], strict=True):
+            setattr(arguments, name, None if w is None else w.data_ptr())
         for i, path in enumerate(paths):
             setattr(arguments, f"c_{i - 1}" if i else "y", None if path is None else path.data_ptr())
             setattr(arguments, f"first_{i}", first[i].data_ptr())
@@ -185,7 +197,11 @@ class PreparedGated:
         y = paths[kind.output]
         assert y is not None
         ends = [self._join_state(s).to(self.weight_dtype) for s in last]
-        return self._join(y), ends, [inputs, u, *paths, *first]
+        return self._join(y), ends, [inputs, u, *paths, *first, product, spread]
+
+    def _scale(self, normal: Tensor, own: Sequence[Any]) -> Tensor:
+        """Return normalised products (B * T, gates * H) with the scale and bias of the input."""
+        return torch.addcmul(own[1], normal.view(self.B * self.T, -1), own[7])
 
     def _find_start(self) -> list[Tensor]:
         """Return zeros that are ready on the current stream."""
@@ -258,25 +274,40 @@ class PreparedGated:
 
     def _launch_back(self, tensors: Sequence[Maybe], own: Sequence[Any], needs: tuple[bool, bool, bool]) -> list[Maybe]:
         """Do what `find_gradients` does, launch by launch."""
-        k, inputs = self.kind.states, tensors[0]
+        many, inputs = 4 + 2 * self.kind.states, tensors[0]
         assert inputs is not None
-        du, dweight, dbias, *ds = self._go_back(tensors[: 2 + 2 * k], own, tensors[2 + 2 * k], tensors[3 + 2 * k :])
-        assert du is not None
+        du, *recurrent, ds = self._go_back(tensors[:many], own, tensors[many], tensors[many + 1 :])
+        dscale_ih, dbias_ih = None, du.sum(0).view_as(own[1]) if needs[2] else None
+        if self.kind.norm:
+            du, dscale_ih = self._undo_norm(du, tensors[many - 2], own)
         dx = self._restore(du.mm(own[0].view(du.shape[1], -1))) if needs[0] else None
         dweight_ih = du.t().mm(inputs).view_as(own[0]) if needs[1] else None
-        dbias_ih = du.sum(0).view_as(own[1]) if needs[2] else None
-        found = (dweight_ih, dbias_ih, dweight, dbias)
+        found = (dweight_ih, dbias_ih, *recurrent, dscale_ih)
         return [dx, *(None if d is None else d.to(self.weight_dtype) for d in found), *ds]
 
-    def _go_back(self, saved: Sequence[Maybe], own: Sequence[Any], dy: Maybe, dlast: Sequence[Maybe]) -> list[Maybe]:
-        """Return the gradients of the projected input (B * T, ..), weight_hh, bias_hh and the first states."""
+    def _undo_norm(self, du: Tensor, product: Maybe, own: Sequence[Any]) -> tuple[Tensor, Tensor]:
+        """Return the gradients of the input's product (B * T, gates * H) and of its scale."""
+        assert product is not None
+        normal, mean, deviation = torch.native_layer_norm(product, (self.H,), None, None, EPSILON)
+        dscale = (du * normal.view_as(du)).sum(0)
+        dnormal = (du * own[7]).view_as(product)
+        dproduct = torch.ops.aten.native_layer_norm_backward(
+            dnormal, product, (self.H,), mean, deviation, None, None, (True, False, False)
+        )[0]
+        return dproduct.view_as(du), dscale
+
+    def _go_back(
+        self, saved: Sequence[Maybe], own: Sequence[Any], dy: Maybe, dlast: Sequence[Maybe]
+    ) -> tuple[Tensor, Maybe, Maybe, Maybe, Maybe, Maybe, list[Maybe]]:
+        """Return the gradients of the projected input (B * T, ..), of OWN[2:7] and of the first states."""
         k, n, g = self.kind.states, self.heads, self.kind.gates
-        u, paths, first = saved[1], saved[2 : 2 + k], saved[2 + k :]
+        u, paths, first = saved[1], saved[2 : 2 + k], saved[2 + k : 2 + 2 * k]
         assert u is not None
-        weight, bias = self._pad_weights(own)[2:]
+        weight, bias, *norms = self._pad_weights(own)[2:7]
         values: dict[str, Any] = {"x": u, "weight": weight.view(-1, self.H), "bias": _flatten(bias), "y": paths[0]}
         values |= {f"c_{i}": path for i, path in enumerate(paths[1:])} | {f"first_{i}": s for i, s in enumerate(first)}
-        values |= {"mask": None, "reset": None}
+        values |= {"mask": None, "reset": None, "spread": saved[-1]}
+        values |= dict(zip(("scale", "scale_c", "bias_c"), norms, strict=True))
         if dy is None:
             values["dy"] = u.new_zeros(self.rows, self.T, self.H)
         else:
@@ -291,7 +322,8 @@ class PreparedGated:
         dweight = dweight.view(n, g, self.H, self.H)[..., real, real].reshape(own[2].shape)
         if dbias is not None:
             dbias = dbias.view(n, g, self.H)[..., real].reshape(own[3].shape)
-        return [du, dweight, dbias, *(None if d is None else self._join_state(d) for d in rest[4:])]
+        ds = [None if d is None else self._join_state(d) for d in rest[4:]]
+        return du, dweight, dbias, rest[0], rest[1], rest[2], ds
 
 
 def _flatten(bias: Maybe) -> Maybe:
