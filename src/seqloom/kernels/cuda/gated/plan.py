@@ -372,15 +372,15 @@ def _go_back(
     if torch.is_grad_enabled():  # a second derivative is wanted
         inputs = [x, *states, *(w for w in own if w is not None)]
         with torch.enable_grad():
-            typed = [None if t is None else t.to(cell.dtype) for t in (x, *states, *own)]
+            typed: list[Any] = [None if t is None else t.to(cell.dtype) for t in (x, *states, *own)]
             y, *ends = cell.stack.run(typed[0], typed[1 : 1 + ctx.given], typed[1 + ctx.given :])
             outputs = [y, *(s.to(cell.weight_dtype) for s in ends)]
         found = iter(differentiate(inputs, outputs, (dy, *dlast), True, True))
         return None, None, *(None if t is None else next(found) for t in (x, *states, *own))
     gradients = (None if d is None else d.contiguous() for d in (dy, *dlast))
     needs = ctx.needs_input_grad[2], *ctx.needs_input_grad[3 + ctx.given : 5 + ctx.given]
-    typed = tensors[ctx.given + len(OWN) :] or own
-    dx, *rest = cell.find_gradients((*saved, *gradients), typed, needs)
+    cast = tensors[ctx.given + len(OWN) :] or own
+    dx, *rest = cell.find_gradients((*saved, *gradients), cast, needs)
     dweights, ds = rest[: len(OWN)], rest[len(OWN) :]
     dstates = [d.to(s.dtype).view(s.shape) for d, s in zip(ds, states, strict=False) if d is not None]
     return None, None, None if dx is None else dx.to(x.dtype), *dstates, *dweights
