@@ -254,7 +254,7 @@ def percent(row: Row) -> str:
 PARTS = {
     part.__name__: part
     for part in (
-        *(speed.speed_tables, speed.speed_summary, speed.slower_places, speed.other_layers),
+        *(speed.speed_tables, speed.speed_summary, speed.slower_places),
         *(results_table, untuned_accuracies, competition),
         *calls.PARTS,
         *cell_map.PARTS,

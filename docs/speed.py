@@ -16,6 +16,7 @@ from records import GRU, RESULTS, SPEED_RANGE, SPEED_ROWS, SPEED_STEPS, import_p
 
 TYPES = ("bfloat16", "float16", "float32", "tf32")
 LAYERS = {"gru": ("GRU", GRU), "lstm": ("LSTM", "torch.nn.LSTM"), "attn_rnn": ("AttnRNN", GRU)}  # name, opponent
+OTHERS = ("GRU, compiled loop", "FlashRNN LSTM", "torchrecurrent MGU")  # layers of other packages
 PASSES, MODES = ("forward", "both"), ("eager", "graph")
 SLOWER = 0.95  # ratios above this are called even
 
@@ -36,6 +37,12 @@ def find_place(row: dict[str, Any]) -> Place:
 def read_records() -> list[dict[str, Any]]:
     """Return the records, newest first; those of `seqloom bench` stand in for what no newer one has."""
     files = [json.loads(path.read_text(encoding="utf-8")) for path in RESULTS.rglob("*-speed-table-*.json")]
+    for path in RESULTS.rglob("*-other-layers.json"):  # of an earlier form of the script
+        record = json.loads(path.read_text(encoding="utf-8"))
+        rows = [row | {"mode": "eager", "kernel": ""} for row in record["rows"] if row["layer"] in OTHERS]
+        refused = [row | {"cell": row["layer"]} for row in rows if "error" in row]
+        rows = [row for row in rows if "error" not in row]
+        files.append(record | {"rows": rows, "refused": refused, "finished": True})
     for kind in TYPES:
         for path in RESULTS.rglob(f"h200-bench-{kind}*.json"):
             record = json.loads(path.read_text(encoding="utf-8"))
@@ -70,6 +77,27 @@ def read_times() -> dict[Place, dict[tuple[str, str, str], tuple[float, float | 
     return table
 
 
+@cache
+def list_failures() -> set[tuple[Place, str, str, str]]:
+    """Return where layers of other packages failed: place, layer, mode and pass."""
+    refused = (row for record in read_records() for row in record.get("refused", ()) if row["cell"] in OTHERS)
+    return {(find_place(row), row["cell"], row["mode"], row["pass"]) for row in refused}
+
+
+def show_other(place: Place, layer: str) -> str:
+    """Return the microseconds of another package's layer, eager and as a graph; empty if it was not measured."""
+    cells = []
+    for mode in MODES:
+        times = []
+        for name in PASSES:
+            us = read_times()[place].get((layer, mode, name))
+            failed = (place, layer, mode, name) in list_failures()
+            times.append(f"{us[0]:.3g}" if us else "fails" if failed else "")
+        if any(times):
+            cells.append(" / ".join(time or "-" for time in times) + " (graph)" * (mode == "graph"))
+    return "; ".join(cells)
+
+
 def speed_tables() -> str:
     """Return one table for each type, with all layers in every row."""
     lines, table = [], read_times()
@@ -78,12 +106,15 @@ def speed_tables() -> str:
         if not places:
             continue
         names = [f"{name}, {mode}" for name, _ in LAYERS.values() for mode in MODES]
+        others = [layer for layer in OTHERS if any(show_other(place, layer) for place in places)]
+        names += [f"{layer}, us" for layer in others]
         lines += ["", f"### {kind}", "", f"| H | B | {GRU}, us | torch.nn.LSTM, us | {' | '.join(names)} |"]
         lines += ["|--:|--:|--:|--:|" + "--:|" * len(names)]
         for place in places:
             times = [join_passes(table[place], layer, "eager", 0) for layer in (GRU, "torch.nn.LSTM")]
             ratios = [join_passes(table[place], layer, mode, 1) for layer in LAYERS for mode in MODES]
-            lines.append(f"| {place.hidden} | {place.batch} | {' | '.join([*times, *ratios])} |")
+            rest = [show_other(place, layer) for layer in others]
+            lines.append(f"| {place.hidden} | {place.batch} | {' | '.join([*times, *ratios, *rest])} |")
     return "\n".join([*lines, "", *(f"- {note}" for note in list_commands()), ""])
 
 
@@ -145,29 +176,6 @@ def slower_places() -> str:
 
 def join_numbers(numbers: list[int]) -> str:
     return " and ".join([", ".join(map(str, numbers[:-1])), str(numbers[-1])]) if numbers[1:] else str(numbers[0])
-
-
-def other_layers() -> str:
-    """Return the table of other packages, from the newest record of benchmarks/other_layers.py."""
-    files = [json.loads(path.read_text(encoding="utf-8")) for path in RESULTS.rglob("*-other-layers.json")]
-    if not files:
-        return "Not measured.\n"
-    record = max(files, key=lambda record: record["date"])
-    shapes = sorted({(row["type"], row["hidden"], row["batch"]) for row in record["rows"]})
-    names = list(dict.fromkeys(row["layer"] for row in record["rows"]))
-    lines = ["| layer | " + " | ".join(f"{kind}, {h} units, {b} rows" for kind, h, b in shapes) + " |"]
-    lines += ["|---|" + "--:|" * len(shapes)]
-    for name in names:
-        here = {(r["type"], r["hidden"], r["batch"], r["pass"]): r for r in record["rows"] if r["layer"] == name}
-        cells = [" / ".join(show_time(here.get((*shape, pass_))) for pass_ in PASSES) for shape in shapes]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    gpu, torch = record["hardware"]["gpus"][0]["name"], record["versions"]["torch"]
-    return "\n".join([*lines, "", f"- {record['date'][:10]}, {gpu}, torch {torch}: `{record['command']}`", ""])
-
-
-def show_time(row: dict[str, Any] | None) -> str:
-    """Return microseconds, or that the layer failed."""
-    return "not measured" if row is None else f"{row['us_per_step']:.3g}" if "us_per_step" in row else "fails"
 
 
 def draw_speed(file: Path) -> None:
