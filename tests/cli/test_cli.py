@@ -190,6 +190,23 @@ def test_a_table_that_is_too_wide_continues_below_with_its_first_column(capsys, 
     assert max(map(len, lines)) <= 40
 
 
+def test_a_table_that_is_too_wide_repeats_the_columns_that_identify_a_row(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    names = [(task, model) for task in ("add", "copy") for model in ("gru", "lstm")]
+    rows = [{"task": task, "seeds": 3, "model": model} | {f"number {n}": n for n in range(4)} for task, model in names]
+    console.show_table(rows)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[:2] for line in lines if line and line[0] in ("task", "add", "copy")][5:] == [
+        ["task", "model"],
+        *([task, model] for task, model in names),
+    ]
+
+
+def test_a_warning_continues_below_its_text():
+    first, second = console.wrap(f"warning {'word ' * 8}".rstrip(), 40).split("\n")
+    assert first.startswith("warning word") and second.startswith(" " * 8 + "word")
+
+
 def test_prose_wraps_below_its_label_and_keeps_flags_and_commands_whole():
     flag = "--valid 0.3"
     text = f"note    {'word ' * 5}{flag} and `seqloom train my.csv` again\n\nseqloom train {'long ' * 12}"

@@ -17,7 +17,7 @@ FOLDED_WIDTH = 30  # columns; longer text folds into several lines before a tabl
 GAP = 2  # columns between two columns of a table
 PROSE_WIDTH = 80  # columns of prose if stdout is not a terminal and COLUMNS is not set
 COMMAND = "seqloom "  # a line that starts so can be copied, and is never broken
-LABEL = re.compile(r" *\S+ {2,}|")  # "note    " before a text, which continues below its first letter
+LABEL = re.compile(r" *\S+ {2,}|warning |")  # "note    " before a text, which continues below its first letter
 UNBREAKABLE = re.compile(r"`[^`\n]*`|--[\w-]+ [\d.]+")  # commands and flags inside a sentence
 NUMBER = re.compile(r"[-+]?[\d,]*\.?\d+%?")  # a number as text, right-aligned in a table
 OPTION = re.compile(r"\b(\w+)=\.\.\.")
@@ -82,7 +82,7 @@ def show_table(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print rows as a table with their keys as headings and numbers right-aligned.
 
     A table that is wider than the terminal folds its long texts; if that is not enough, it continues below with the
-    first column repeated.
+    columns repeated that identify a row.
     """
     from rich import box
     from rich.console import Console
@@ -116,20 +116,36 @@ def _is_numeric(values: Sequence[Any]) -> bool:
 
 
 def _split_columns(cells: Mapping[str, Sequence[str]], width: int) -> list[list[str]]:
-    """Group the headings into tables that fit the width, each starting with the first heading."""
-    first, *others = (
-        (heading, max(len(heading), *(min(len(text), FOLDED_WIDTH) for text in texts)))
+    """Group the headings into tables that fit the width, each starting with the headings that identify a row."""
+    widths = {
+        heading: max(len(heading), *(min(len(text), FOLDED_WIDTH) for text in texts))
         for heading, texts in cells.items()
-    )
-    first = (first[0], max(len(first[0]), *map(len, cells[first[0]])))  # names the row, so it never folds
-    tables, used = [[first[0]]], first[1]
-    for heading, needed in others:
-        if used + GAP + needed > width and len(tables[-1]) > 1:
-            tables.append([first[0]])
-            used = first[1]
-        tables[-1].append(heading)
-        used += GAP + needed
+    }
+    first = next(iter(cells))
+    widths[first] = max(len(first), *map(len, cells[first]))  # names the row, so it never folds
+    keys = _find_keys(cells)
+    if sum(widths[key] + GAP for key in keys) > width // 2:
+        keys = [first]
+    tables = [[first]]
+    for heading in list(cells)[1:]:
+        used = sum(widths[one] + GAP for one in tables[-1])
+        if used + widths[heading] > width and len(tables[-1]) > len(keys):
+            tables.append([*keys])
+        if heading not in tables[-1]:
+            tables[-1].append(heading)
     return tables
+
+
+def _find_keys(cells: Mapping[str, Sequence[str]]) -> list[str]:
+    """List the first headings whose values together differ in as many rows as possible."""
+    keys: list[str] = []
+    distinct = 0
+    for heading in cells:
+        rows = set(zip(*(cells[key] for key in [*keys, heading]), strict=True))
+        if len(rows) > distinct:
+            keys.append(heading)
+            distinct = len(rows)
+    return keys
 
 
 def _text(value: object) -> str:

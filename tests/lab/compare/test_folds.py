@@ -81,3 +81,12 @@ def test_few_rows_choose_folds_and_one_fold_is_a_plain_split(table):
     assert start_comparison(str(table), {}, CompareSettings(folds=1, **STEPS), None).folds == 1
     with pytest.raises(UserError, match="folds=5 is for files whose rows are examples"):
         start_comparison("reverse", {}, CompareSettings(folds=5, **STEPS), None)
+
+
+def test_too_few_rows_for_folds_are_split_once(tmp_path):
+    lines = [f"{' '.join('abcdefgh'[i : i + 3])},{'xy'[i % 2]}" for i in range(4)]
+    (tmp_path / "few.csv").write_text("text,label\n" + "\n".join(lines * 2) + "\n")
+    options = {"kind": "classify", "target": "label"}
+    assert start_comparison(str(tmp_path / "few.csv"), options, CompareSettings(**STEPS), None).folds == 1
+    with pytest.raises(UserError, match=r"few\.csv: fold=1/5: there are only 4 different examples; use fewer folds"):
+        start_comparison(str(tmp_path / "few.csv"), options, CompareSettings(folds=5, **STEPS), None)

@@ -62,7 +62,7 @@ def test_a_lead_must_be_significant_over_all_models():
 @pytest.mark.parametrize(
     ("simple", "text"),
     [
-        (0.8, "it is simpler, and the best model (gru, accuracy 80.0%) is no better; 95% interval of the difference "),
+        (0.8, "it is simpler, and the best model (gru, accuracy 80.0%) is no better; 95% interval of its difference "),
         (0.795, "it is simpler, and the lead of the best model (gru, accuracy 80.0%) is within the margin of 1.0 per"),
         (0.82, "it is ahead of the best model (gru, accuracy 80.0%) by 2.0 +- "),
     ],
@@ -83,6 +83,16 @@ def test_a_baseline_far_behind_is_not_recommended_because_the_interval_is_wide()
     results = mark_choice(replace(results, bootstraps=samples))
     assert results.chosen == "tcn"
     assert "which is not significant with 40 test rows" in write_verdict(results)
+
+
+def test_the_interval_of_the_verdict_has_the_direction_of_the_table():
+    results = build_results({"gru": 0.8}, 0.795)  # the model is ahead, within the margin
+    assert build_summary(results)[0]["difference"].startswith("+0.5 +- ")
+    assert "95% interval of its difference -0.1 to 1.1 percentage points" in write_verdict(results)
+
+
+def test_a_difference_of_huge_errors_is_short():
+    assert RMSE.format_difference(370086173413.0) == "3.7e+11" and RMSE.format_difference(123456.0) == "123456"
 
 
 def test_the_margin_can_be_set():
@@ -108,7 +118,7 @@ def test_a_trivial_baseline_that_is_ahead_is_called_ahead():
 
 def test_few_test_rows_are_the_first_thing_to_say():
     text = write_verdict(build_results({"gru": 0.5}, 0.5, trivial=0.5, n=12))
-    assert "Only 12 rows were tested, so more rows come first." in text
+    assert "There are only 12 test rows, so more rows come first." in text
 
 
 def test_without_a_trained_model_the_best_baseline_is_recommended_with_what_time_would_buy():
@@ -147,6 +157,12 @@ def test_the_leaderboard_shows_differences_and_the_caption_what_was_left_out():
     assert second["difference"].endswith(" worse") and second["difference"].startswith("30.0 +- ")
     equal = replace(results.rows[1], behind=Estimate(-0.001, 0.004, []))
     assert build_leaderboard(replace(results, rows=[equal]))[0]["difference"] == "similar (-0.5 to 0.3)"
+    apart = replace(results.rows[1], behind=Estimate(-0.033, 0.037, []))  # beyond the margin of one percentage point
+    assert build_leaderboard(replace(results, rows=[apart]))[0]["difference"] == "unclear (-7.0 to 0.4)"
+    assert build_summary(replace(results, rows=[equal, apart]))[1]["verdict"] == "unclear"
+    windows = replace(results, example="window", test_rows=1)
+    assert "accuracy of 1 test window" in short_caption(windows).lower()
+    assert "only 20 validation windows the selection is uncertain; --borders" in caption(windows, 3, 20)
     text = caption(left, 3, 20)
     assert "Left out for lack of time: tcn 5x8." in text and "only 20 validation rows" in text
     many = [Row(f"m{i}", f"m{i} 1x8", False, left_out=True) for i in range(100)]

@@ -45,6 +45,10 @@ def write_shop(folder):
     table.with_columns(promo=pl.Series(promo), weather=pl.Series(weather)).write_csv(folder / "shop.csv")
 
 
+def write_pulse(folder):
+    pl.DataFrame({"step": range(N), "volts": [RANDOM.gauss(0, 1) for _ in range(N)]}).write_csv(folder / "pulse.csv")
+
+
 def write_nested(folder):
     rows = [{"data": {"content": make_text()}, "labels": {"emotion": "joy" if i % 3 else "fear"}} for i in range(N)]
     (folder / "nested.json").write_text(json.dumps(rows))
@@ -136,6 +140,13 @@ def test_a_request_that_works(tmp_path, monkeypatch, capsys, write, command, kin
             "texts.csv --input question --target label,satisfied --kind classify",
             "2 targets (label, satisfied); one model predicts one label: give one",
         ),
+        (
+            write_shop,
+            "shop.csv --input sales --target weather",
+            "target weather (label) cannot be used; name the kind of task with --kind; what works is --input sales "
+            "--target weather --kind tag",
+        ),
+        (write_pulse, "pulse.csv", "no task fits the columns step (id), volts (number); what works is --kind forecast"),
     ],
 )
 def test_a_request_that_is_refused_says_why_and_what_works(tmp_path, monkeypatch, capsys, write, command, reason):

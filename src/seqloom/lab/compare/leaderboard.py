@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from seqloom.core.plurals import list_some
+from seqloom.core.plurals import count, list_some
+from seqloom.lab.compare.choice import margin_of
 from seqloom.lab.compare.rows import Results, Row
 from seqloom.lab.compare.significance import Estimate
 from seqloom.lab.stats.metrics import Metric
@@ -50,8 +51,14 @@ def _choose_word(results: Results, row: Row) -> str:
     if row.behind is None:
         return ""
     if not row.behind.is_significant:
-        return "similar"
+        return _name_insignificant(results, row)
     return "better" if (row.behind.mean > 0) == results.metric.higher else "worse"
+
+
+def _name_insignificant(results: Results, row: Row) -> str:
+    """Name a difference whose interval includes 0: similar within the margin, unclear beyond it."""
+    assert row.behind is not None
+    return "similar" if abs(row.behind.mean) <= margin_of(results, row) else "unclear"
 
 
 def build_leaderboard(results: Results) -> list[dict[str, Any]]:
@@ -101,7 +108,7 @@ def _format_difference(results: Results, row: Row) -> str | None:
     if row.test is None or row.behind is None:
         return None
     if not row.behind.is_significant:
-        return f"similar ({format_interval(results.metric, row.behind)})"
+        return f"{_name_insignificant(results, row)} ({format_interval(results.metric, row.behind)})"
     better = (row.behind.mean > 0) == results.metric.higher
     return f"{format_lead(results.metric, row.behind)} {'better' if better else 'worse'}"
 
@@ -131,7 +138,7 @@ def short_caption(results: Results) -> str:
     metric = results.metric
     lower = "" if metric.higher else ", lower is better"
     title = metric.title if metric.title == "chrF" else metric.title[0].upper() + metric.title[1:]
-    parts = [f"{BASELINE_MARK} baseline. {title} of {results.test_rows:,} test rows{lower}{_describe_folds(results)}"]
+    parts = [f"{BASELINE_MARK} baseline. {title} of {results.tested}{lower}{_describe_folds(results)}"]
     if any(row.test is None and row.valid is not None for row in results.rows):
         parts.append("; in brackets, of the validation rows, for models that were stopped early")
     parts.append(". Sorted by validation score; difference to the recommended row, with a 95% interval.")
@@ -151,13 +158,17 @@ def caption(results: Results, seeds: int, valid: int | None) -> str:
     text = (
         f"{BASELINE_MARK} baseline. Models are selected on the validation rows; the test rows are used once."
         f"{direction} +- is a 95% confidence interval over {sources}. Rows are sorted by validation score. "
-        "Differences to the recommended row are paired; a row is similar if the interval includes 0. Training time, "
+        "Differences to the recommended row are paired. If the interval includes 0, a row is similar within the margin "
+        f"({results.margin:g} {'percentage points' if results.metric.percent else 'percent'}), and unclear beyond it. "
+        "Training time, "
         "latency (for 1 and for 64 sequences) and memory are those of one run on one thread."
     )
     if valid is not None and valid < FEW_VALIDATION_ROWS:
-        text += f" With only {valid} validation rows the selection is uncertain; --valid 0.3 sets more aside."
+        more = "--borders 60/20/20" if results.example == "window" else "--valid 0.3"
+        few = count(valid, f"validation {results.example}")
+        text += f" With only {few} the selection is uncertain; {more} sets more aside."
     if results.folds is not None:
-        text += f" Scores are those of {results.test_rows:,} rows{_describe_folds(results)}. "
+        text += f" Scores are those of {count(results.test_rows, 'row')}{_describe_folds(results)}. "
         text += "Learning rates and finalists were chosen in the first fold, whose models are kept."
     return text + _list_left_out(results)
 

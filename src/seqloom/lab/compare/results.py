@@ -41,6 +41,8 @@ def collect_results(comparison: Comparison) -> Results:
     rows.sort(key=lambda row: (row.test is None, row.rank))
     plan = comparison.plan
     results = Results(rows, metric, bootstraps, comparison.settings.margin, tested)
+    if comparison.task.kind == "forecast":
+        results = replace(results, example="window")
     if comparison.folds > 1:
         results = replace(results, folds=(len(folds), comparison.folds))
     if plan is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from seqloom.core.plurals import count
 from seqloom.lab.compare.significance import Bootstrap, Estimate, estimate_difference
 from seqloom.lab.stats.metrics import Metric
 
@@ -46,6 +47,12 @@ class Results:
     chosen: str = ""  # the name of the recommended row
     folds: tuple[int, int] | None = None  # of cross-validation: those that all tested rows have, and all
     has_learned: bool = False  # whether the recommended row leads the trivial one
+    example: str = "row"  # what is scored: a window of a table in time, otherwise a row
+
+    @property
+    def tested(self) -> str:
+        """The number of test examples with their noun, such as "38 test rows"."""
+        return count(self.test_rows, f"test {self.example}")
 
     @property
     def models(self) -> list[Row]:

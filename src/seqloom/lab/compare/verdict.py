@@ -34,7 +34,7 @@ def _say_nothing_learned(results: Results, choice: Choice) -> str:
             f"({_score(results, choice.row)}), {'is behind' if is_behind else 'does not clearly beat'} "
             f"{trivial.label} ({_score(results, trivial)}), a trivial baseline."
         )
-    rows = f"Only {results.test_rows} rows were tested, so more rows come first." if _has_few_rows(results) else ""
+    rows = f"There are only {results.tested}, so more rows come first." if _has_few_rows(results) else ""
     more = _more_time(results) or "Try more rows or a larger --budget."
     return _join_sentences(text, rows, more, "`seqloom look` shows which columns are input and target.")
 
@@ -48,8 +48,8 @@ def _recommend_baseline(results: Results, choice: Choice) -> str:
     other = f"the best model ({model.label}, {_score(results, model)})"
     if lead.is_significant and lead.mean > 0:
         return f"Use {row.label} ({_score(results, row)}): it is ahead of {other} by {_lead(results, row, model)}."
-    ends = format_interval(results.metric, results.difference(row, model))
-    interval = f"95% interval of the difference {ends}{results.metric.unit}"
+    ends = format_interval(results.metric, results.difference(model, row))  # the direction of the table
+    interval = f"95% interval of its difference {ends}{results.metric.unit}"
     if lead.mean >= 0:
         return f"Use {row.label} ({_score(results, row)}): it is simpler, and {other} is no better; {interval}."
     return (
@@ -81,7 +81,7 @@ def _compare_with_baseline(results: Results, row: Row, baseline: Row) -> str:
         return f" {row.label} beats {baseline.label} by {lead}."
     return (
         f" {row.label} is ahead of {baseline.label} ({_score(results, baseline)}) by {lead}, which is not significant "
-        f"with {results.test_rows:,} test rows."
+        f"with {results.tested}."
     )
 
 
@@ -91,7 +91,7 @@ def _doubt(results: Results, choice: Choice) -> str:
         return ""
     return (
         f"Its lead over {choice.trivial.label}, {_lead(results, choice.row, choice.trivial)}, is not significant with "
-        f"{results.test_rows:,} test rows; more rows would tell."
+        f"{results.tested}; more rows would tell."
     )
 
 

@@ -47,6 +47,7 @@ def summarize_task(task: Task) -> list[str]:
     """Format kind, splits and notes of a task as lines of text."""
     kind = f"task    {task.name}: {task.kind}, {format_space(task.input)} -> {format_space(task.target)}"
     splits = "splits  " + ", ".join(f"{name} {_format_size(split.size)}" for name, split in task.splits.items())
+    splits += " windows" if task.kind == "forecast" else ""
     return [kind, splits, *format_notes(task)]
 
 

@@ -96,7 +96,7 @@ class Metric:
     def format_difference(self, value: float, sign: bool = False) -> str:
         """Format a difference without its unit: 1.8 for 1.8 percentage points. With `sign`, keep a minus."""
         size = abs(value)
-        text = f"{100 * size:.1f}" if self.percent else f"{size:.2g}" if size < 100 else f"{size:.0f}"
+        text = f"{100 * size:.1f}" if self.percent else f"{size:.0f}" if 100 <= size < 1e6 else f"{size:.2g}"
         return f"-{text}" if sign and value < 0 and float(text) else text
 
     @property

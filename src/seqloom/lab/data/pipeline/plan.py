@@ -244,6 +244,8 @@ def _list_number_choices(
             names += tuple(c.name for c in columns if c.role == "label" and not c.is_numeric and c.name not in names)
         target = options.target or tuple(n for n in names if n not in options.known)
         names = tuple(dict.fromkeys([*names, *options.known]))
+        if any(c.name in target and c.is_string and not c.is_numeric for c in columns):
+            return []  # a forecast predicts numbers
         plans.append(TaskPlan("forecast", names, target, "table", options.group, time, known=options.known))
     for label in [] if has_sequences or time else labels:
         names = options.input or tuple(c.name for c in numbers if c.name != label.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline.plan import TaskPlan, list_choices, list_flags
@@ -35,7 +36,9 @@ def explain_refusal(columns: Sequence[Column], source: Source, options: Reading)
     by_name = {c.name: c for c in columns}
     if not (options.input or options.target or options.kind):
         listed = ", ".join(f"{c.name} ({c.role})" for c in columns[:MOST_COLUMNS])
-        return f"no task fits the columns {listed}; name input, target and kind"
+        named = "choose input=..., target=... and kind=..."
+        kinds = [kind for kind in NEEDS if _list_plans(columns, source, options.model_copy(update={"kind": kind}))]
+        return f"no task fits the columns {listed}; " + (f"what works is kind={kinds[0]}" if kinds else named)
     problem = _find_problem([by_name[n] for n in options.input], [by_name[n] for n in options.target], options)
     nearest = _find_nearest(columns, source, options)
     if nearest is None:
@@ -67,14 +70,23 @@ def _find_problem(inputs: Sequence[Column], targets: Sequence[Column], options: 
 
 def _find_nearest(columns: Sequence[Column], source: Source, options: Reading) -> TaskPlan | None:
     """Return a plan that keeps as many of the options as possible, first the target, then the input."""
-    for dropped in ({"kind": None}, {"input": ()}, {"input": (), "kind": None}, {"target": (), "kind": None}):
-        fewer = options.model_copy(update=dropped)
-        if fewer == options or not (fewer.input or fewer.target):
-            continue
-        try:
-            plans = [plan for plan in list_choices(columns, source, fewer) if plan.kind != "generate"]
-        except UserError:  # these options cannot be combined either
-            continue
-        if plans:
+    changes: tuple[dict[str, Any], ...] = (
+        {"kind": None},
+        {"kind": "tag"},
+        {"input": ()},
+        {"input": (), "kind": None},
+        {"target": (), "kind": None},
+    )
+    for change in changes:
+        fewer = options.model_copy(update=change)
+        if fewer != options and (fewer.input or fewer.target) and (plans := _list_plans(columns, source, fewer)):
             return plans[0]
     return None
+
+
+def _list_plans(columns: Sequence[Column], source: Source, options: Reading) -> list[TaskPlan]:
+    """List the plans with a target of their own; none if the options cannot be combined."""
+    try:
+        return [plan for plan in list_choices(columns, source, options) if plan.kind != "generate"]
+    except UserError:
+        return []

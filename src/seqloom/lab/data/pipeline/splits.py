@@ -109,7 +109,8 @@ def _hold_out(
             return _split_fold(rows, keys, labels, shares["valid"], options)
         return _split_randomly(rows, keys, labels, shares, options.split_seed)
     except UserError as error:
-        raise UserError(f"{source.parts[0].label}: {error}") from None
+        kind = FoldError if options.fold else UserError  # compare then splits the rows once instead
+        raise kind(f"{source.parts[0].label}: {error}") from None
 
 
 def _rank(column: pl.Series) -> Array:
@@ -234,7 +235,8 @@ def _split_fold(rows: Array, keys: Array, labels: Array, valid: float, options: 
         raise UserError(f"fold={options.fold}: write 1/5 to 5/5")
     _, first, group = np.unique(keys, return_index=True, return_inverse=True)
     if len(first) < folds:
-        raise FoldError(f"fold={options.fold}: there are only {len(first)} different examples")
+        few = f"only {count(len(first), 'different example')}"
+        raise FoldError(f"fold={options.fold}: there {'is' if len(first) == 1 else 'are'} {few}; use fewer folds")
     order = np.random.default_rng(options.split_seed).permutation(len(first))
     order = order[np.argsort(labels[first][order], kind="stable")]
     fold_of_group = np.empty(len(first), dtype=np.int64)
