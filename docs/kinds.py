@@ -16,7 +16,7 @@ from records import RESULTS, import_pyplot
 
 STUDIES = RESULTS / "studies"
 COLOURS = {"attention": "#3949ab", "linear": "#00897b", "nonlinear": "#d81b60"}
-ATTENTION, NONLINEAR = ("transformer", "attention"), ("gru", "lstm", "attn_rnn")
+ATTENTION, NONLINEAR = ("transformer", "transformer conv", "attention"), ("gru", "lstm", "attn_rnn")
 LINES = ("-", "--", ":", "-.", (0, (1, 3)))
 TIME_COLUMNS = {"forward_ms": "forward, ms", "both_ms": "both passes, ms", "both_bytes": "memory of both, MB"}
 FORMS = {

@@ -8,7 +8,7 @@ from seqloom.lab.studies.kinds import MODELS, Kinds
 from seqloom.lab.studies.linear import Linear
 from seqloom.lab.studies.long import Long
 from seqloom.lab.studies.support.contenders import count_trained
-from seqloom.lab.studies.support.mixers import has_gate, make_linear
+from seqloom.lab.studies.support.mixers import has_starts, make_linear
 from seqloom.lab.studies.support.outcome import Trial
 from seqloom.lab.studies.support.state_report import contrasts
 
@@ -70,24 +70,20 @@ def test_a_linear_recurrence_recalls_the_first_of_long_sequences():
     assert row.model == "mamba2" and not row.failed and 0 <= row.scores["accuracy"] <= 1
 
 
-def test_training_rows_repeat_fewer_pairs_and_ask_only_for_them():
-    x, y = Kinds(Kinds.full).problem(Kinds.full.conditions[0]).draw(torch.Generator().manual_seed(0), 40, 90, "train")
-    numbers = set()
-    for symbols, labels in zip(x.tolist(), y.tolist(), strict=True):
-        values = dict(zip(symbols[0:64:2], symbols[1:64:2], strict=True))
-        assert [values[key] for key in symbols[0:64:2]] == symbols[1:64:2]
-        assert labels[64:] == [values[key] - 64 for key in symbols[64:]]
-        numbers.add(len(values))
-    assert min(numbers) < 8 and max(numbers) > 24
-
-
-def test_a_decay_can_start_close_to_one():
-    for name in ("gated_deltanet negative", "mamba2", "deltaproduct"):
-        assert has_gate(name)
-        part = next(m for m in make_linear(name, 16, start="keep 8").modules() if hasattr(m, "A"))
-        decay = torch.exp(-part.A.exp() * torch.nn.functional.softplus(part.b))
-        torch.testing.assert_close(decay, torch.full_like(decay, 1 / (1 + torch.tensor(-8.0).exp())))
-    assert not has_gate("deltanet negative")
+def test_gates_can_start_with_a_long_memory():
+    for name in ("gated_deltanet negative", "mamba2", "deltaproduct", "deltanet negative"):
+        assert has_starts(name)
+        parts = []
+        for start in ("default", "keep 8"):
+            torch.manual_seed(0)
+            stack = make_linear(name, 16, start=start)
+            parts.append(next(m for m in stack.modules() if hasattr(m, "W_qkv") or hasattr(m, "A")))
+        if hasattr(parts[1], "A"):
+            decay = torch.exp(-parts[1].A.exp() * torch.nn.functional.softplus(parts[1].b))
+            torch.testing.assert_close(decay, torch.full_like(decay, 1 / (1 + torch.tensor(-8.0).exp())))
+        if hasattr(parts[1], "W_b"):
+            torch.testing.assert_close(parts[1].W_b.weight, 8 * parts[0].W_b.weight)
+    assert not has_starts("gla")
 
 
 def test_a_condition_may_train_on_longer_sequences():

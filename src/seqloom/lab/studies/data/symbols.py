@@ -17,8 +17,7 @@ from seqloom.lab.studies.data.mnist import mnist
 from seqloom.lab.studies.data.place import find
 
 KINDS = 8  # symbols of "first symbol"
-PAIRS = 32  # of keys and values in "recall up to 32"
-FIRST, COPY, TEXT, PIXEL_ROWS, RECALL = "first symbol", "copy", "text", "pixels", f"recall up to {PAIRS}"
+FIRST, COPY, TEXT, PIXEL_ROWS = "first symbol", "copy", "text", "pixels"
 CHARACTERS, SPACES = 65, 0.1527  # of the text: different characters; share of the most frequent one, the space
 SHADES, ONES = 16, 0.1135  # of "pixels": grey values; share of the most frequent digit, 1
 VALID_IMAGES = 5_000  # of the training images
@@ -30,7 +29,7 @@ ABOUT = {  # what a problem asks, for captions
     TEXT: "the next character of tiny Shakespeare",
     PIXEL_ROWS: f"MNIST digits in {SHADES} grey values, pixel by pixel",
     "recall": "the value of a key, 8 pairs",
-    RECALL: f"the value of a key, {PAIRS} pairs, in training 1 to {PAIRS}",
+    "recall 32": "the value of a key, 32 pairs",
     "parity": "the parity of all bits so far",
     "S3": "the product of permutations so far",
     "keyed 4": "the last bit written to one of 4 slots",
@@ -60,8 +59,6 @@ def make_problem(name: str) -> SymbolProblem:
         return SymbolProblem(name, KINDS, KINDS, 1 / KINDS, _draw_first)
     if name == COPY:
         return SymbolProblem(name, KINDS + 2, KINDS, 1 / KINDS, _draw_copy)
-    if name == RECALL:
-        return SymbolProblem(name, 4 * PAIRS, 2 * PAIRS, 0.5 / PAIRS, _draw_recall)
     if name == PIXEL_ROWS:
         return _make_pixels()
     if name == TEXT:
@@ -94,26 +91,6 @@ def _draw_copy(random: torch.Generator, rows: int, steps: int, split: str) -> tu
     answer = symbols.gather(1, (time - n - 1).clamp(0, most - 1))
     x = torch.where(time < n, source, torch.where(time == n, KINDS, KINDS + 1))
     return x, torch.where((time > n) & (time <= 2 * n), answer, IGNORE)
-
-
-def _draw_recall(random: torch.Generator, rows: int, steps: int, split: str) -> tuple[Tensor, Tensor]:
-    """Draw pairs of key and value, then keys, each asking for its value: 2 PAIRS kinds of keys, then as many values.
-
-    For tests there are PAIRS different pairs. In training a row has a random number of them, which are repeated in turn
-    to the same length: rows with few pairs are learned first, and without them attention did not learn it in 1,500
-    steps. Arora et al. 2024, arXiv 2312.04927, train with different numbers of pairs too.
-    """
-    at, kinds = random.device, 2 * PAIRS
-    n = torch.randint(1, PAIRS + 1, (rows, 1), generator=random, device=at)
-    n = n if split == "train" else torch.full_like(n, PAIRS)
-    turn = torch.arange(PAIRS, device=at) % n
-    keys = torch.rand(rows, kinds, generator=random, device=at).argsort(1)[:, :PAIRS].gather(1, turn)
-    values = torch.randint(kinds, (rows, PAIRS), generator=random, device=at).gather(1, turn)
-    told = torch.stack([keys, kinds + values], -1).flatten(1)
-    asked = torch.randint(PAIRS, (rows, max(0, steps - kinds)), generator=random, device=at)
-    x = torch.cat([told, keys.gather(1, asked)], 1)[:, :steps]
-    y = torch.cat([torch.full_like(told, IGNORE), values.gather(1, asked)], 1)[:, :steps]
-    return x.contiguous(), y.contiguous()
 
 
 @cache

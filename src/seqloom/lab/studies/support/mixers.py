@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from seqloom.core.errors import UserError
+from seqloom.layers.linear.deltanet import DeltaNet
 from seqloom.layers.linear.deltaproduct import DeltaProduct
 from seqloom.layers.linear.gated_deltanet import GatedDeltaNet
 from seqloom.layers.linear.layer import Mixer
@@ -18,6 +19,7 @@ from seqloom.layers.transformer.layer import Transformer
 
 HEADS = 4
 GATED = (GatedDeltaNet, DeltaProduct, Mamba2)  # their decay is exp(-exp(A) softplus(W x + b))
+DELTA = (DeltaNet, GatedDeltaNet, DeltaProduct)  # with a rate beta = sigmoid(W_b x) of every write
 NEGATIVE = " negative"  # after the name of a linear recurrence: its transition has negative eigenvalues too
 
 
@@ -26,9 +28,9 @@ def is_linear(model: str) -> bool:
     return model.removesuffix(NEGATIVE) in Mixer.registry
 
 
-def has_gate(model: str) -> bool:
-    """Return whether the decay of this linear recurrence has a start (`make_linear`)."""
-    return issubclass(Mixer.registry[model.removesuffix(NEGATIVE)], GATED)
+def has_starts(model: str) -> bool:
+    """Return whether gates of this linear recurrence have a start (`make_linear`)."""
+    return issubclass(Mixer.registry[model.removesuffix(NEGATIVE)], (*GATED, *DELTA))
 
 
 def make_linear(model: str, hidden: int, layers: int = 1, start: str = "default") -> Transformer:
@@ -38,7 +40,8 @@ def make_linear(model: str, hidden: int, layers: int = 1, start: str = "default"
         model: Its name. With the word "negative" after it, its delta rule may have negative eigenvalues.
         hidden: Features of a step.
         layers: Number of blocks.
-        start: "default", or "keep n": the decay of every head starts at sigmoid(n) for a step with W x = 0.
+        start: "default", or "keep n", so that a delta rule starts with a long memory: the decay of every head is
+            sigmoid(n) for a step with W x = 0, and W_b is n times as large, so that beta is nearer to its ends.
 
     Raises:
         UserError: If "negative" was asked of a recurrence that cannot have negative eigenvalues.
@@ -51,8 +54,11 @@ def make_linear(model: str, hidden: int, layers: int = 1, start: str = "default"
         raise UserError(f"{model.removesuffix(NEGATIVE)} has no setting for negative eigenvalues")
     stack = Transformer(hidden, HEADS, layers, causal=True, attention=partial(kind, **settings))
     if start != "default":
-        rate = -F.logsigmoid(torch.tensor(float(start.removeprefix("keep "))))
+        n = float(start.removeprefix("keep "))
+        rate = -F.logsigmoid(torch.tensor(n))
         for part in stack.modules():
             if isinstance(part, GATED):
                 part.A.data = (rate / F.softplus(part.b.detach())).log()
+            if isinstance(part, DELTA):
+                part.W_b.weight.data *= n
     return stack
