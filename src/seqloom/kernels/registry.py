@@ -118,7 +118,7 @@ KERNELS = (
         )
         for cell, kind in KINDS.items()
     ),
-    Kernel("attn_rnn", "row", "NVIDIA GPU, float32, up to 128 units: a block takes one row", row, **_ON_A_PART),
+    Kernel("attn_rnn", "row", "NVIDIA GPU, up to 128 units: a block takes one row", row, **_ON_A_PART),
     Kernel(
         "attn_rnn",
         "slots",

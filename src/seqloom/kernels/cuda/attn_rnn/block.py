@@ -28,6 +28,12 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
     return scan.why_not(cell, job, (torch.bfloat16, torch.float16), largest=tuning.BLOCK_LARGEST_HIDDEN)
 
 
+def why_not_auto(_cell: Cell, job: ScanJob) -> str | None:
+    """Return why another kernel is faster for this job; None if none is."""
+    most = tuning.ROW_MOST_HALF_ROWS
+    return f"attn_rnn_row is faster with up to {most} rows" if len(job.x) <= most else None
+
+
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     """Run the cell over the job's sequences."""
     return scan.run(TIER, cell, job)

@@ -1,9 +1,10 @@
-// AttnRNN in float32 with one row of the batch to a block. A warp has 16 units, and 8 lanes share the sums of
-// four of them: lane s has the numbers 32i + 4s .. 32i + 4s + 3 of each (quads). So a vector in shared memory
-// is read once for four units, and a sum takes three exchanges between lanes. Each lane orders the four units
-// as k ^ (s / 2), so that every exchange keeps the first half and sends the other; two lanes end up with the
-// sum of one unit and do its pointwise work. Lanes that read the same quads are neighbours: if lanes 2i and
-// 2i + 1 read the same 16 bytes, shared memory serves a warp twice as fast.
+// AttnRNN with one row of the batch to a block. Products are plain sums in float32, whatever the type. A warp
+// has 16 units, and 8 lanes share the sums of four of them: lane s has the numbers 32i + 4s .. 32i + 4s + 3
+// of each (quads). So a vector in shared memory is read once for four units, and a sum takes three exchanges
+// between lanes. Each lane orders the four units as k ^ (s / 2), so that every exchange keeps the first half
+// and sends the other; two lanes end up with the sum of one unit and do its pointwise work. Lanes that read
+// the same quads are neighbours: if lanes 2i and 2i + 1 read the same 16 bytes, shared memory serves a warp
+// twice as fast.
 #pragma once
 #ifndef FORMAT
 #define FORMAT 2
@@ -18,6 +19,7 @@
 constexpr int LATE_QUADS = QUADS_IN_SHARED + 3 * EXTRA, SOON_QUADS = QUADS_IN_SHARED - EXTRA;
 #include "attn_rnn/arguments.cuh"
 
+constexpr int LINE = SIZE * H / 16;  // threads that load a plane of elements, 16 bytes each
 constexpr int WARPS = H / 16, THREADS = 32 * WARPS;
 constexpr int DEEP = (H + 31) / 32, QUADS = 4 * DEEP;  // a lane's quads of a vector, and of a weight
 // Half of the lanes have no last quad: it is zero.
@@ -64,6 +66,29 @@ struct Lane {
   DEV void get_four(float (&v)[4], u32 from) const {
 #pragma unroll
     for (int k = 0; k < 4; k++) v[k] = get_shared(from + 4 * unit_at(k));
+  }
+  // The same of a plane of elements: one of this lane's unit, or those of the four units.
+  DEV float get_element(u32 plane) const {
+#if FORMAT == 2
+    return get_shared(plane + 4 * unit);
+#else
+    float low, high;
+    unpack<TYPE>(low, high, to_bits(get_shared(plane + 2 * (unit & ~1))));
+    return unit & 1 ? high : low;
+#endif
+  }
+  DEV void get_elements(float (&v)[4], u32 plane) const {
+#if FORMAT == 2
+    get_four(v, plane);
+#else
+    float one, two, w[4];
+    get_shared(one, two, plane + 2 * first);
+    const bool crossed = share & 4, odd_first = share & 2;
+    unpack<TYPE>(w[0], w[1], to_bits(crossed ? two : one));
+    unpack<TYPE>(w[2], w[3], to_bits(crossed ? one : two));
+#pragma unroll
+    for (int k = 0; k < 4; k++) v[k] = odd_first ? w[k ^ 1] : w[k];
+#endif
   }
   // Return the first of four sums, over all lanes that share them.
   DEV float scatter(const float (&c)[4]) const {
@@ -115,6 +140,20 @@ struct Lane {
   }
 };
 
+// Load four neighbouring elements.
+DEV void get_quad(float (&v)[4], const Element* from) {
+#if FORMAT == 2
+  get_global(v, from);
+#else
+  float one, two;
+  get_global(one, two, (const float*)from);
+  unpack<TYPE>(v[0], v[1], to_bits(one));
+  unpack<TYPE>(v[2], v[3], to_bits(two));
+#pragma unroll
+  for (int i = 0; i < 4; i++) v[i] = hold(v[i]);
+#endif
+}
+
 // The rows of a weight for a lane's four units, as quads. The last ones may lie in shared memory, those of
 // neighbouring lanes side by side.
 template <int IN_SHARED = SOON_QUADS>
@@ -128,7 +167,7 @@ struct Weight {
     for (int i = 0; i < QUADS; i++) {
       const int column = 32 * (i / 4) + 4 * l.share;
       float v[4] = {};
-      if (column < H) get_global(v, W + (i64)l.unit_at(i % 4) * stride + column);
+      if (column < H) get_quad(v, W + (i64)l.unit_at(i % 4) * stride + column);
       if (i >= IN_REGISTERS)
         put_shared(in_shared + 16 * THREADS * (i - IN_REGISTERS), v);
       else
@@ -159,11 +198,11 @@ DEV void multiply(float (&c)[4], const Weight<N>& W, const float (&v)[DEEP][4], 
       c[i % 4] += (i < W.IN_REGISTERS ? W.w[i][e] : quads.w[i - W.IN_REGISTERS][e]) * v[i / 4][e];
 }
 
-// What a thread loads of a step, some steps ahead: one quad of one plane.
+// What a thread loads of a step, some steps ahead: 16 bytes of one plane.
 struct Source {
-  const float* from;  // of step 0
-  i64 stride;
-  u32 to;  // in the ring's first slot
+  const u8* from;  // of step 0
+  i64 stride;      // bytes
+  u32 to;          // in the ring's first slot
   bool has_source;
   DEV void fetch(int t, int slot, bool valid) const {
     if (valid && has_source) fetch16(to + (t & STAGES - 1) * slot, from + t * stride, 16);

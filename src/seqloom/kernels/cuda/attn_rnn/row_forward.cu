@@ -2,7 +2,7 @@
 #include "attn_rnn/row.cuh"
 
 constexpr int SEEN = 0, STATE = MASK ? 1 : 0, CONTEXT_SUM = 2, OUT = 3, SUM = 4;  // vectors
-constexpr int SLOT = 4 * H * (1 + KEEP);
+constexpr int SLOT = SIZE * H * (1 + KEEP);
 constexpr int AT_SPILL = AT_RING + STAGES * SLOT;
 constexpr int AT_WEIGHTS = AT_SPILL + 16 * THREADS;
 constexpr int ROW_FORWARD_BYTES = AT_WEIGHTS + 4 * WEIGHT_BYTES;
@@ -86,15 +86,15 @@ KERNEL(attn_rnn_row_forward, Forward, THREADS) {
   Wh.load(a.w.g, 2 * H, l, weights + 3 * Wq.BYTES);
   Wc.load(a.w.g + H, 2 * H, l, weights + 2 * Wq.BYTES);
   // two lanes bring one
-  const float bq = 0.5f * a.w.bias_q[l.unit], bo = 0.5f * a.w.bias_o[l.unit], bg = 0.5f * a.w.bias_g[l.unit];
-  const float scale = NORM ? a.w.scale[l.unit] : 1.f, bias = NORM ? a.w.bias[l.unit] : 0.f,
-              mask = MASK ? a.mask[at] : 1.f;
+  const float bq = 0.5f * get_one(a.w.bias_q + l.unit), bo = 0.5f * get_one(a.w.bias_o + l.unit),
+              bg = 0.5f * get_one(a.w.bias_g + l.unit);
+  const float scale = NORM ? get_one(a.w.scale + l.unit) : 1.f,
+              bias = NORM ? get_one(a.w.bias + l.unit) : 0.f, mask = MASK ? get_one(a.mask + at) : 1.f;
   float h = a.h0[at];
-  const int length = a.lengths ? (int)a.lengths[row] : a.T, plane = l.thread / (H / 4),
-            quad = l.thread % (H / 4);
-  const float* from = KEEP && plane ? a.keep + row * a.T * H : a.x + row * a.x_row;
-  const Source source{from + 4 * quad, KEEP && plane ? H : a.x_step, l.memory + AT_RING + 16 * l.thread,
-                      plane <= KEEP};
+  const int length = a.lengths ? (int)a.lengths[row] : a.T, plane = l.thread / LINE;
+  const Element* from = KEEP && plane ? a.keep + row * a.T * H : a.x + row * a.x_row;
+  const Source source{(const u8*)from + 16 * (l.thread % LINE), SIZE * (KEEP && plane ? H : a.x_step),
+                      l.memory + AT_RING + 16 * l.thread, plane <= KEEP};
   const u32 spill = l.memory + AT_SPILL + 16 * l.thread;
   Element* y = a.y + row * a.y_row + l.unit;
   const u8* reset = a.reset + row * a.T;
@@ -124,7 +124,7 @@ KERNEL(attn_rnn_row_forward, Forward, THREADS) {
     float v[DEEP][4], q[4] = {bq}, gate[4] = {bg}, c[4] = {bo}, past[4], x[4], s[3];
     l.get(v, SEEN);
     l.get_four(past, l.vector(STATE));
-    l.get_four(x, ring);
+    l.get_elements(x, ring);
     multiply(q, Wq, v, quads);
     quads.load<1>(Wh);
     source.fetch(t + STAGES - 1, SLOT, t + STAGES - 1 < length);
@@ -168,11 +168,11 @@ KERNEL(attn_rnn_row_forward, Forward, THREADS) {
     quads.load<4>(Wq);
     const float g = inverse(1.f + exp2_(-LOG2E * opening)), n = NORM ? (z - mean) * r * scale + bias : o;
     float after = h + g * (n - h);
-    if constexpr (KEEP) after += get_shared(ring + 4 * (H + l.unit)) * (h - after);
+    if constexpr (KEEP) after += l.get_element(ring + SIZE * H) * (h - after);
     h = after;
     begin(is_reset);
     quads.load<3>(Wq);
-    if (!l.odd) y[t * a.y_step] = after;
+    if (!l.odd) put_one(y + t * a.y_step, after);
     fetch_wait<STAGES - 2>();
     wait_block();
   }

@@ -6,7 +6,8 @@
 constexpr int DGATE = 0, DX = 1, DXN = 2, DS = 3, DQ = 4;
 // Planes of the ring, followed by the attention.
 constexpr int PAST = 0, INPUT = 1, DY = 2, G = 3, N = 4, SLOPE = 5, Q = 6, KEEP_PLANE = 7, PLANES = 7 + KEEP;
-constexpr int SLOT = 4 * H * PLANES + 16 * HEADS;
+// Bytes of the planes: that of states in float32, the others of elements.
+constexpr int PLANE_BYTES = 4 * H + SIZE * H * (PLANES - 1), SLOT = PLANE_BYTES + 16 * HEADS;
 constexpr int AT_SPILL = AT_RING + STAGES * SLOT;
 constexpr int AT_WEIGHTS = AT_SPILL + 16 * THREADS;
 constexpr int ROW_REVERSE_BYTES = AT_WEIGHTS + 4 * WEIGHT_BYTES;
@@ -15,16 +16,17 @@ constexpr int ROW_REVERSE_BYTES = AT_WEIGHTS + 4 * WEIGHT_BYTES;
 struct StepInputs {
   float past[4], x[4], dy, g, n, slope, q, keep, attention[4];
   DEV void get(const Lane& l, u32 ring) {
-    auto get_plane = [&](int plane) { return get_shared(ring + 4 * (plane * H + l.unit)); };
+    auto find_plane = [&](int plane) { return ring + 4 * H + SIZE * H * (plane - 1); };
+    auto get_plane = [&](int plane) { return l.get_element(find_plane(plane)); };
     dy = get_plane(DY);
     g = get_plane(G);
     n = get_plane(N);
-    l.get_four(past, ring + 4 * PAST * H);
+    l.get_four(past, ring);
     if constexpr (KEEP) keep = get_plane(KEEP_PLANE);
     slope = get_plane(SLOPE);
     q = get_plane(Q);
-    l.get_four(x, ring + 4 * INPUT * H);
-    get_shared(attention, ring + 4 * PLANES * H + 16 * (l.unit / D));
+    l.get_elements(x, find_plane(INPUT));
+    get_shared(attention, ring + PLANE_BYTES + 16 * (l.unit / D));
   }
 };
 
@@ -61,8 +63,8 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
   Wc.load(a.w.g + H * H, H, l, weights + Wq.BYTES);
   Wh.load(a.w.g, H, l, weights + 3 * Wq.BYTES);
   Wq.load(a.w.q, H, l, weights + 2 * Wq.BYTES);
-  const float scale = NORM ? a.w.scale[l.unit] : 1.f, bias = NORM ? a.w.bias[l.unit] : 0.f,
-              mask = MASK ? a.mask[at] : 1.f;
+  const float scale = NORM ? get_one(a.w.scale + l.unit) : 1.f,
+              bias = NORM ? get_one(a.w.bias + l.unit) : 0.f, mask = MASK ? get_one(a.mask + at) : 1.f;
   const float root = 1.f / sqrtf((float)REAL_D);
   float dh = a.dh[at], dstart = 0.f;
   const int length = a.lengths ? (int)a.lengths[row] : a.T, last = a.from + a.steps,
@@ -73,25 +75,29 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
           *d_query = odd ? a.du + whole + l.unit : a.dq + piece + l.unit;
   for (int t = end > a.from ? end : a.from; t < last; t++) {  // where it has no step
     const i64 i = (i64)t * H;
-    d_gate[i] = 0.f;
-    d_query[i] = 0.f;
-    if (!odd) d_sum[i] = 0.f;
+    put_one(d_gate + i, 0.f);
+    put_one(d_query + i, 0.f);
+    if (!odd) put_one(d_sum + i, 0.f);
   }
-  const int plane = l.thread / (H / 4), quad = l.thread % (H / 4), row_stride = plane == Q ? 2 * H : H;
+  constexpr int STATE_LINE = H / 4;  // threads that load the states
+  const int plane = l.thread < STATE_LINE ? PAST : 1 + (l.thread - STATE_LINE) / LINE,
+            row_stride = plane == Q ? 2 * H : H;
   const bool is_input = plane == INPUT || plane == DY || plane == KEEP_PLANE;
-  const float* planes = plane == PAST    ? a.past
-                        : plane == INPUT ? a.x
-                        : plane == DY    ? a.dy
-                        : plane == G     ? a.g
-                        : plane == N     ? a.n
-                        : plane == SLOPE ? a.slope
-                        : plane == Q     ? a.q
-                                         : a.keep;
+  const Element* planes = plane == INPUT   ? a.x
+                          : plane == DY    ? a.dy
+                          : plane == G     ? a.g
+                          : plane == N     ? a.n
+                          : plane == SLOPE ? a.slope
+                          : plane == Q     ? a.q
+                                           : a.keep;
   const i64 steps = row * a.steps - a.from;
-  const Source source{planes + (is_input ? row * a.T : steps) * row_stride + 4 * quad, row_stride,
-                      l.memory + AT_RING + 16 * l.thread, plane < PLANES};
-  const Source heads{a.attention + steps * HEADS * 4 + 4 * l.thread, 4 * HEADS,
-                     l.memory + AT_RING + 4 * PLANES * H + 16 * l.thread, l.thread < HEADS};
+  const u8* from = plane == PAST ? (const u8*)(a.past + steps * H) + 16 * l.thread
+                                 : (const u8*)(planes + (is_input ? row * a.T : steps) * row_stride) +
+                                       16 * ((l.thread - STATE_LINE) % LINE);
+  const Source source{from, plane == PAST ? 4 * H : SIZE * row_stride, l.memory + AT_RING + 16 * l.thread,
+                      plane < PLANES};
+  const Source heads{(const u8*)(a.attention + steps * HEADS * 4 + 4 * l.thread), 16 * HEADS,
+                     l.memory + AT_RING + PLANE_BYTES + 16 * l.thread, l.thread < HEADS};
   const float* deviations = a.deviation + steps;
   auto fetch = [&](int t) {  // some steps before it is needed
     heads.fetch(t, SLOT, t >= a.from);
@@ -124,10 +130,10 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
                 h = v.past[0];
     // By how much the step moved the state: what it did, g (n - h) as it was, wherever the state's rounding
     // is small beside it. An n that is computed again is off by something else than the one that moved the
-    // state, and over the steps that adds up in the gate's bias.
+    // state, and over the steps that adds up in the gate's bias. States of 16 bits are rounded too coarsely.
     const float share = KEEP ? v.g * (1.f - v.keep) : v.g,
                 recomputed = share * ((NORM ? v.n * scale + bias : v.n) - h);
-    const float change = has_next && share > 0.125f ? next_state - h : recomputed,
+    const float change = TYPE == FP32 && has_next && share > 0.125f ? next_state - h : recomputed,
                 dgate = change * (dafter - dafter * v.g);
     next_state = h;
     has_next = !is_reset;
@@ -156,7 +162,7 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
     quads.load<4>(Wo);
     l.put(DS, ds);
     quads.load<3>(Wo);
-    d_gate[offset] = odd ? dn : dgate;
+    put_one(d_gate + offset, odd ? dn : dgate);
     fetch(t - STAGES + 1);
     wait_block();
     l.get(p, DS);
@@ -179,8 +185,8 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
     quads.load<3>(Wq);
     acc += (k[0] + k[2]) * vC + zh * v.q + x * both;
     const float du = (k[1] + k[2]) * vC + zx * v.q + h * both;
-    if (!odd) d_sum[offset] = ds;
-    d_query[offset] = odd ? du : dq;
+    if (!odd) put_one(d_sum + offset, ds);
+    put_one(d_query + offset, odd ? du : dq);
     fetch_wait<STAGES - 2>();
     get_shared(back, spill);
     wait_block();

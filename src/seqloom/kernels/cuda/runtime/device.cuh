@@ -87,6 +87,11 @@ DEV u32 to_tf32_volatile(float v) {
 }
 DEV u32 to_bits(float v) { return __float_as_uint(v); }
 DEV float to_float(u32 v) { return __uint_as_float(v); }
+// Return v; the compiler keeps it, and does not compute it again where it is used.
+DEV float hold(float v) {
+  asm volatile("" : "+f"(v));
+  return v;
+}
 // Load 8 x 8 matrices of 16 bits; a lane passes the address of one row and gets (row, 2pair..), or transposed
 // (2pair.., row).
 DEV void load4(u32& r0, u32& r1, u32& r2, u32& r3, u32 at) {
