@@ -1,8 +1,8 @@
 """AttnRNN on an NVIDIA GPU, for small layers: a block takes one row of the batch through all of time.
 
 Its threads hold the weights in registers, and of more than 96 units some in shared memory, in float32. A product is a
-plain sum in float32, whatever the type and torch's flags, shared by a few lanes. A step takes three barriers, four if a head lies in
-several warps. The backward is that of attn_rnn_cluster, with another kernel.
+plain sum in float32, whatever the type and torch's flags, shared by a few lanes. A step takes three barriers, four if a
+head lies in several warps. The backward is that of attn_rnn_cluster, with another kernel.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
     """Return why another kernel is faster for this job; None if none is."""
     B, dtype = len(job.x), autocast_dtype("cuda") or job.x.dtype
     if dtype != torch.float32:
-        most = tuning.ROW_MOST_HALF_ROWS
-        return f"attn_rnn_cuda is faster with more than {most} rows of 16 bits" if B > most else None
+        few = tuning.ROW_MOST_HALF_ROWS >= B
+        return None if few else f"attn_rnn_cuda is faster with {B} rows of 16 bits; kernel='row' asks for it"
     if B * -(-cell.hidden_size // 64) <= tuning.ROW_MOST_ROWS:
         return None
     return f"clusters of blocks should be faster with {B} rows of {cell.hidden_size} units; kernel='row' asks for it"
