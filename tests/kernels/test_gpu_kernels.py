@@ -16,8 +16,7 @@ pytestmark = pytest.mark.gpu
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 KERNELS = [
     *(("attn_rnn_cuda", t) for t in (BF16, FP16)),
-    *((f"attn_rnn_{name}", t) for name in ("cluster", "grid", "graph") for t in (BF16, FP16, FP32)),
-    ("attn_rnn_row", FP32),
+    *((f"attn_rnn_{name}", t) for name in ("row", "cluster", "grid", "graph") for t in (BF16, FP16, FP32)),
 ]
 GRID = ((1024, BF16), (800, FP16), (1024, FP32), (528, FP32))
 GATED = ("gru", "ln_gru", "lstm", "ln_lstm")
