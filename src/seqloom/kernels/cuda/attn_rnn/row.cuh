@@ -14,6 +14,7 @@
 #define AHEAD 2
 #define NAMED 1
 #define EXTRA 0
+#define WHOLE 1
 #endif
 // Quads in shared memory: of the weight whose product is needed much later, and of the others.
 constexpr int LATE_QUADS = QUADS_IN_SHARED + 3 * EXTRA, SOON_QUADS = QUADS_IN_SHARED - EXTRA;
@@ -64,8 +65,18 @@ struct Lane {
     for (int i = 0; i < DEEP; i++) get_shared(v[i], vector(which) + 128 * i + 16 * share);
   }
   DEV void get_four(float (&v)[4], u32 from) const {
+#if WHOLE
+    float w[4], u[4];
+    get_shared(w, from + 4 * first);
+    const bool crossed = share & 4, odd_first = share & 2;
+#pragma unroll
+    for (int k = 0; k < 4; k++) u[k] = crossed ? w[k ^ 2] : w[k];
+#pragma unroll
+    for (int k = 0; k < 4; k++) v[k] = odd_first ? u[k ^ 1] : u[k];
+#else
 #pragma unroll
     for (int k = 0; k < 4; k++) v[k] = get_shared(from + 4 * unit_at(k));
+#endif
   }
   // The same of a plane of elements: one of this lane's unit, or those of the four units.
   DEV float get_element(u32 plane) const {
