@@ -15,6 +15,7 @@
 #define NAMED 1
 #define EXTRA 0
 #define WHOLE 1
+#define MOMENT_SHARES 16
 #endif
 // Quads in shared memory: of the weight whose product is needed much later, and of the others.
 constexpr int LATE_QUADS = QUADS_IN_SHARED + 3 * EXTRA, SOON_QUADS = QUADS_IN_SHARED - EXTRA;

@@ -13,7 +13,7 @@ constexpr float LOG2E = 1.4426950408889634f;
 // lanes sum squares around their own mean, and two that combine add the difference of their means.
 DEV void find_moments(float& mean, float& r, const Lane& l) {
   // more lanes, where registers are few
-  constexpr int SHARES = H == 128 ? 16 : 8, COUNT = (H + 4 * SHARES - 1) / (4 * SHARES), N = 4 * COUNT;
+  constexpr int SHARES = H == 128 ? MOMENT_SHARES : 8, COUNT = (H + 4 * SHARES - 1) / (4 * SHARES), N = 4 * COUNT;
   constexpr int LANE_STRIDE = 32 / SHARES;  // neighbours have the same
   const int share = l.lane / LANE_STRIDE;
   const bool is_shorter = UNEVEN && share >= SHARES / 2;
