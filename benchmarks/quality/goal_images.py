@@ -259,7 +259,7 @@ def smnist_linear(seed: int, size: Size) -> Training:
     return classify_pixels(
         "smnist", "LRU and MLP, distorted images, five views", seed, size,
         lambda: LinearMemory(channels, width, 0.2), width, epochs=400, lr=2e-3, batch=512, dropout=0.2, ema=0.9995,
-        distort=True, views=VIEWS, model="lru", channels=channels, hidden=width,
+        distort=True, views=VIEWS, score_every=0.25, model="lru", channels=channels, hidden=width,
     )  # fmt: skip
 
 
