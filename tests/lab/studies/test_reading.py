@@ -59,7 +59,7 @@ def test_the_summary_is_the_sentence_that_shares_rare_words_with_the_others():
     ]
     weights = summaries.find_weights([text, [["the", "a", "in"]]])
     assert weights["the"] == 0 < weights["cat"]
-    assert summaries.find_summary(text, weights) == 2
+    assert summaries.find_summary(text, weights, 1.0) == 2
 
 
 def test_sentences_are_cut_at_the_last_that_fits():

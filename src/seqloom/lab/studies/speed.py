@@ -33,7 +33,7 @@ class SpeedSettings:
     hidden: tuple[int, ...] = (64, 256)
     batch: tuple[int, ...] = (1, 64)
     length: tuple[int, ...] = (128,)
-    rounds: int = 3
+    rounds: int = 2
 
 
 class Speed(Study[SpeedSettings, race.Timing], name="speed"):

@@ -205,7 +205,7 @@ def _generate_texts(model: nn.Module, corpus: Corpus, count: int = 3) -> list[st
     if isinstance(model, Translate):
         texts = model.greedy(sample[0], sample[2], max_length=sample[1].shape[1])
         read = [_text(row, corpus.words[0], " ") for row in sample[0].tolist()]
-        return [f"{a} -> {''.join(corpus.words[1][i] for i in b)}" for a, b in zip(read, texts.lists(), strict=True)]
+        return [f"{a} -> {_text(b, corpus.words[1], '')}" for a, b in zip(read, texts.lists(), strict=True)]
     assert isinstance(model, Generate)
     begin = sample[0][:, :1] if len(sample) > 2 else sample[0][:, :6]  # a poem continues from its first characters
     condition = sample[2] if len(sample) > 2 else None
@@ -217,8 +217,9 @@ def _generate_texts(model: nn.Module, corpus: Corpus, count: int = 3) -> list[st
     first = [_text(row, corpus.words[0], between) for row in begin.tolist()]
     if model.condition == target_texts.LANGUAGES:
         first = [f"{corpus.words[1][i]}: " for i in sample[2].argmax(1).tolist()]
-    return [a + between.join(corpus.words[0][i] for i in b) for a, b in zip(first, texts.lists(), strict=True)]
+    return [a + _text(b, corpus.words[0], between) for a, b in zip(first, texts.lists(), strict=True)]
 
 
 def _text(ids: list[int], words: list[str], between: str) -> str:
-    return between.join(words[i] for i in ids if i >= target_texts.UNKNOWN)
+    """Join the words of these ids, without marks, and without ids beyond the words of a small corpus."""
+    return between.join(words[i] for i in ids if target_texts.UNKNOWN <= i < len(words))

@@ -17,7 +17,7 @@ from seqloom.lab.studies.data.place import CHECKOUT
 from seqloom.lab.studies.data.target_texts import join_tokens, multi30k
 from seqloom.lab.studies.support.conditions import TEST, Condition, TrialSettings
 from seqloom.lab.studies.support.corpora import ROWS, Corpora, Corpus
-from seqloom.lab.studies.support.epochs import fast
+from seqloom.lab.studies.support.epochs import use_precision
 from seqloom.lab.studies.support.outcome import Trial, TrialMetric, groups
 from seqloom.lab.studies.support.trials import Tensors
 from seqloom.lab.training.cpu import use_one_thread
@@ -61,7 +61,7 @@ class Translation(Corpora[TrialSettings], name="translation"):
     metrics = (TrialMetric("BLEU", scale="plain"),)
     against = "transformer"
     full = TrialSettings(
-        (at(1_600, 8_000, 30, 9_000_000),),
+        (at(1_500, 8_000, 30, 9_000_000),),
         tuple(PRINTED),
         seeds=3,
         lrs=(3e-4, 1e-3, 3e-3),
@@ -74,6 +74,7 @@ class Translation(Corpora[TrialSettings], name="translation"):
         tuning_seeds=2,
         widen=True,
         widen_by=0.3,
+        precision="bfloat16",
     )
     quick = TrialSettings(
         (at(300, 800, 16, 150_000, width=32, layers=1, beam=1, dropout=0.0),),
@@ -123,7 +124,7 @@ class Translation(Corpora[TrialSettings], name="translation"):
     def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
         assert isinstance(model, Translate)
         source, target, n, m = batch
-        with fast(model, source.device):
+        with use_precision(self.settings.precision, model, source.device):
             return model.loss(source, target, n, m, smoothing=SMOOTHING)
 
     def score(self, model: nn.Module, condition: Condition, split: str, device: torch.device) -> dict[str, float]:
@@ -132,7 +133,7 @@ class Translation(Corpora[TrialSettings], name="translation"):
         source, target, n, _ = corpus.parts[split]
         beam = Beam(condition.task.get("beam", BEAM), 0.6, target.shape[1])
         for begin in range(0, len(source), ROWS):
-            with fast(model, device):
+            with use_precision(self.settings.precision, model, device):
                 beams = model.translate(source[begin : begin + ROWS], n[begin : begin + ROWS], beam)
             hypotheses += [join_tokens([corpus.words[0][i] for i in best]) for (best,) in beams.lists()]
         return {"BLEU": float(_bleu().corpus_score(hypotheses, [self._references[split][: len(hypotheses)]]).score)}

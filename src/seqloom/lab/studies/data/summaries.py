@@ -67,9 +67,11 @@ def find_weights(texts: Sequence[Sequence[Sequence[str]]]) -> dict[str, float]:
     return {word: math.log(len(texts) / n) for word, n in counts.items()}
 
 
-def find_summary(text: Sequence[Sequence[str]], weights: dict[str, float]) -> int:
-    """Return the sentence with the largest cosine to the sum of the other sentences, words weighted."""
-    rest = max(weights.values(), default=1.0)
+def find_summary(text: Sequence[Sequence[str]], weights: dict[str, float], rest: float) -> int:
+    """Return the sentence with the largest cosine to the sum of the other sentences.
+
+    Words have these weights; `rest` is the weight of a word without one.
+    """
     counts = [Counter(sentence) for sentence in text]
     total = sum(counts, Counter[str]())
     best, place = -1.0, 0
@@ -91,5 +93,6 @@ def _encode(
         row = [ids.get(word, OTHER) for sentence in text for word in sentence]
         x[i, : len(row)] = torch.tensor(row)
         ends[i, : len(text)] = torch.tensor([len(sentence) for sentence in text]).cumsum(0) - 1
-    y = torch.tensor([find_summary(text, weights) for text in texts])
+    rarest = max(weights.values(), default=1.0)
+    y = torch.tensor([find_summary(text, weights, rarest) for text in texts])
     return x, y, ends.amax(1) + 1, ends
