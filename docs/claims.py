@@ -267,6 +267,8 @@ def stored_forms() -> str:
     names = ("stages", "extensions", "memory", "irregular", "designs")
     full = [f"`{name}`" for name in names if stored(name).endswith("-fair")]
     documents = [load(stored(name)) for name in names if not stored(name).endswith("-fair")]
+    if not documents:
+        return f"Stored in full: {', '.join(full)} (in part where the study's page says so).\n"
     sizes = [round(row["parameters"], -2) for d in documents for row in d["rows"] if row.get("parameters")]
     seeds, rates = ({f(d["settings"]) for d in documents} for f in (lambda s: s["seeds"], lambda s: len(s["lrs"])))
     counts = " to ".join(str(n) for n in sorted({min(seeds), max(seeds)}))
