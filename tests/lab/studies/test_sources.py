@@ -22,12 +22,15 @@ from seqloom.lab.studies.data.symbols import (
 )
 from seqloom.lab.studies.designs import Designs
 from seqloom.lab.studies.extensions import Extensions
-from seqloom.lab.studies.irregular import GAPS, MODELS, Irregular, draw_waves, wave
+from seqloom.lab.studies.irregular import GAPS, MODELS, ODE, Irregular, draw_waves, wave
 from seqloom.lab.studies.memory import ALL_BITS, RECALL, UNTRAINED, Memory, probe
 from seqloom.lab.studies.stages import Stages
+from seqloom.lab.studies.support.conditions import Spec
 from seqloom.lab.studies.support.outcome import Trial
 from seqloom.lab.studies.support.probe import fit_probes
 from seqloom.lab.studies.support.symbol_trials import read_symbols
+from seqloom.lab.training.many import train_many
+from seqloom.lab.training.stacked import StackedStep
 
 DATA = Path(__file__).parents[3] / "../shared/data"
 CPU = torch.device("cpu")
@@ -152,6 +155,25 @@ def test_every_model_answers_after_every_symbol_and_is_causal(kind, model):
     assert y.shape == (2, 12, 6)
     torch.testing.assert_close(other[:, :9], y[:, :9])
     assert not torch.allclose(other[:, 9:], y[:, 9:])
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # of fused attention under vmap, on CPUs
+@pytest.mark.parametrize(
+    ("kind", "model"),
+    [(Stages, stages.ALONE), (Extensions, extensions.XL_GRU), (Designs, designs.NTM), (Irregular, ODE)],
+)
+def test_settings_of_a_model_that_are_trained_as_one_model_have_the_losses_of_each_alone(kind, model):
+    c = wave("waves", 2, 6, True) if kind is Irregular else read_symbols("S3", "S3", 2, 8)
+    study = kind(replace(tiny(kind, c).settings, hidden=8))
+    assert study.can_stack(model) and not study.can_stack("gru")
+    specs = [Spec(c, model, lr, "default", seed, "valid") for lr, seed in ((1e-3, 0), (1e-2, 1))]
+    stacked = StackedStep([study._training(spec) for spec in specs], CPU)
+    for done in range(2):
+        stacked.prepare(done)
+        stacked()
+    alone = train_many([study._training(spec) for spec in specs], CPU)
+    assert len({training.stack for training in stacked.trainings}) == 1
+    torch.testing.assert_close(stacked.losses.T.tolist(), [one.losses for one in alone], rtol=1e-3, atol=1e-4)
 
 
 def test_each_condition_is_compared_with_its_own_reference_model():

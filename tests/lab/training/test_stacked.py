@@ -1,8 +1,11 @@
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from seqloom.lab.studies.support.mixers import make_linear
+from seqloom.lab.training import many
 from seqloom.lab.training.many import Recipe, SmallTraining, _train_one
 from seqloom.lab.training.stacked import StackedStep
 
@@ -76,3 +79,14 @@ def test_models_that_differ_in_a_buffer_are_not_stacked():
     trainings = [SmallTraining("a", build, draw, loss, Recipe(STEPS, 1e-2), seed) for seed in (0, 1)]
     with pytest.raises(ValueError, match="buffers"):
         StackedStep(trainings, CPU)
+
+
+def test_trainings_that_cannot_be_recorded_as_one_model_are_left_to_run_alone(monkeypatch, caplog):
+    def refuse(*_):
+        raise RuntimeError("no graph")
+
+    monkeypatch.setattr(many, "_Recording", refuse)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
+    trainings = [replace(training, stack="mamba") for training in make_trainings("mamba2")]
+    assert many._train_stacks(trainings, CPU) == {}
+    assert "mamba: not trained as one model: no graph" in caplog.text
