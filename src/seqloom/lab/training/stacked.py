@@ -76,7 +76,7 @@ class StackedStep:
         batch = tuple(torch.stack(parts) for parts in zip(*batches, strict=True))
         leaves = {name: t.detach().requires_grad_() for name, t in self.weights.items()}
         losses = torch.vmap(self._find_loss, randomness="different")(leaves, batch)
-        gradients = torch.autograd.grad(losses.sum(), list(leaves.values()))
+        gradients = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
         with torch.no_grad():
             self._update(losses.detach().float(), torch.cat([g.flatten(1) for g in gradients], 1))
 
