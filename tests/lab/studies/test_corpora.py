@@ -11,8 +11,9 @@ from seqloom.lab.studies.data import series
 from seqloom.lab.studies.data.target_texts import frame_texts, join_tokens
 from seqloom.lab.studies.speed import Speed, SpeedSettings
 from seqloom.lab.studies.support.conditions import TrialSettings
+from seqloom.lab.studies.support.contenders import count_trained
 from seqloom.lab.studies.support.corpora import Corpus
-from seqloom.lab.studies.topologies import FORMS, INTENT, Topologies
+from seqloom.lab.studies.topologies import FORMS, INTENT, SENTENCES, Topologies
 from seqloom.lab.studies.translation import Translation
 from seqloom.models.generate import Generate
 from seqloom.models.translate import Translate
@@ -91,6 +92,15 @@ def test_the_last_day_again_has_the_known_error_on_the_temperature(data):
     hours = next(c for c in study.settings.conditions if c.name == HOURS)
     assert len(study.read(hours).parts["test"][0]) == 2_785
     assert study.trivial_error(hours, "test") == pytest.approx(0.512, abs=5e-4)
+
+
+@pytest.mark.parametrize(("kind", "name"), [(Applications, HOURS), (Topologies, SENTENCES)])
+def test_models_of_a_corpus_have_almost_the_same_number_of_parameters_on_a_gpu(kind, name):
+    study = kind(kind.choose_settings(conditions=name), device="cuda")
+    study._sizes = {}
+    (c,) = study.settings.conditions
+    sizes = [count_trained(study.builder(m, c)(study.find_hidden(m, c))) for m in study.models(c)]
+    assert max(sizes) / min(sizes) < 1.2
 
 
 def test_every_application_is_trained_and_compared_with_a_trivial_baseline(data):

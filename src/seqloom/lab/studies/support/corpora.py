@@ -10,9 +10,11 @@ from torch import Tensor, nn
 
 from seqloom.core.errors import UserError
 from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, TrialSettings
+from seqloom.lab.studies.support.contenders import FUSED, count_trained, find_hidden_size
 from seqloom.lab.studies.support.trials import Draw, Tensors, Trials
 
 ROWS = 200  # rows scored at once
+TOLERANCE = 0.1  # share of the budget by which a hidden size that suits a kernel may miss it
 TRAIN = "train"
 
 S = TypeVar("S", bound=TrialSettings)
@@ -76,6 +78,17 @@ class Corpora(Trials[S]):
     def budget(self, condition: Condition) -> int:
         """Return the budget of the corpus; word embeddings differ between corpora."""
         return int(condition.task["budget"])
+
+    def choose_size(self, model: str, condition: Condition) -> int:
+        """Return a hidden size that suits the kernels, or the next multiple of 16 if that misses the budget by far."""
+        size, build, budget = (
+            super().choose_size(model, condition),
+            self.builder(model, condition),
+            self.budget(condition),
+        )
+        if self.multiple(model) <= FUSED or abs(count_trained(build(size)) - budget) <= TOLERANCE * budget:
+            return size
+        return find_hidden_size(build, budget, FUSED)
 
     def caption(self) -> str:
         each = "the same number of trained parameters per corpus, word embeddings included"

@@ -265,9 +265,12 @@ class Trials(Study[S, Trial]):
             return s.hidden
         if place not in self._sizes:
             with torch.random.fork_rng(devices=[]):
-                build = self.builder(model, condition)
-                self._sizes[place] = find_hidden_size(build, self.budget(condition), self.multiple(model))
+                self._sizes[place] = self.choose_size(model, condition)
         return self._sizes[place]
+
+    def choose_size(self, model: str, condition: Condition) -> int:
+        """Return the multiple of `multiple` whose number of trained parameters is closest to the budget."""
+        return find_hidden_size(self.builder(model, condition), self.budget(condition), self.multiple(model))
 
     def builder(self, model: str, condition: Condition) -> Callable[[int], nn.Module]:
         """Return the model as a function of its hidden size."""
