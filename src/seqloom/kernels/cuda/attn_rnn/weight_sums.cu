@@ -83,7 +83,8 @@ KERNEL(attn_rnn_finish, Finish, THREADS) {
     Wide total = 0;
     if (block() < 4 * H) {
       const int which = block() / H, row = block() % H;
-      for (int i = 0; i < a.pieces; i++)
+#pragma unroll 16
+      for (int i = 0; i < a.pieces; i++)  // many loads at once: each takes longer than all additions
         total += a.products[(((i64)which * a.pieces + i) * H + row) * H + column];
       if (which < 2)
         put_one((which ? a.o : a.q) + (i64)row * H + column, (float)total);
@@ -91,6 +92,7 @@ KERNEL(attn_rnn_finish, Finish, THREADS) {
         put_one(a.g + (i64)row * 2 * H + (which == 2 ? H : 0) + column, (float)total);
     } else {
       const int which = block() - 4 * H;
+#pragma unroll 16
       for (int i = 0; i < a.parts; i++) total += a.partial[((i64)i * 5 + which) * H + column];
       Element* to = which == 0   ? a.bias_q
                     : which == 1 ? a.bias_o
