@@ -3,7 +3,8 @@
 python benchmarks/quality/depth_table.py --device cuda --data .carry/data --prepare 12 --json FILE
 
 Every stack has about 74,000 weights. Models are named cell-layers-norm-plain or cell-layers-norm-residual. How learning
-rates are chosen is in tuned_table.py. Eight layers come first: a run that is cut has what matters most.
+rates are chosen is in tuned_table.py. Eight layers come first: a run that is cut has what matters most. `--kinds
+none-plain batch-residual` and `--stacks gru` train fewer models.
 """
 
 import sys
@@ -20,6 +21,7 @@ import seqloom
 
 CELLS = {"attn_rnn": 16, "gru": 2, "lstm": 2}  # the hidden size is a multiple of this
 NORMS = ("none", "rms", "layer", "batch")
+KINDS = [f"{norm}-{connection}" for connection in ("plain", "residual") for norm in NORMS]
 DEPTHS = (8, 1, 4, 2)
 WEIGHTS = 74_000
 
@@ -34,24 +36,24 @@ def choose_hidden(cell: str, depth: int) -> int:
     return min(sizes, key=lambda hidden: abs(count_weights(cell, depth, hidden) - WEIGHTS))
 
 
-def make_stack(cell: str, hidden: int, depth: int, norm: str, residual: bool) -> seqloom.Recurrent:
-    stack_norm = None if norm == "none" else norm
+def make_stack(cell: str, hidden: int, depth: int, kind: str) -> seqloom.Recurrent:
+    norm, _, connection = kind.partition("-")
+    stack_norm, residual = None if norm == "none" else norm, connection == "residual"
     return seqloom.Recurrent(cell, WIDTH, hidden, depth, batch_first=True, residual=residual, stack_norm=stack_norm)
 
 
 def main() -> None:
     parser = build_parser(__doc__)
     add_settings(parser, ["names"], steps=1000, rates=3, seeds=3)
+    parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS, help="norms and connections between layers")
+    parser.add_argument("--stacks", nargs="+", default=list(CELLS), choices=list(CELLS), help="cells")
     settings = parser.parse_args()
     layers, parts = {}, []
     for depth in DEPTHS:
-        kinds = [(norm, residual) for residual in (False, True) for norm in NORMS] if depth > 1 else [("none", False)]
         part = {
-            f"{cell}-{depth}-{norm}-{'residual' if residual else 'plain'}": partial(
-                make_stack, cell, choose_hidden(cell, depth), depth, norm, residual
-            )
-            for norm, residual in kinds
-            for cell in CELLS
+            f"{cell}-{depth}-{kind}": partial(make_stack, cell, choose_hidden(cell, depth), depth, kind)
+            for kind in (settings.kinds if depth > 1 else KINDS[:1])
+            for cell in settings.stacks
         }
         layers |= part
         parts.append(list(part))

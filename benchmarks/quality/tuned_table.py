@@ -1,8 +1,8 @@
 """Train models on small tasks with tuned learning rates: the same budget for each, many at once.
 
-Learning rates from 0.001 on are tried with two seeds and half of the steps; if the best of any model lies at an end of
-the grid, all get the next rate too. The rate with the best mean validation loss is trained with new seeds, and only
-these read the test set. Rows are written as groups of trainings end.
+Learning rates from 0.001 on are tried with two seeds (`--tuning-seeds`) and half of the steps; if the best of any model
+lies at an end of the grid, all get the next rate too. The rate with the best mean validation loss is trained with new
+seeds, and only these read the test set. Rows are written as groups of trainings end.
 """
 
 import json
@@ -116,7 +116,8 @@ class Table:
         low, high = FIRST, FIRST + self.settings.rates
         while not self.is_over():
             rates = LADDER[low:high]
-            self.train(problem, "tune", [(c, r, s) for r in rates for s in TUNING_SEEDS for c in cells])
+            seeds = TUNING_SEEDS[: self.settings.tuning_seeds]
+            self.train(problem, "tune", [(c, r, s) for r in rates for s in seeds for c in cells])
             best = {c: rate for c, rate in choose_rates(self.rows, problem.name).items() if c in cells}
             wider = (low - (rates[0] in best.values()), high + (rates[-1] in best.values()))
             wider = (max(0, wider[0]), min(len(LADDER), wider[1]))
@@ -168,6 +169,7 @@ def add_settings(parser: ArgumentParser, tasks: list[str], steps: int, rates: in
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rates", type=int, default=rates, help="learning rates before the grid is widened")
     parser.add_argument("--seeds", type=int, default=seeds)
+    parser.add_argument("--tuning-seeds", type=int, default=len(TUNING_SEEDS))
     parser.add_argument("--limit", type=float, default=float("inf"), help="start no group after this many seconds")
     parser.add_argument("--prepare", type=int, default=0, help="compile in this many processes first")
     parser.add_argument("--warm", action="store_true", help="compile only")

@@ -8,6 +8,7 @@ import torch
 import seqloom
 import seqloom.cells
 from cells import CELLS, JANET, LEM, SLSTM, Ageing, Dual, Leaky, Normed, Pointwise, Slots, TwoSizes
+from seqloom.compiler import evaluation
 from seqloom.core.cell import Cell
 from seqloom.core.job import ScanJob
 from seqloom.kernels import loop
@@ -189,3 +190,15 @@ def test_time_spans_alone_have_gradients():
         layer.kernel = name
         gradients += torch.autograd.grad(layer(x, timespans=spans)[0].square().sum(), spans)
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_of_two_biases_of_one_gate_are_added_up_once_and_do_not_share_memory(monkeypatch):
+    sums = []
+    monkeypatch.setitem(evaluation._FUNCTIONS, "sum.dim_IntList", lambda *a, **k: sums.append(a) or torch.sum(*a, **k))
+    kernel._prepare.cache_clear()
+    layer = seqloom.Recurrent("fast_rnn", D, H, kernel="compiled")
+    layer(torch.randn(6, 3, D))[0].sum().backward()
+    kernel._prepare.cache_clear()
+    biases = [p.grad for name, p in layer.named_parameters() if "bias" in name]
+    assert sum(a[0].shape[-1] == H and a[1] == [0] for a in sums) == 1
+    assert len({b.data_ptr() for b in biases}) == len(biases) == 2

@@ -96,7 +96,7 @@ def _trace(cell: Cell, x: Tensor, state: State, extras: Extras, may_project: boo
     if may_project and is_alone and is_simple:
         try:
             traced = trace(cell, x[:1, :1], state, extras, True)
-            return replace(plan(traced), projects=True), traced.seen
+            return replace(plan(traced, is_wide=True), projects=True), traced.seen
         except UnsupportedError:
             pass  # because of what project does, or of the step: the next trace tells
     traced = trace(cell, cell.project(x[:1, :1]), state, extras)

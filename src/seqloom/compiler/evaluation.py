@@ -75,7 +75,13 @@ class Evaluator:
         return [self.steps[n] for n in sorted(needed)]
 
 
-def evaluate(steps: Iterable[Step], known: dict[int, Any], rows: int, device: torch.device) -> None:
+def evaluate(
+    steps: Iterable[Step],
+    known: dict[int, Any],
+    rows: int,
+    device: torch.device,
+    allocate: Callable[..., Tensor] | None = None,
+) -> None:
     """Run steps; their results are known afterwards.
 
     Args:
@@ -83,6 +89,8 @@ def evaluate(steps: Iterable[Step], known: dict[int, Any], rows: int, device: to
         known: The values of nodes.
         rows: The number of rows of all steps together.
         device: Where new tensors go.
+        allocate: Returns memory for the products of all rows, like a tensor (first argument) and of a shape (the
+            others); None if torch allocates it. Only without gradients.
     """
     for node, function, arguments, positions, named, call in steps:
         if call is not None:
@@ -94,7 +102,11 @@ def evaluate(steps: Iterable[Step], known: dict[int, Any], rows: int, device: to
         values = list(arguments)
         for i, n in positions:
             values[i] = known[n]
-        known[node] = function(*values, **named)
+        if allocate is not None and function in PRODUCTS and known[positions[-2][1]].shape[0] == rows:
+            left, right = (known[n] for _, n in positions[-2:])
+            known[node] = function(*values, out=allocate(left, rows, right.shape[1]))
+        else:
+            known[node] = function(*values, **named)
 
 
 def _simplify(plan: Plan) -> dict[int, Call]:
@@ -108,11 +120,18 @@ def _simplify(plan: Plan) -> dict[int, Call]:
         call = plan.calls.get(a["node"]) if isinstance(a, dict) and "node" in a else None
         return call if call is not None and call.operator == operator else None
 
+    sums: dict[tuple[int, str], int] = {}  # what was added up, and how -> the first node that does it
     for n, call in plan.calls.items():
         first = call.arguments[0] if call.arguments else None
         root = _find_root(n, plan)
         if root != n:
             calls[n] = Call(SAME, ({"node": root},))
+            continue
+        if call.operator == "sum.dim_IntList" and isinstance(first, dict):
+            # two biases of one gate have the same gradient, each in memory of its own
+            earlier = sums.setdefault((_find_root(first["node"], plan), repr((call.arguments[1:], call.named))), n)
+            if earlier != n:
+                calls[n] = Call("clone.default", ({"node": earlier},))
             continue
         turned = source(first, call.operator)
         if call.operator == "permute.default" and turned is not None and turned.arguments[1:] == call.arguments[1:]:
@@ -182,6 +201,9 @@ _FUNCTIONS: dict[str, Callable[..., object]] = {
     "sub.Tensor": torch.sub,
     "sum.dim_IntList": torch.sum,
 }
+
+
+PRODUCTS: tuple[Callable[..., object], ...] = (torch.mm, torch.addmm)
 
 
 class Known(dict):  # type: ignore[type-arg]

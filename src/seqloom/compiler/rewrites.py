@@ -1,11 +1,11 @@
-"""Rewrites of a traced step that move work out of the loop."""
+"""Rewrites of a traced step that move work out of the loop, or leave out copies."""
 
 from __future__ import annotations
 
 import torch
 from torch import fx
 
-from seqloom.compiler.nodes import ROWS, operands
+from seqloom.compiler.nodes import ROWS, VIEWS, constant_value, kind, name_of, operands, shape
 
 aten = torch.ops.aten
 
@@ -84,3 +84,103 @@ def gather_early_terms(plain: fx.GraphModule, late: set[int]) -> None:
         n.replace_all_uses_with(new)
     graph.eliminate_dead_code()
     plain.recompile()
+
+
+def read_pieces(graph: fx.Graph) -> None:
+    """Read pieces of concatenations where they were before, without the concatenation.
+
+    The derivative of a split is a sum of concatenations with zeros, and that of a concatenation cuts it into slices.
+    """
+    for n in list(graph.nodes):
+        joined = _merge_padded(n)
+        if joined is not None:
+            n.replace_all_uses_with(joined)
+            continue
+        piece = _find_piece(n)
+        if piece is None:
+            continue
+        if shape(piece) != shape(n):
+            with graph.inserting_before(n):
+                value = piece.meta["val"].reshape(shape(n))
+                piece = graph.call_function(aten.view.default, (piece, list(shape(n))))
+                piece.meta["val"] = value
+        n.replace_all_uses_with(piece)
+    graph.eliminate_dead_code()
+
+
+def _merge_padded(n: fx.Node) -> fx.Node | None:
+    """Return a new node [a, b] for [a, 0] + [0, b]; None if n is something else."""
+    if n.target is not aten.add.Tensor or n.kwargs or len(operands(n)) != 2:
+        return None
+    if not all(isinstance(a, fx.Node) and a.target is aten.cat.default for a in operands(n)):
+        return None
+    left, right = operands(n)
+    if _cat_dim(left) != _cat_dim(right) or shape(left) != shape(right):
+        return None
+    pieces = []
+    for a, b in zip(operands(left)[0], operands(right)[0], strict=False):
+        if shape(a) != shape(b) or not (_is_zeros(a) or _is_zeros(b)):
+            return None
+        pieces.append(b if _is_zeros(a) else a)
+    if len(pieces) != len(operands(left)[0]):
+        return None
+    with n.graph.inserting_before(n):
+        joined = n.graph.call_function(aten.cat.default, (pieces, _cat_dim(left)))
+    joined.meta["val"] = n.meta["val"]
+    return joined
+
+
+def _is_zeros(n: fx.Node) -> bool:
+    return n.op == "call_function" and kind(n) == "constant" and constant_value(n) == 0
+
+
+def _cat_dim(n: fx.Node) -> int:
+    return (*operands(n)[1:], 0)[0] % len(shape(n))
+
+
+def _find_piece(n: fx.Node) -> fx.Node | None:
+    """Return the piece of a concatenation that a node cuts out, also through views that add or remove dimensions of 1.
+
+    None if it cuts out something else.
+    """
+    cut = _find_cut(n)
+    if cut is None:
+        return None
+    source, dim, low, high = cut
+    before = [v for v in shape(source)[:dim] if v > 1]  # the other dimensions that views must keep
+    behind = [v for v in shape(source)[dim + 1 :] if v > 1]
+    while name_of(source) in VIEWS and isinstance(operands(source)[0], fx.Node):
+        source = operands(source)[0]
+        if source.op != "call_function":
+            return None
+    if source.target is not aten.cat.default:
+        return None
+    d, at = _cat_dim(source), 0
+    kept = [[v for v in part if v > 1] for part in (shape(source)[:d], shape(source)[d + 1 :])]
+    if kept != [before, behind]:
+        return None
+    for piece in operands(source)[0]:
+        end = at + shape(piece)[d]
+        if (at, end) == (low, high):
+            return piece if piece.meta["val"].dtype == n.meta["val"].dtype else None
+        at = end
+    return None
+
+
+def _find_cut(n: fx.Node) -> tuple[fx.Node, int, int, int] | None:
+    """Return what a node cuts, and the dimension, beginning and end of the cut; None if it does not cut."""
+    if n.op != "call_function":
+        return None
+    if n.target is aten.slice.Tensor:
+        given = operands(n)
+        source, dim = given[0], given[1] if len(given) > 1 else 0
+        low, high = given[2] if len(given) > 2 else 0, given[3] if len(given) > 3 else None
+        step = given[4] if len(given) > 4 else 1
+        size = shape(source)[dim % len(shape(source))]
+        low, high = low or 0, size if high is None else min(high, size)
+        return (source, dim % len(shape(source)), low, high) if step == 1 and low >= 0 and high >= 0 else None
+    if name_of(n) == "getitem" and operands(n)[0].target is aten.split_with_sizes.default:
+        source, sizes, dim = (*operands(operands(n)[0]), 0)[:3]
+        low = sum(sizes[: operands(n)[1]])
+        return source, dim % len(shape(source)), low, low + sizes[operands(n)[1]]
+    return None

@@ -15,7 +15,19 @@ from torch import fx
 
 from seqloom.compiler.ir import Place
 from seqloom.compiler.lowering import Lowered, Source, lower
-from seqloom.compiler.nodes import COSTLY, ROWS, UnsupportedError, batch, kind, line_of, name_of, operands, row, shape
+from seqloom.compiler.nodes import (
+    COSTLY,
+    ROWS,
+    UnsupportedError,
+    batch,
+    count,
+    kind,
+    line_of,
+    name_of,
+    operands,
+    row,
+    shape,
+)
 from seqloom.compiler.plan import PURE, Call, Memory, Plan, Scan, Value
 from seqloom.compiler.rows import check_rows
 from seqloom.compiler.trace import Trace, aten
@@ -23,19 +35,29 @@ from seqloom.compiler.trace import Trace, aten
 ONCE = ("mask", "start")  # inputs with one value per row for all steps
 
 
-def plan(trace: Trace) -> Plan:
+def plan(trace: Trace, is_wide: bool = False) -> Plan:
     """Turn a traced step into programs and calls.
+
+    Args:
+        trace: The step.
+        is_wide: Whether the loops also compute what torch could compute before or after them, as far as that is
+            pointwise: less memory is then read and written.
 
     Raises:
         UnsupportedError: If a node is not one that the compiler knows, or combines rows of the batch.
     """
     check_rows(trace.graph, [trace.dy, *trace.dafter])
+    if is_wide:
+        try:
+            return _Schedule(trace, is_wide).plan()
+        except UnsupportedError:
+            pass  # because of a move that only torch can follow, or of the step: the next attempt tells
     return _Schedule(trace).plan()
 
 
 class _Schedule:
-    def __init__(self, trace: Trace) -> None:
-        self.trace, self.graph = trace, trace.graph
+    def __init__(self, trace: Trace, is_wide: bool = False) -> None:
+        self.trace, self.graph, self.is_wide = trace, trace.graph, is_wide
         with self.graph.inserting_before(self.graph.output_node()):  # each result of a loop has a node of its own
             self.after = [self._copy(n, s) for n, s in zip(trace.after, trace.states, strict=True)]
             self.dbefore = [self._copy(n, s) for n, s in zip(trace.dbefore, trace.states, strict=True)]
@@ -47,6 +69,8 @@ class _Schedule:
         self.late = self._reach(trace.states)
         self.carried = self._reach(trace.dafter)
         self.from_dy = self._reach([trace.dy])
+        if is_wide:
+            self.late |= self._find_early()
         self.unit = row(trace.states[0])[-1]
         self.gradients = [n for n in (trace.dx, trace.ddt, *trace.dstarts, *trace.dweights.values()) if n is not None]
         self.forward = self._above(self.after, lambda n: n in self.late or n in self.after)
@@ -104,6 +128,9 @@ class _Schedule:
             return again and kind(n) in ("move", "point")
 
         inside = self._above(self.dbefore, in_reverse)
+        if self.is_wide:
+            added = self._find_gradients(set(inside))
+            inside = self._above([*self.dbefore, *added], lambda n: n in added or in_reverse(n))
         asked = self._boundary(set(inside), set(memory))
         inside = sorted({*inside, *asked}, key=self.order.__getitem__)
         wanted = {n: Source("gradient", index=i) for i, n in enumerate(self.dbefore)}
@@ -126,6 +153,32 @@ class _Schedule:
             else:
                 todo += n.all_input_nodes
         return sorted(saved, key=self.order.__getitem__)
+
+    def _find_early(self) -> set[fx.Node]:
+        """Return the pointwise nodes that need no state and that only the forward loop reads."""
+        later = self.carried | self.from_dy
+        inside = set(self.late)
+        for n in reversed(self.graph.nodes):
+            if n in later or n in inside or n.op != "call_function" or n in (self.trace.y, *self.trace.after):
+                continue
+            users = [u for u in n.users if u not in later]
+            if users and all(u in inside for u in users) and kind(n) in ("move", "point") and batch(n) is not None:
+                inside.add(n)
+        return inside
+
+    def _find_gradients(self, inside: set[fx.Node]) -> set[fx.Node]:
+        """Return the pointwise nodes that the gradients need and that the reverse loop can compute without products."""
+        needed = set(self._above(self.gradients, lambda _: True))
+        added: set[fx.Node] = set()
+        for n in self.graph.nodes:
+            if n not in needed or n in inside or kind(n) not in ("move", "point") or batch(n) is None:
+                continue
+            late = [a for a in n.all_input_nodes if a in self.carried]
+            if not late or not all(a in inside or a in added or a in self.trace.dafter for a in late):
+                continue
+            if isinstance(n.meta["val"], torch.Tensor) and count(n) <= max(map(_largest, late)):
+                added.add(n)
+        return added
 
     def _boundary(self, inside: set[fx.Node], memory: set[fx.Node]) -> list[fx.Node]:
         """Return what the reverse loop computes and torch needs afterwards; whole, where that is a concatenation."""
@@ -218,6 +271,10 @@ class _Schedule:
         if a is None or isinstance(a, (bool, int, float, str)):
             return a
         raise UnsupportedError(f"an operator's argument {a!r} cannot be stored")
+
+
+def _largest(n: fx.Node) -> int:
+    return count(n) if isinstance(n.meta["val"], torch.Tensor) else 0
 
 
 def _value(n: fx.Node) -> Value:

@@ -26,7 +26,7 @@ from seqloom.compiler.nodes import (
     line_of,
     operands,
 )
-from seqloom.compiler.rewrites import gather_early_terms, split_concatenations
+from seqloom.compiler.rewrites import gather_early_terms, read_pieces, split_concatenations
 from seqloom.compiler.rules import early_rules, late_rules
 from seqloom.compiler.watch import Seen, watch
 from seqloom.core.cell import Cell, State
@@ -319,6 +319,7 @@ def _trace_joint(plain: fx.GraphModule, inputs: _Inputs, seen: Seen) -> Trace:
         raise UnsupportedError(explain_failure("the derivative of step", error)) from error
     graph = traced.graph
     graph.eliminate_dead_code()
+    read_pieces(graph)
     holders = [n for n in graph.nodes if n.op == "placeholder"]
     for node, name in zip(holders, inputs.names, strict=False):
         node.name = name.replace("weight ", "w_").replace(".", "_")

@@ -26,6 +26,7 @@ from seqloom.kernels.compiled.gpu import run_on_gpu, why_not_gpu
 from seqloom.kernels.compiled.packing import Packing
 from seqloom.kernels.compiled.run import Compiled
 from seqloom.kernels.cpu.engine import why_not_cpu
+from seqloom.kernels.cpu.kept_memory import kept_memory
 from seqloom.kernels.cpu.machine import Rows, encode, run_trusted, why_not_machine
 from seqloom.kernels.fused import flatten_loop, why_not_fused
 
@@ -144,4 +145,4 @@ def _prepare(plan: Plan, on_gpu: bool) -> Compiled:
         rows = Rows(packing.B, packing.T, packing.N, packing.offset, packing.count)
         run_trusted(encoded[scan], tensors, rows)
 
-    return Compiled(plan, run_on_cpu, is_direct=True)
+    return Compiled(plan, run_on_cpu, is_direct=True, allocate=kept_memory.allocate)

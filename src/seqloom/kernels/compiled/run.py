@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from seqloom.compiler.evaluation import evaluate
 from seqloom.core.cell import State
 from seqloom.core.checks import read_saved
 from seqloom.core.job import ScanJob
@@ -248,14 +247,14 @@ def _run_backward(
         named["dy"] = packing.pack(dy).contiguous()
     gradients = []
     for i, (d, s) in enumerate(zip(dlast, states, strict=True)):
-        steps = s.new_empty(s.shape)
+        steps = compiled.allocate(s, *s.shape)
         packing.put_last(steps, d)
         gradients.append(steps)
         named[f"dafter_{i}"] = steps[B:]
     for node, i in stage.after:
         known[node] = states[i][B:]
     compiled.execute(stage, named, known, packing, {"state": states, "gradient": gradients})
-    evaluate(stage.then, known, packing.N, x.device)
+    compiled.evaluate(stage.then, known, packing.N, x.device)
     found = {name: known[plan.results[name]] for name in wanted}
     dx, dstart = found.get("dx"), [found.get(f"dstart_{i}") for i in range(ctx.starts)]
     own_grads: dict[str, Tensor | None] = {name: found.get(f"dweight {name}") for name in call.names}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from seqloom.compiler.evaluation import Evaluator, Step, evaluate
@@ -33,10 +34,17 @@ class Stages:
         plan: The plan.
         run_program: Runs one of its programs on a device.
         is_direct: Whether `run_program` reads transposed weights.
+        allocate: Returns memory like a tensor (first argument) and of a shape (the others); None if torch allocates it.
     """
 
-    def __init__(self, plan: Plan, run_program: RunProgram, is_direct: bool = False) -> None:
-        self.plan, self.run_program, self.is_direct = plan, run_program, is_direct
+    def __init__(
+        self,
+        plan: Plan,
+        run_program: RunProgram,
+        is_direct: bool = False,
+        allocate: Callable[..., Tensor] | None = None,
+    ) -> None:
+        self.plan, self.run_program, self.is_direct, self.given = plan, run_program, is_direct, allocate
         self.evaluator = Evaluator(plan)
         self.leaves = self._find_leaves()
         after = {n for nodes in plan.after for n in nodes}
@@ -124,6 +132,15 @@ class Stages:
 
     # --- running ---
 
+    def allocate(self, like: Tensor, *shape: int) -> Tensor:
+        """Return memory with any values, with the type and on the device of another tensor."""
+        return like.new_empty(shape) if self.given is None else self.given(like, *shape)
+
+    def evaluate(self, steps: Iterable[Step], known: dict[int, Any], rows: int, device: torch.device) -> None:
+        """Run what torch computes."""
+        given = None if torch.is_autocast_enabled(device.type) else self.given
+        evaluate(steps, known, rows, device, given)
+
     def run_forward(
         self, named: Mapping[str, Tensor], state: State, packing: Packing, stage: Stage
     ) -> tuple[Tensor, list[Tensor], list[Tensor], dict[int, Any]]:
@@ -140,14 +157,14 @@ class Stages:
         """
         B, states = packing.B, []
         for s in state:
-            steps = s.new_empty(B + packing.N, *s.shape[1:])
+            steps = self.allocate(s, B + packing.N, *s.shape[1:])
             steps[:B].copy_(packing.sort(s))
             states.append(steps)
         known: dict[int, Any] = {}
         self.execute(stage, named, known, packing, {"state": states})
         for n, i in stage.after:
             known[n] = states[i][B:]
-        evaluate(stage.then, known, packing.N, states[0].device)
+        self.evaluate(stage.then, known, packing.N, states[0].device)
         y = packing.unpack(known[self.plan.results["y"]])
         return y, [packing.unsort(packing.last_states(s).clone()) for s in states], states, known
 
@@ -176,7 +193,7 @@ class Stages:
                 known[n] = (
                     packing.states_before(memory["state"][name]) if kind == "before" else packing.spread(named[name])
                 )
-        evaluate(stage.first, known, N, like.device)
+        self.evaluate(stage.first, known, N, like.device)
         dtype, tensors, stored = like.dtype, [], []
         for s in stage.sources:
             kind = s.kind
@@ -184,7 +201,7 @@ class Stages:
             if kind in memory:
                 t = memory[kind][s.node]
             elif kind == "new":
-                t = like.new_empty(N, s.size)
+                t = self.allocate(like, N, s.size)
                 stored.append((s, t))
             elif kind == "scratch":
                 t = None

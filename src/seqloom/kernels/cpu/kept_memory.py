@@ -1,0 +1,77 @@
+"""Memory of earlier calls, used again: an operating system needs longer to hand out pages than a scan to fill them.
+
+A training step frees what it kept for the backward pass, and the C library returns large pieces to the operating system
+at once. The next step then waits for every page: half of the time of both passes of small cells on Linux with glibc.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from threading import Lock
+
+import torch
+from torch import Tensor
+
+LEAST_BYTES = 1 << 17  # smaller pieces are kept by the C library itself (glibc: M_MMAP_THRESHOLD)
+MOST_BYTES = 1 << 30  # of all pieces together
+SHARE_OF_MACHINE = 32  # and at most this part of the machine's memory
+DEFAULT_BYTES = 1 << 28  # if the machine does not tell how much memory it has
+ROUNDING = 8  # sizes are rounded up by less than this part, so that batches of other lengths find a piece
+
+_count_uses = getattr(torch._C, "_storage_Use_Count", None)  # private to torch; without it, nothing is kept
+
+
+def _limit() -> int:
+    try:
+        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return DEFAULT_BYTES
+    return min(MOST_BYTES, machine // SHARE_OF_MACHINE)
+
+
+def _round_up(size: int) -> int:
+    step = max(1, (1 << (size.bit_length() - 1)) // ROUNDING)
+    return -(-size // step) * step
+
+
+class KeptMemory:
+    """Pieces of memory that are handed out again as soon as no tensor refers to them.
+
+    Args:
+        limit: Bytes to keep at most; the pieces that were not used for longest are dropped first.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.bytes = limit, 0
+        self.pieces: list[torch.UntypedStorage] = []  # the latest one last
+        self.lock = Lock()
+
+    def allocate(self, like: Tensor, *shape: int) -> Tensor:
+        """Return a contiguous tensor of any values, with the type of another one, on the CPU."""
+        size = like.element_size() * math.prod(shape)
+        if size < LEAST_BYTES or not like.is_cpu or _count_uses is None:
+            return like.new_empty(shape)
+        size = _round_up(size)
+        with self.lock:
+            piece = self._find(size)
+            if piece is None:
+                piece = torch.empty(size, dtype=torch.uint8, device="cpu").untyped_storage()
+                self.bytes += size
+            self.pieces.append(piece)
+            while self.bytes > self.limit:
+                self.bytes -= self.pieces.pop(0).nbytes()
+            strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
+            return like.new_empty(0).set_(piece, 0, shape, strides)
+
+    def _find(self, size: int) -> torch.UntypedStorage | None:
+        """Remove a piece of this size that no tensor refers to, and return it."""
+        assert _count_uses is not None
+        for i in range(len(self.pieces) - 1, -1, -1):
+            piece = self.pieces[i]
+            if piece.nbytes() == size and _count_uses(piece._cdata) == 1:
+                return self.pieces.pop(i)
+        return None
+
+
+kept_memory = KeptMemory(_limit())
