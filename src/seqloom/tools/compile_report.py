@@ -68,9 +68,9 @@ def compile_report(cell: Cell | Recurrent, x: Tensor | None = None) -> CompileRe
         >>> report = seqloom.compile_report(seqloom.IndRNNCell(4, 8))
         >>> print(report.forward)
         for i < 8:
-            new_state_0[i] = relu(add[i] + (scale_hh[i] * state_0[i]))
+            new_state_0[i] = relu((mm[i] + bias_ih[i]) + (scale_hh[i] * state_0[i]))
 
-        Here `add` is the product of x with a weight, and a bias, which `report.before` shows.
+        Here `mm` is the product of x with a weight, which `report.before` shows.
     """
     cell = cell.cells[0] if isinstance(cell, Recurrent) else cell  # type: ignore[assignment]
     if isinstance(cell, type) and issubclass(cell, Cell):
