@@ -83,8 +83,13 @@ struct Packed {
       const T* f = from + r * rows_by;
       const int64_t count = std::min<int64_t>(PANEL<T>, hidden - r);
       if (rows_by == 1) {
-        for (int64_t c = 0; c < hidden; c++)
-          std::memcpy(to + c * PANEL<T>, f + c * cols_by, count * sizeof(T));
+        if (count == PANEL<T>)  // a call of memcpy takes longer than such a copy
+          for (int64_t c = 0; c < hidden; c++)
+            for (int j = 0; j < WIDE; j++)
+              store(to + c * PANEL<T> + j * N<T>, load(f + c * cols_by + j * N<T>));
+        else
+          for (int64_t c = 0; c < hidden; c++)
+            std::memcpy(to + c * PANEL<T>, f + c * cols_by, count * sizeof(T));
         continue;
       }
       pack_transposed(to, f, rows_by, count, hidden);
