@@ -1,10 +1,11 @@
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from seqloom.lab.bench.race import Timing
 from seqloom.lab.report.page import Words
 from seqloom.lab.studies.applications import HOURS, MOTIONS, Applications
 from seqloom.lab.studies.data import series
@@ -13,6 +14,7 @@ from seqloom.lab.studies.speed import Speed, SpeedSettings
 from seqloom.lab.studies.support.conditions import TrialSettings
 from seqloom.lab.studies.support.contenders import count_trained
 from seqloom.lab.studies.support.corpora import Corpus
+from seqloom.lab.studies.support.ledger import Ledger
 from seqloom.lab.studies.topologies import FORMS, INTENT, SENTENCES, Topologies
 from seqloom.lab.studies.translation import Translation
 from seqloom.models.generate import Generate
@@ -143,3 +145,19 @@ def test_every_kernel_that_runs_is_timed_once(tmp_path):
     assert all(row.us_per_step for row in rows)
     assert list(Speed(told, folder=tmp_path).run(said.append)) == rows and len(said) == 4
     assert "RNN is faster than GRU and GRU faster than LSTM" in study.verdict(rows) and len(study.blocks(rows)) == 2
+
+
+def test_times_of_a_gpu_are_described_on_a_machine_without_one(tmp_path):
+    told = SpeedSettings(("rnn",), (4,), (2,), (3,), 1)
+    machine = {
+        "versions": {"torch": "2.11", "seqloom": "0.1", "python": "3.12"},
+        "hardware": {"gpus": [{"name": "H200"}]},
+    }
+    machine["hardware"]["cores"] = 16
+    row = Timing("rnn", "any_loop", "", "cuda", "float32", 4, 2, 3, 1, "forward", 1.0)
+    study = Speed(told, folder=tmp_path, device="cuda")
+    study.replays = True
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Ledger, "get", lambda *_: {"rows": [asdict(row)]} | machine)
+        assert list(study.run(print)) == [row, row]  # float32 and bfloat16
+    assert study.caption().startswith("H200, 16 cores;") and "torch 2.11" in study.caption()

@@ -287,21 +287,32 @@ def _graph_columns(row: Timing) -> dict[str, Any]:
     return {"graph us/step": row.graph_us_per_step, "graph x nn.GRU": row.graph_ratio_to_gru}
 
 
-def describe_setup(settings: BenchSettings) -> str:
-    """Return the caption: machine, versions, method and command."""
-    versions, here = doctor.versions(), doctor.hardware()
+def describe_setup(settings: BenchSettings, facts: Mapping[str, Any] | None = None) -> str:
+    """Return the caption: machine, versions, method and command.
+
+    Args:
+        settings: What was timed.
+        facts: "versions" and "hardware" of the doctor where it was timed; by default those of this machine.
+    """
+    facts = facts or describe_machine()
+    versions, here = facts["versions"], facts["hardware"]
     machine = here["gpus"][0]["name"] if settings.device == "cuda" else f"{here['cpu']}, {here['instructions']}"
     how = "median call of the best" if settings.device == "cuda" else "fastest call"
     graph = "graph: the same call recorded as a CUDA graph; " if settings.device == "cuda" else ""
     ragged = "ragged: lengths from T to 1, packed and padded for torch.nn; " if settings.ragged else ""
     return (
         f"{machine}, {count(here['cores'], 'core')}; threads: {settings.join('threads')}; {settings.join('dtype')}; "
-        f"torch {versions['torch']}, seqloom {versions['seqloom']}, python {versions['python']}\n"
+        f"torch {versions['torch']}, seqloom {versions.get('seqloom') or 'from source'}, python {versions['python']}\n"
         f"+backward: forward and backward; whole layers, input size = H; {ragged}denormals flushed on the CPU; "
         f"{how} of {settings.rounds} rounds that alternate between the layers; "
         f"{graph}x nn.GRU: speed relative to torch.nn.GRU, above 1 is faster\n"
         f"{settings.command()}"
     )
+
+
+def describe_machine() -> dict[str, Any]:
+    """Return versions and hardware of this machine, as a document stores them."""
+    return {"versions": doctor.versions(), "hardware": doctor.hardware()}
 
 
 def build_document(settings: BenchSettings, timings: Sequence[Timing], finished: bool = True) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
@@ -42,6 +42,8 @@ class Speed(Study[SpeedSettings, race.Timing], name="speed"):
     full = SpeedSettings()
     quick = SpeedSettings(("attn_rnn", "rnn", "gru", "lstm"), (32,), (8,), (32,), 1)
 
+    _timed: Mapping[str, Any] = {}  # the last shape of the ledger, with the machine that timed it
+
     @property
     def parts(self) -> int:
         return len(PASSES) * len(self._grid())
@@ -70,11 +72,12 @@ class Speed(Study[SpeedSettings, race.Timing], name="speed"):
                 continue
             if ledger.get(key) is None:
                 rows = [asdict(row) for row in race.time_layers(settings, kinds, before) if _ran(row)]
-                ledger.add(key, {"rows": rows})
+                ledger.add(key, {"rows": rows} | race.describe_machine())
             else:
                 for name in PASSES:
                     before(f"H={hidden} B={batch} T={length} {name}: known")
-            yield from (race.Timing(**row) for row in (ledger.get(key) or {})["rows"])
+            self._timed = ledger.get(key) or {}
+            yield from (race.Timing(**row) for row in self._timed["rows"])
 
     def table(self, rows: Sequence[race.Timing]) -> list[dict[str, Any]]:
         return race.tabulate(self._bench_settings(), rows)
@@ -93,7 +96,7 @@ class Speed(Study[SpeedSettings, race.Timing], name="speed"):
         )
 
     def caption(self) -> str:
-        return race.describe_setup(self._bench_settings())
+        return race.describe_setup(self._bench_settings(), self._timed if "hardware" in self._timed else None)
 
     def blocks(self, rows: Sequence[race.Timing]) -> list[PageBlock]:
         return [Table("Time and memory of every kernel", self.table(rows), self.caption()), *self._charts(rows)]
