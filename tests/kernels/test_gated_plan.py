@@ -156,7 +156,7 @@ class Replayed:
         ("RNN", FP32, (2, 3, 6), {"units": 10, "bias": False, "batch_first": True}),
     ],
 )
-def test_recorded_backward_passes_read_and_write_memory_of_the_call(name, dtype, shape, settings, monkeypatch):
+def test_recorded_passes_read_and_write_memory_of_the_call(name, dtype, shape, settings, monkeypatch):
     monkeypatch.setattr(graphs, "_record_launches", Replayed)
     monkeypatch.setattr(plan.PreparedGated, "_find_recording_stream", lambda _: 7)
     monkeypatch.setattr(tuning, "RUNS_BEFORE_RECORDING", 2)
@@ -164,11 +164,11 @@ def test_recorded_backward_passes_read_and_write_memory_of_the_call(name, dtype,
     found = []
     for i in range(5):
         x = torch.randn(shape, dtype=dtype)
-        hx = [torch.randn(s, dtype=dtype) for s in prepared.h_shapes] if i != 3 else []  # another form once
+        hx = [torch.randn(s, dtype=dtype) for s in prepared.h_shapes] if i != 2 else []  # another form once
         found.append([run(one, layer, x, hx, True) for one in (prepared, ordinary)])
         with torch.no_grad():
             layer.weight_hh_l0.mul_(1.1)  # in place, as an optimiser does
-    assert all(cell.recorder.kept is not None for cell in prepared.cells)
+    assert all(c.recorder.kept is not None and c.back_recorder.kept is not None for c in prepared.cells)
     for actual, expected in found:  # those of earlier passes were not overwritten
         torch.testing.assert_close(actual, expected)
 
@@ -183,24 +183,24 @@ def test_weights_elsewhere_and_other_switches_discard_a_recorded_pass(monkeypatc
     def record():
         for _ in range(2):
             run(prepared, layer, x, [], True)
-        assert cell.recorder.kept is not None
+        assert cell.recorder.kept is not None and cell.back_recorder.kept is not None
 
     record()
     layer.weight_hh_l0.data = layer.weight_hh_l0.detach().clone()
     run(prepared, layer, x, [], True)
-    assert cell.recorder.kept is None
+    assert cell.recorder.kept is None and cell.back_recorder.kept is None
     record()
     monkeypatch.setattr(plan, "product_flags", lambda: ("others",))
     run(prepared, layer, x, [], True)
-    assert cell.recorder.kept is None
+    assert cell.recorder.kept is None and cell.back_recorder.kept is None
 
 
 def test_the_oldest_recorded_passes_are_discarded_when_memory_is_short(monkeypatch):
     monkeypatch.setattr(graphs, "_record_launches", Replayed)
     monkeypatch.setattr(tuning, "RUNS_BEFORE_RECORDING", 1)
     monkeypatch.setattr(recorded, "_read_room", lambda _: tuning.RECORDED_SHARE * 100)
-    monkeypatch.setattr(tuning, "RECORDED_PASS_SHARE", tuning.RECORDED_SHARE)
-    recorders = [recorded.Recorder(torch.device("cpu"), size) for size in (40, 40, 60, 101)]
+    share = tuning.RECORDED_SHARE
+    recorders = [recorded.Recorder(torch.device("cpu"), size, share) for size in (40, 40, 60, 101)]
     for recorder in recorders:
         (twice,) = recorder.run(lambda tensors: [2 * tensors[0]], "key", [torch.ones(3)])
         assert twice.tolist() == [2, 2, 2]

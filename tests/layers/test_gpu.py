@@ -483,7 +483,7 @@ def test_recorded_backward_passes_of_gated_cells_have_the_bits_of_the_first(kind
     for mine, expected in zip(actual, fresh, strict=True):
         torch.testing.assert_close(mine, expected, rtol=0, atol=0)
     (plan,) = (p for key, p in layer._plans.plans.items() if key[3])
-    assert all(cell.recorder.kept is not None for cell in plan.cells)
+    assert all(cell.recorder.kept is not None and cell.back_recorder.kept is not None for cell in plan.cells)
     graph, x = torch.cuda.CUDAGraph(), inputs[0]
     with torch.cuda.graph(graph):
         captured = run(layer, x)

@@ -8,7 +8,7 @@ depends on at every call (`layers/recurrent/plans.py`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -131,10 +131,15 @@ class PreparedGated:
         self.filled = bytes(self.forward.pack(numbers))
         self.stream = find_stream(self.device)
         self.start = self._make_start()
-        planes = (
-            (4 + 4 * self.kind.norm) * self.kind.gates + self.kind.states + 4
-        ) * self.H + 3 * cell.input_size // self.heads
-        self.recorder = Recorder(self.device, planes * self.rows * self.T * self.dtype.itemsize)
+        self.recorder, self.back_recorder = self._make_recorders(cell.input_size)
+
+    def _make_recorders(self, width: int) -> tuple[Recorder, Recorder]:
+        """Return those of the forward and the backward pass, for an input of so many features."""
+        kind, width, size = self.kind, width // self.heads, self.rows * self.T * self.dtype.itemsize
+        gates = kind.gates * (1 + kind.norm) * self.H
+        forward = size * (2 * gates + 2 * (1 + kind.states) * self.H + 2 * width)
+        back = size * (4 * gates + (4 + kind.states) * self.H + 3 * width)
+        return Recorder(self.device, forward, tuning.RECORDED_FORWARD_SHARE), Recorder(self.device, back)
 
     def _make_start(self) -> list[Tensor]:
         """Return the states before the first step: zeros."""
@@ -147,13 +152,32 @@ class PreparedGated:
         if train:
             result: tuple[Tensor, ...] = _PreparedScan.apply(self, len(states), x, *states, *own)
             return result
-        y, last, _ = self.go_forward(x.to(self.dtype), states, self.cast(own), False)
+        y, last, _, _ = self.find_outputs(x, states, own, False)
         return y, *last
 
-    def cast(self, own: Sequence[Any]) -> Sequence[Any]:
-        """Return the weights in the type of the kernels: copies in one launch if it is another one."""
-        if not self.is_cast:
-            return own
+    def find_outputs(
+        self, x: Tensor, states: Sequence[Tensor], own: Sequence[Any], train: bool
+    ) -> tuple[Tensor, list[Tensor], list[Maybe], list[Maybe]]:
+        """Return the outputs, the last states, what the backward pass reads, and the weights if they were cast.
+
+        The third is the projected input (rows, T, gates * H), the states after all steps, the first states in float32,
+        and with layer normalisation the product (B * T * gates, H) and what the kernel saves.
+        """
+        stream, k = self._find_recording_stream(), self.kind.states
+        if stream is None:
+            found = self._launch_forward(x, states, own, train)
+        else:
+
+            def launch(tensors: Sequence[Any]) -> list[Maybe]:
+                return self._launch_forward(tensors[0], tensors[1:], own, train)
+
+            key = stream, product_flags(), train, x.dtype, len(states), _list_addresses(own)
+            found = self.recorder.run(launch, key, (x, *states))
+        many, (y, *rest) = 3 + 2 * k, found
+        return cast(Tensor, y), cast(list[Tensor], rest[:k]), rest[k : k + many], rest[k + many :]
+
+    def _cast_weights(self, own: Sequence[Any]) -> list[Any]:
+        """Return copies of the weights in the type of the kernels, in one launch."""
         present = [w.detach() for w in own if w is not None]
         flat = present[0].new_empty(sum(map(torch.numel, present)), dtype=self.dtype)
         copies = torch._C._nn.unflatten_dense_tensors(flat, present)
@@ -161,17 +185,16 @@ class PreparedGated:
         each = iter(copies)
         return [None if w is None else next(each) for w in own]
 
-    def go_forward(
-        self, x: Tensor, states: Sequence[Tensor], own: Sequence[Any], train: bool
-    ) -> tuple[Tensor, list[Tensor], list[Maybe]]:
-        """Return the outputs, the last states and what the backward pass reads.
+    def _order(self, x: Tensor) -> Tensor:
+        """Return an input as (B * T, D), in the type of the kernels."""
+        x = x.to(self.dtype)
+        return (x.transpose(0, 1) if self.is_time_first else x).reshape(self.B * self.T, -1)
 
-        That is the input (B * T, D), the projected one (rows, T, gates * H), the states after all steps, the first
-        states in float32, and with layer normalisation the product (B * T * gates, H) and what the kernel saves.
-        """
+    def _launch_forward(self, x: Tensor, states: Sequence[Tensor], own: Sequence[Any], train: bool) -> list[Maybe]:
+        """Do what `find_outputs` does, launch by launch."""
+        copies = self._cast_weights(own) if self.is_cast else []
         B, T, H, kind = self.B, self.T, self.H, self.kind
-        inputs = (x.transpose(0, 1) if self.is_time_first else x).reshape(B * T, -1)
-        own = self._pad_weights(own)
+        inputs, own = self._order(x), self._pad_weights(copies or own)
         product, spread = None, None
         if kind.norm:
             product = torch._C._nn.linear(inputs, own[0]).view(-1, H)
@@ -197,7 +220,8 @@ class PreparedGated:
         y = paths[kind.output]
         assert y is not None
         ends = [self._join_state(s).to(self.weight_dtype) for s in last]
-        return self._join(y), ends, [inputs, u, *paths, *first, product, spread]
+        saved = [u, *paths, *first, product, spread]
+        return [self._join(y), *ends, *(saved if train else [None] * len(saved)), *(copies if train else ())]
 
     def _scale(self, normal: Tensor, own: Sequence[Any]) -> Tensor:
         """Return normalised products (B * T, gates * H) with the scale and bias of the input."""
@@ -250,8 +274,8 @@ class PreparedGated:
         Most launches are replayed when passes of this form have been made often enough.
 
         Args:
-            tensors: What the forward pass saved, the gradient of the outputs and those of the last states, contiguous;
-                None for zeros.
+            tensors: The input, what the forward pass saved, the gradient of the outputs and those of the last states,
+                contiguous; None for zeros.
             own: The weights, as in OWN.
             needs: Whether the gradients of x, weight_ih and bias_ih are needed.
         """
@@ -260,13 +284,13 @@ class PreparedGated:
             return self._launch_back(tensors, own, needs)
         many = len(tensors)
         arguments = (*tensors, *own) if self.is_cast else tensors  # copies of weights are elsewhere in every pass
-        addresses = () if self.is_cast else tuple(0 if w is None else w.data_ptr() for w in own)
+        addresses = () if self.is_cast else _list_addresses(own)
 
         def launch(arguments: Sequence[Maybe]) -> list[Maybe]:
             return self._launch_back(arguments[:many], arguments[many:] or own, needs)
 
         key = stream, product_flags(), needs, addresses, tuple(t is None for t in arguments)
-        return self.recorder.run(launch, key, arguments)
+        return self.back_recorder.run(launch, key, arguments)
 
     def _find_recording_stream(self) -> int | None:
         """Return the current stream if graphs can be recorded there now, else None."""
@@ -274,14 +298,14 @@ class PreparedGated:
 
     def _launch_back(self, tensors: Sequence[Maybe], own: Sequence[Any], needs: tuple[bool, bool, bool]) -> list[Maybe]:
         """Do what `find_gradients` does, launch by launch."""
-        many, inputs = 4 + 2 * self.kind.states, tensors[0]
-        assert inputs is not None
-        du, *recurrent, ds = self._go_back(tensors[:many], own, tensors[many], tensors[many + 1 :])
+        many, x = 4 + 2 * self.kind.states, tensors[0]
+        assert x is not None
+        du, *recurrent, ds = self._go_back(tensors[1:many], own, tensors[many], tensors[many + 1 :])
         dscale_ih, dbias_ih = None, du.sum(0).view_as(own[1]) if needs[2] else None
         if self.kind.norm:
             du, dscale_ih = self._undo_norm(du, tensors[many - 2], own)
-        dx = self._restore(du.mm(own[0].view(du.shape[1], -1))) if needs[0] else None
-        dweight_ih = du.t().mm(inputs).view_as(own[0]) if needs[1] else None
+        dx = self._restore(du.mm(own[0].view(du.shape[1], -1))).to(x.dtype) if needs[0] else None
+        dweight_ih = du.t().mm(self._order(x)).view_as(own[0]) if needs[1] else None
         found = (dweight_ih, dbias_ih, *recurrent, dscale_ih)
         return [dx, *(None if d is None else d.to(self.weight_dtype) for d in found), *ds]
 
@@ -301,7 +325,7 @@ class PreparedGated:
     ) -> tuple[Tensor, Maybe, Maybe, Maybe, Maybe, Maybe, list[Maybe]]:
         """Return the gradients of the projected input (B * T, ..), of OWN[2:7] and of the first states."""
         k, n, g = self.kind.states, self.heads, self.kind.gates
-        u, paths, first = saved[1], saved[2 : 2 + k], saved[2 + k : 2 + 2 * k]
+        u, paths, first = saved[0], saved[1 : 1 + k], saved[1 + k : 1 + 2 * k]
         assert u is not None
         weight, bias, *norms = self._pad_weights(own)[2:7]
         values: dict[str, Any] = {"x": u, "weight": weight.view(-1, self.H), "bias": _flatten(bias), "y": paths[0]}
@@ -326,6 +350,10 @@ class PreparedGated:
         return du, dweight, dbias, rest[0], rest[1], rest[2], ds
 
 
+def _list_addresses(weights: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(0 if w is None else w.data_ptr() for w in weights)
+
+
 def _flatten(bias: Maybe) -> Maybe:
     return None if bias is None else bias.view(-1)
 
@@ -341,11 +369,10 @@ class _PreparedScan(torch.autograd.Function):
         x: Tensor,
         *tensors: Any,  # noqa: ANN401  # Tensor; None for a bias that the cell lacks
     ) -> tuple[Tensor, ...]:
-        own = cell.cast(tensors[given:])
-        y, last, saved = cell.go_forward(x.to(cell.dtype), tensors[:given], own, True)
+        y, last, saved, copies = cell.find_outputs(x, tensors[:given], tensors[given:], True)
         ctx.cell, ctx.given, ctx.many = cell, given, len(saved)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*saved, x, *tensors, *(own if cell.is_cast else ()))
+        ctx.save_for_backward(*saved, x, *tensors, *copies)
         return y, *last
 
     @staticmethod
@@ -379,8 +406,8 @@ def _go_back(
         return None, None, *(None if t is None else next(found) for t in (x, *states, *own))
     gradients = (None if d is None else d.contiguous() for d in (dy, *dlast))
     needs = ctx.needs_input_grad[2], *ctx.needs_input_grad[3 + ctx.given : 5 + ctx.given]
-    cast = tensors[ctx.given + len(OWN) :] or own
-    dx, *rest = cell.find_gradients((*saved, *gradients), cast, needs)
+    copies = tensors[ctx.given + len(OWN) :] or own
+    dx, *rest = cell.find_gradients((x, *saved, *gradients), copies, needs)
     dweights, ds = rest[: len(OWN)], rest[len(OWN) :]
     dstates = [d.to(s.dtype).view(s.shape) for d, s in zip(ds, states, strict=False) if d is not None]
-    return None, None, None if dx is None else dx.to(x.dtype), *dstates, *dweights
+    return None, None, dx, *dstates, *dweights

@@ -27,11 +27,12 @@ class Recorder:
     Args:
         device: Where it runs.
         size: Bytes that its arguments, its results and all between them take.
+        share: It is not recorded if that is more than one in so many of the device's bytes.
     """
 
-    def __init__(self, device: torch.device, size: int) -> None:
+    def __init__(self, device: torch.device, size: int, share: int = tuning.RECORDED_PASS_SHARE) -> None:
         self.size = size
-        self.most = _read_room(device) // tuning.RECORDED_PASS_SHARE
+        self.most = _read_room(device) // share
         self.room = _read_room(device) // tuning.RECORDED_SHARE
         self.key: Hashable = None
         self.runs = 0
@@ -93,14 +94,15 @@ class RecordedPass:
     """
 
     def __init__(self, launch: Launch, tensors: Sequence[Maybe]) -> None:
-        arguments = [None if t is None else torch.empty_like(t) for t in tensors]
         found: list[Maybe] = []
+        with torch.inference_mode(False), torch.no_grad():  # later runs may be outside of an inference mode
+            arguments = [None if t is None else torch.empty_like(t) for t in tensors]
 
-        def record() -> None:
-            found[:] = [None if t is None else t.contiguous() for t in launch(arguments)]
+            def record() -> None:
+                found[:] = [None if t is None else t.contiguous() for t in launch(arguments)]
 
-        self.arguments, self.found = [t for t in arguments if t is not None], found
-        self.graph = RecordedLaunches(record)
+            self.arguments, self.found = [t for t in arguments if t is not None], found
+            self.graph = RecordedLaunches(record)
 
     def run(self, tensors: Sequence[Maybe]) -> list[Maybe]:
         """Return what the pass finds for these arguments."""
