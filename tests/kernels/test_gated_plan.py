@@ -5,7 +5,7 @@ import torch
 
 import seqloom
 from seqloom.kernels import tuning
-from seqloom.kernels.cuda.gated import plan
+from seqloom.kernels.cuda.gated import plan, prepared
 from seqloom.kernels.cuda.runtime import graphs, recorded
 from seqloom.kernels.dispatch import TOGETHER
 from seqloom.kernels.registry import find_kernel
@@ -29,8 +29,8 @@ def make_plans(name, dtype, shape, amp=None, **settings):
     assert plan.why_not_plan(cells, stack.B) is None
     kernel = f"{cells[0].name}_cuda"
     kernels = [TOGETHER if "heads" in settings else find_kernel(kernel)] * len(cells)
-    prepared = plan.GatedPlan(stack, [kernel.code for kernel in kernels], weights, "cuda", amp)
-    return layer, prepared, KernelPlan(stack, kernels)
+    ready = plan.GatedPlan(stack, [kernel.code for kernel in kernels], weights, "cuda", amp)
+    return layer, ready, KernelPlan(stack, kernels)
 
 
 def run(one, layer, x, hx, train):
@@ -63,27 +63,27 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "dtype", "shape", "settings"), CASES)
 def test_a_prepared_call_has_the_results_of_an_ordinary_one(name, dtype, shape, settings):
-    layer, prepared, ordinary = make_plans(name, dtype, shape, **settings)
+    layer, ready, ordinary = make_plans(name, dtype, shape, **settings)
     x = torch.randn(shape, dtype=dtype)
-    given = [torch.randn(s, dtype=dtype) for s in prepared.h_shapes]
+    given = [torch.randn(s, dtype=dtype) for s in ready.h_shapes]
     for hx in ([], given):
         for train in (False, True):
-            actual, expected = (run(one, layer, x, hx, train) for one in (prepared, ordinary))
-            ends = 1 + len(prepared.h_shapes)
+            actual, expected = (run(one, layer, x, hx, train) for one in (ready, ordinary))
+            ends = 1 + len(ready.h_shapes)
             torch.testing.assert_close(actual[:ends], expected[:ends], rtol=0, atol=0)
             for mine, theirs in zip(actual[ends:], expected[ends:], strict=True):  # products have another order
                 assert (mine - theirs).norm() < (2e-5 if dtype == FP32 else 2e-2) * theirs.norm() + 1e-6
 
 
 def test_a_prepared_call_has_second_derivatives_and_takes_missing_gradients():
-    layer, prepared, _ = make_plans("LSTM", FP32, (4, 2, 6))
+    layer, ready, _ = make_plans("LSTM", FP32, (4, 2, 6))
     x, weights = torch.randn(4, 2, 6, requires_grad=True), list(layer.parameters())
     for which in (0, 2):  # the outputs alone, the last memory alone
         grads = []
-        for y, last in (prepared.run(x, [], weights, True), layer(x)):
+        for y, last in (ready.run(x, [], weights, True), layer(x)):
             grads.append(torch.autograd.grad((y, *last)[which].sum(), x))
         torch.testing.assert_close(*grads)
-    (mine,) = torch.autograd.grad(prepared.run(x, [], weights, True)[0].sum(), x, create_graph=True)
+    (mine,) = torch.autograd.grad(ready.run(x, [], weights, True)[0].sum(), x, create_graph=True)
     (slow,) = torch.autograd.grad(layer(x)[0].sum(), x, create_graph=True)
     more = [torch.autograd.grad(d.square().sum(), [x, *weights], allow_unused=True) for d in (mine, slow)]
     torch.testing.assert_close(*more)
@@ -91,11 +91,11 @@ def test_a_prepared_call_has_second_derivatives_and_takes_missing_gradients():
 
 def test_frozen_weights_get_no_gradient(monkeypatch):
     monkeypatch.setattr(tuning, "GATED_CHUNK_NUMBERS", 1)  # many chunks
-    layer, prepared, ordinary = make_plans("GRU", FP32, (7, 2, 6))
+    layer, ready, ordinary = make_plans("GRU", FP32, (7, 2, 6))
     layer.weight_ih_l0.requires_grad_(False)
     x, weights = torch.randn(7, 2, 6), list(layer.parameters())
     found = []
-    for one in (prepared, ordinary):
+    for one in (ready, ordinary):
         layer.zero_grad()
         one.run(x, [], weights, True)[0].square().sum().backward()
         assert layer.weight_ih_l0.grad is None
@@ -107,18 +107,18 @@ def test_frozen_weights_get_no_gradient(monkeypatch):
 def test_a_prepared_call_under_autocast_has_the_results_of_an_ordinary_one(x_dtype, is_recorded, monkeypatch):
     if is_recorded:
         monkeypatch.setattr(graphs, "_record_launches", Replayed)
-        monkeypatch.setattr(plan.PreparedGated, "_find_recording_stream", lambda _: 7)
+        monkeypatch.setattr(prepared.PreparedGated, "_find_recording_stream", lambda _: 7)
         monkeypatch.setattr(tuning, "RUNS_BEFORE_RECORDING", 1)
-    layer, prepared, ordinary = make_plans("LSTM", FP32, (3, 2, 16), amp=BF16)
+    layer, ready, ordinary = make_plans("LSTM", FP32, (3, 2, 16), amp=BF16)
     weights = list(layer.parameters())
     for given in (False, True):
         x = torch.randn(3, 2, 16).to(x_dtype).requires_grad_()
-        hx = [torch.randn(s, requires_grad=True) for s in prepared.h_shapes] if given else []
+        hx = [torch.randn(s, requires_grad=True) for s in ready.h_shapes] if given else []
         results = []
-        for one, source in ((prepared, x), (ordinary, x.float())):  # the layer casts x to the type of its weights
-            first = hx or [torch.zeros(s) for s in prepared.h_shapes]
+        for one, source in ((ready, x), (ordinary, x.float())):  # the layer casts x to the type of its weights
+            first = hx or [torch.zeros(s) for s in ready.h_shapes]
             with torch.autocast("cpu", BF16):
-                y, (h, c) = one.run(source, hx if one is prepared else first, weights, True)
+                y, (h, c) = one.run(source, hx if one is ready else first, weights, True)
             assert y.dtype == BF16 and h.dtype == c.dtype == FP32
             loss = y.float().square().sum() + h.sin().sum() + c.sum()
             results.append([y, h, c, *torch.autograd.grad(loss, [x, *hx, *weights])])
@@ -128,10 +128,10 @@ def test_a_prepared_call_under_autocast_has_the_results_of_an_ordinary_one(x_dty
 
 
 def test_second_derivatives_under_autocast_are_those_of_the_loop():
-    layer, prepared, _ = make_plans("GRU", FP32, (3, 2, 6), amp=BF16)
+    layer, ready, _ = make_plans("GRU", FP32, (3, 2, 6), amp=BF16)
     x, weights = torch.randn(3, 2, 6, requires_grad=True), list(layer.parameters())
     with torch.autocast("cpu", BF16):
-        y = prepared.run(x, [], weights, True)[0]
+        y = ready.run(x, [], weights, True)[0]
     (mine,) = torch.autograd.grad(y.float().sum(), x, create_graph=True)
     (slow,) = torch.autograd.grad(layer(x)[0].sum(), x, create_graph=True)
     more = [torch.autograd.grad(d.square().sum(), [x, *weights], allow_unused=True) for d in (mine, slow)]
@@ -158,40 +158,40 @@ class Replayed:
 )
 def test_recorded_passes_read_and_write_memory_of_the_call(name, dtype, shape, settings, monkeypatch):
     monkeypatch.setattr(graphs, "_record_launches", Replayed)
-    monkeypatch.setattr(plan.PreparedGated, "_find_recording_stream", lambda _: 7)
+    monkeypatch.setattr(prepared.PreparedGated, "_find_recording_stream", lambda _: 7)
     monkeypatch.setattr(tuning, "RUNS_BEFORE_RECORDING", 2)
-    layer, prepared, ordinary = make_plans(name, dtype, shape, **settings)
+    layer, ready, ordinary = make_plans(name, dtype, shape, **settings)
     found = []
     for i in range(5):
         x = torch.randn(shape, dtype=dtype)
-        hx = [torch.randn(s, dtype=dtype) for s in prepared.h_shapes] if i != 2 else []  # another form once
-        found.append([run(one, layer, x, hx, True) for one in (prepared, ordinary)])
+        hx = [torch.randn(s, dtype=dtype) for s in ready.h_shapes] if i != 2 else []  # another form once
+        found.append([run(one, layer, x, hx, True) for one in (ready, ordinary)])
         with torch.no_grad():
             layer.weight_hh_l0.mul_(1.1)  # in place, as an optimiser does
-    assert all(c.recorder.kept is not None and c.back_recorder.kept is not None for c in prepared.cells)
+    assert all(c.recorder.kept is not None and c.back_recorder.kept is not None for c in ready.cells)
     for actual, expected in found:  # those of earlier passes were not overwritten
         torch.testing.assert_close(actual, expected)
 
 
 def test_weights_elsewhere_and_other_switches_discard_a_recorded_pass(monkeypatch):
     monkeypatch.setattr(graphs, "_record_launches", Replayed)
-    monkeypatch.setattr(plan.PreparedGated, "_find_recording_stream", lambda _: 7)
+    monkeypatch.setattr(prepared.PreparedGated, "_find_recording_stream", lambda _: 7)
     monkeypatch.setattr(tuning, "RUNS_BEFORE_RECORDING", 2)
-    layer, prepared, _ = make_plans("GRU", FP32, (2, 2, 6))
-    x, (cell,) = torch.randn(2, 2, 6), prepared.cells
+    layer, ready, _ = make_plans("GRU", FP32, (2, 2, 6))
+    x, (cell,) = torch.randn(2, 2, 6), ready.cells
 
     def record():
         for _ in range(2):
-            run(prepared, layer, x, [], True)
+            run(ready, layer, x, [], True)
         assert cell.recorder.kept is not None and cell.back_recorder.kept is not None
 
     record()
     layer.weight_hh_l0.data = layer.weight_hh_l0.detach().clone()
-    run(prepared, layer, x, [], True)
+    run(ready, layer, x, [], True)
     assert cell.recorder.kept is None and cell.back_recorder.kept is None
     record()
-    monkeypatch.setattr(plan, "product_flags", lambda: ("others",))
-    run(prepared, layer, x, [], True)
+    monkeypatch.setattr(prepared, "product_flags", lambda: ("others",))
+    run(ready, layer, x, [], True)
     assert cell.recorder.kept is None and cell.back_recorder.kept is None
 
 

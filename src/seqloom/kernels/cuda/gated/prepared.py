@@ -1,0 +1,362 @@
+"""One gated cell of a prepared call: its forward and backward pass over inputs of one shape.
+
+A call is one node of the graph, its input product included. Short passes are recorded as CUDA graphs when they have
+been made often enough (`runtime/recorded.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from seqloom.core.cell import Cell
+from seqloom.core.checks import read_saved
+from seqloom.core.heads import HeadsCell
+from seqloom.core.job import ScanJob
+from seqloom.core.precision import product_flags
+from seqloom.kernels import tuning
+from seqloom.kernels.cuda.gated.backward import go_back
+from seqloom.kernels.cuda.gated.code import arrange_weights, find_code
+from seqloom.kernels.cuda.gated.heads import GatedHeads
+from seqloom.kernels.cuda.gated.kernels import KINDS, Gated, pad_weight, round_up
+from seqloom.kernels.cuda.runtime.recorded import Recorder
+from seqloom.kernels.current_stream import find_stream
+from seqloom.kernels.fused import differentiate
+from seqloom.kernels.stack import Stack
+
+Maybe = Tensor | None
+OWN = ("weight_ih", "bias_ih", "weight_hh", "bias_hh", "scale_hh", "scale_c", "bias_c", "scale_ih")
+EPSILON = 1e-5  # of layer normalisation
+
+
+def read_head(cell: Cell) -> Cell:
+    """Return the cell whose equations every head has; the cell itself if it has no heads."""
+    one: Cell = cell.__dict__["one"] if isinstance(cell, HeadsCell) else cell
+    return one
+
+
+class PreparedGated:
+    """One cell of a plan.
+
+    Args:
+        stack: All cells of the plan.
+        index: Which of them it is.
+        code: Its kernel.
+        weights: All weights of the stack.
+        dtype: The type that the kernels compute in; that of the weights if omitted.
+    """
+
+    def __init__(
+        self,
+        stack: Stack,
+        index: int,
+        code: Gated | GatedHeads,
+        weights: Sequence[Tensor],
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        cell, names, like = stack.cells[index], stack.names[index], weights[0].detach()
+        one, self.heads = read_head(cell), cell.heads if isinstance(cell, HeadsCell) else 1
+        self.B, self.T, self.dtype, self.device = stack.B, stack.T, dtype or like.dtype, like.device
+        self.weight_dtype, self.is_cast = like.dtype, self.dtype != like.dtype
+        self.units, self.H = one.hidden_size, round_up(one.hidden_size)  # of a head, and of the kernels
+        self.more, self.rows = self.H - self.units, self.heads * self.B  # of the kernels
+        self.places = [names.get(name) for name in OWN]
+        self.is_time_first = len(stack.shape) == 3 and not stack.batch_first
+        shape = torch.Size((*stack.shape[:-1], cell.input_size))
+        mine = {name: i for i, name in enumerate(OWN) if name in names}
+        self.stack = Stack([cell], [mine], shape, stack.batch_first, 1)
+        self.last_shape = self.stack.state_shapes[0]
+        job = ScanJob(like.new_empty(self.B, self.T, cell.input_size), ())
+        gated = Gated(KINDS[one.name]) if isinstance(code, GatedHeads) else code
+        self.setting = gated.read_setting(one, self.H, job, self.dtype)
+        self.kind = self.setting.kind
+        self.forward = find_code(self.setting, "forward", self.rows, self.device)
+        self.arguments: Any = self.forward.arguments
+        numbers = {"B": self.rows, "T": self.T, "head_rows": self.B if self.heads > 1 else 0}
+        self.filled = bytes(self.forward.pack(numbers))
+        self.stream = find_stream(self.device)
+        self.start = self._make_start()
+        self.recorder, self.back_recorder = self._make_recorders(cell.input_size)
+
+    def _make_recorders(self, width: int) -> tuple[Recorder, Recorder]:
+        """Return those of the forward and the backward pass, for an input of so many features."""
+        kind, width, size = self.kind, width // self.heads, self.rows * self.T * self.dtype.itemsize
+        gates = kind.gates * (1 + kind.norm) * self.H
+        forward = size * (2 * gates + 2 * (1 + kind.states) * self.H + 2 * width)
+        back = size * (4 * gates + (4 + kind.states) * self.H + 3 * width)
+        return Recorder(self.device, forward, tuning.RECORDED_FORWARD_SHARE), Recorder(self.device, back)
+
+    def _make_start(self) -> list[Tensor]:
+        """Return the states before the first step: zeros."""
+        zeros = torch.zeros(self.rows, self.H, dtype=torch.float32, device=self.device)
+        return [zeros] * self.kind.states
+
+    def run(self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], train: bool) -> tuple[Tensor, ...]:
+        """Return the outputs, and the last states (1, B, H), or (1, H) for a single sequence."""
+        own = [None if place is None else weights[place] for place in self.places]
+        if train:
+            result: tuple[Tensor, ...] = _PreparedScan.apply(self, len(states), x, *states, *own)
+            return result
+        y, last, _, _ = self.find_outputs(x, states, own, False)
+        return y, *last
+
+    def find_outputs(
+        self, x: Tensor, states: Sequence[Tensor], own: Sequence[Any], train: bool
+    ) -> tuple[Tensor, list[Tensor], list[Maybe], list[Maybe]]:
+        """Return the outputs, the last states, what the backward pass reads, and the weights if they were cast.
+
+        The third is the projected input (rows, T, gates * H), the states after all steps, the first states in float32,
+        and with layer normalisation the product (B * T * gates, H) and what the kernel saves.
+        """
+        stream, k = self._find_recording_stream(), self.kind.states
+        if stream is None:
+            found = self._launch_forward(x, states, own, train)
+        else:
+
+            def launch(tensors: Sequence[Any]) -> list[Maybe]:
+                return self._launch_forward(tensors[0], tensors[1:], own, train)
+
+            key = stream, product_flags(), train, x.dtype, len(states), _list_addresses(own)
+            found = self.recorder.run(launch, key, (x, *states))
+        many, (y, *rest) = 3 + 2 * k, found
+        return cast(Tensor, y), cast(list[Tensor], rest[:k]), rest[k : k + many], rest[k + many :]
+
+    def _cast_weights(self, own: Sequence[Any]) -> list[Any]:
+        """Return copies of the weights in the type of the kernels, in one launch."""
+        present = [w.detach() for w in own if w is not None]
+        flat = present[0].new_empty(sum(map(torch.numel, present)), dtype=self.dtype)
+        copies = torch._C._nn.unflatten_dense_tensors(flat, present)
+        torch._foreach_copy_(copies, present)
+        each = iter(copies)
+        return [None if w is None else next(each) for w in own]
+
+    def _order(self, x: Tensor) -> Tensor:
+        """Return an input as (B * T, D), in the type of the kernels."""
+        x = x.to(self.dtype)
+        return (x.transpose(0, 1) if self.is_time_first else x).reshape(self.B * self.T, -1)
+
+    def _launch_forward(self, x: Tensor, states: Sequence[Tensor], own: Sequence[Any], train: bool) -> list[Maybe]:
+        """Do what `find_outputs` does, launch by launch."""
+        copies = self._cast_weights(own) if self.is_cast else []
+        B, T, H, kind = self.B, self.T, self.H, self.kind
+        inputs, own = self._order(x), self._pad_weights(copies or own)
+        product, spread = None, None
+        if kind.norm:
+            product = torch._C._nn.linear(inputs, own[0]).view(-1, H)
+            u = self._scale(torch.native_layer_norm(product, (H,), None, None, EPSILON)[0], own).view(B, T, -1)
+            norms = kind.gates + kind.memory
+            spread = u.new_empty(B, T, norms, 2, dtype=torch.float32) if train else None
+        else:
+            u = self._divide(torch._C._nn.linear(inputs, own[0].view(-1, inputs.shape[1]), _flatten(own[1])))
+        weight = arrange_weights(self.setting, own[2].view(-1, H, H))
+        first = [self._divide_state(s).float() for s in states] or self._find_start()
+        paths = [u.new_empty(self.rows, T, H) if train or i == kind.output else None for i in range(kind.states)]
+        last = [torch.empty_like(s) for s in first]
+        arguments = self.arguments.from_buffer_copy(self.filled)
+        arguments.x, arguments.weight = u.data_ptr(), weight.data_ptr()
+        arguments.spread = None if spread is None else spread.data_ptr()
+        for name, w in zip(("bias", "scale", "scale_c", "bias_c"), own[3:7], strict=True):
+            setattr(arguments, name, None if w is None else w.data_ptr())
+        for i, path in enumerate(paths):
+            setattr(arguments, f"c_{i - 1}" if i else "y", None if path is None else path.data_ptr())
+            setattr(arguments, f"first_{i}", first[i].data_ptr())
+            setattr(arguments, f"last_{i}", last[i].data_ptr())
+        self.forward.start(arguments, self.rows, self.device)
+        y = paths[kind.output]
+        assert y is not None
+        ends = [self._join_state(s).to(self.weight_dtype) for s in last]
+        saved = [u, *paths, *first, product, spread]
+        return [self._join(y), *ends, *(saved if train else [None] * len(saved)), *(copies if train else ())]
+
+    def _scale(self, normal: Tensor, own: Sequence[Any]) -> Tensor:
+        """Return normalised products (B * T, gates * H) with the scale and bias of the input."""
+        return torch.addcmul(own[1], normal.view(self.B * self.T, -1), own[7])
+
+    def _find_start(self) -> list[Tensor]:
+        """Return zeros that are ready on the current stream."""
+        if self.stream is not None and self.stream == find_stream(self.device):
+            return self.start
+        return self._make_start()
+
+    def _divide(self, t: Tensor) -> Tensor:
+        """Map (B * T, heads * n), one row of the batch after the other, to (rows, T, n): one head after the other."""
+        if self.heads == 1:
+            return t.view(self.B, self.T, -1)
+        return t.view(self.B, self.T, self.heads, -1).permute(2, 0, 1, 3).reshape(self.rows, self.T, -1)
+
+    def _pad_weights(self, own: Sequence[Any]) -> Sequence[Any]:
+        """Return the weights with zeros for the units that only the kernels have."""
+        if not self.more:
+            return own
+        gates = self.kind.gates
+        return [None if w is None else pad_weight(n, w, gates, self.more) for n, w in zip(OWN, own, strict=True)]
+
+    def _divide_state(self, t: Tensor) -> Tensor:
+        """Map a state in torch's form to (rows, H)."""
+        t = t.view(self.B, self.heads, self.units).transpose(0, 1).reshape(self.rows, self.units)
+        return F.pad(t, (0, self.more)) if self.more else t
+
+    def _join(self, t: Tensor) -> Tensor:
+        """Map outputs (rows, T, H) to the layer's."""
+        t = t.view(self.heads, self.B, self.T, self.H)[..., : self.units]
+        return t.permute((2, 1, 0, 3) if self.is_time_first else (1, 2, 0, 3)).reshape(*self.stack.shape[:-1], -1)
+
+    def _restore(self, t: Tensor) -> Tensor:
+        """Map (B * T, n) to (.., n) in the order of the layer's input."""
+        if self.is_time_first:
+            t = t.view(self.B, self.T, -1).transpose(0, 1)
+        return t.reshape(*self.stack.shape[:-1], -1)
+
+    def _join_state(self, t: Tensor) -> Tensor:
+        """Map (rows, H) to a state in torch's form."""
+        return t.view(self.heads, self.B, self.H)[..., : self.units].transpose(0, 1).reshape(self.last_shape)
+
+    def find_gradients(
+        self, tensors: Sequence[Maybe], own: Sequence[Any], needs: tuple[bool, bool, bool]
+    ) -> list[Maybe]:
+        """Return the gradients of x, of the weights in OWN in their types, and of the first states in float32.
+
+        Most launches are replayed when passes of this form have been made often enough.
+
+        Args:
+            tensors: The input, what the forward pass saved, the gradient of the outputs and those of the last states,
+                contiguous; None for zeros.
+            own: The weights, as in OWN.
+            needs: Whether the gradients of x, weight_ih and bias_ih are needed.
+        """
+        stream = self._find_recording_stream()
+        if stream is None:
+            return self._launch_back(tensors, own, needs)
+        many = len(tensors)
+        arguments = (*tensors, *own) if self.is_cast else tensors  # copies of weights are elsewhere in every pass
+        addresses = () if self.is_cast else _list_addresses(own)
+
+        def launch(arguments: Sequence[Maybe]) -> list[Maybe]:
+            return self._launch_back(arguments[:many], arguments[many:] or own, needs)
+
+        key = stream, product_flags(), needs, addresses, tuple(t is None for t in arguments)
+        return self.back_recorder.run(launch, key, arguments)
+
+    def _find_recording_stream(self) -> int | None:
+        """Return the current stream if graphs can be recorded there now, else None."""
+        return find_stream(self.device) if self.device.type == "cuda" else None
+
+    def _launch_back(self, tensors: Sequence[Maybe], own: Sequence[Any], needs: tuple[bool, bool, bool]) -> list[Maybe]:
+        """Do what `find_gradients` does, launch by launch."""
+        many, x = 4 + 2 * self.kind.states, tensors[0]
+        assert x is not None
+        du, *recurrent, ds = self._go_back(tensors[1:many], own, tensors[many], tensors[many + 1 :])
+        dscale_ih, dbias_ih = None, du.sum(0).view_as(own[1]) if needs[2] else None
+        if self.kind.norm:
+            du, dscale_ih = self._undo_norm(du, tensors[many - 2], own)
+        dx = self._restore(du.mm(own[0].view(du.shape[1], -1))).to(x.dtype) if needs[0] else None
+        dweight_ih = du.t().mm(self._order(x)).view_as(own[0]) if needs[1] else None
+        found = (dweight_ih, dbias_ih, *recurrent, dscale_ih)
+        return [dx, *(None if d is None else d.to(self.weight_dtype) for d in found), *ds]
+
+    def _undo_norm(self, du: Tensor, product: Maybe, own: Sequence[Any]) -> tuple[Tensor, Tensor]:
+        """Return the gradients of the input's product (B * T, gates * H) and of its scale."""
+        assert product is not None
+        normal, mean, deviation = torch.native_layer_norm(product, (self.H,), None, None, EPSILON)
+        dscale = (du * normal.view_as(du)).sum(0)
+        dnormal = (du * own[7]).view_as(product)
+        dproduct = torch.ops.aten.native_layer_norm_backward(
+            dnormal, product, (self.H,), mean, deviation, None, None, (True, False, False)
+        )[0]
+        return dproduct.view_as(du), dscale
+
+    def _go_back(
+        self, saved: Sequence[Maybe], own: Sequence[Any], dy: Maybe, dlast: Sequence[Maybe]
+    ) -> tuple[Tensor, Maybe, Maybe, Maybe, Maybe, Maybe, list[Maybe]]:
+        """Return the gradients of the projected input (B * T, ..), of OWN[2:7] and of the first states."""
+        k, n, g = self.kind.states, self.heads, self.kind.gates
+        u, paths, first = saved[0], saved[1 : 1 + k], saved[1 + k : 1 + 2 * k]
+        assert u is not None
+        weight, bias, *norms = self._pad_weights(own)[2:7]
+        values: dict[str, Any] = {"x": u, "weight": weight.view(-1, self.H), "bias": _flatten(bias), "y": paths[0]}
+        values |= {f"c_{i}": path for i, path in enumerate(paths[1:])} | {f"first_{i}": s for i, s in enumerate(first)}
+        values |= {"mask": None, "reset": None, "spread": saved[-1]}
+        values |= dict(zip(("scale", "scale_c", "bias_c"), norms, strict=True))
+        if dy is None:
+            values["dy"] = u.new_zeros(self.rows, self.T, self.H)
+        else:
+            rows = (dy.transpose(0, 1) if self.is_time_first else dy).contiguous().view(self.B * self.T, -1)
+            values["dy"] = self._divide(F.pad(rows, (0, self.more)) if self.more else rows)
+        ends = [None if d is None else self._divide_state(d.contiguous()) for d in dlast]
+        du, dweight, dbias, *rest = go_back(self.setting, values, ends, n)
+        assert du is not None
+        assert dweight is not None
+        real, steps = slice(self.units), self.B * self.T
+        du = du.view(n, steps, g, self.H)[..., real].transpose(0, 1).reshape(steps, -1)
+        dweight = dweight.view(n, g, self.H, self.H)[..., real, real].reshape(own[2].shape)
+        if dbias is not None:
+            dbias = dbias.view(n, g, self.H)[..., real].reshape(own[3].shape)
+        ds = [None if d is None else self._join_state(d) for d in rest[4:]]
+        return du, dweight, dbias, rest[0], rest[1], rest[2], ds
+
+
+def _list_addresses(weights: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(0 if w is None else w.data_ptr() for w in weights)
+
+
+def _flatten(bias: Maybe) -> Maybe:
+    return None if bias is None else bias.view(-1)
+
+
+class _PreparedScan(torch.autograd.Function):
+    """x, the first states (or none) and the weights of OWN -> the outputs and the last states."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401  # takes any attribute
+        cell: PreparedGated,
+        given: int,
+        x: Tensor,
+        *tensors: Any,  # noqa: ANN401  # Tensor; None for a bias that the cell lacks
+    ) -> tuple[Tensor, ...]:
+        y, last, saved, copies = cell.find_outputs(x, tensors[:given], tensors[given:], True)
+        ctx.cell, ctx.given, ctx.many = cell, given, len(saved)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*saved, x, *tensors, *copies)
+        return y, *last
+
+    @staticmethod
+    def backward(
+        ctx: Any,  # noqa: ANN401  # has what forward set
+        dy: Maybe,
+        *dlast: Maybe,
+    ) -> tuple[Maybe, ...]:
+        if not torch.is_autocast_enabled("cuda"):
+            return _go_back(ctx, dy, dlast)
+        with torch.autocast("cuda", enabled=False):
+            return _go_back(ctx, dy, dlast)
+
+
+def _go_back(
+    ctx: Any,  # noqa: ANN401  # has what forward set
+    dy: Maybe,
+    dlast: Sequence[Maybe],
+) -> tuple[Maybe, ...]:
+    cell: PreparedGated = ctx.cell
+    kept = read_saved(ctx)
+    saved, x, tensors = kept[: ctx.many], kept[ctx.many], kept[ctx.many + 1 :]
+    states, own = tensors[: ctx.given], tensors[ctx.given : ctx.given + len(OWN)]
+    if torch.is_grad_enabled():  # a second derivative is wanted
+        inputs = [x, *states, *(w for w in own if w is not None)]
+        with torch.enable_grad():
+            typed: list[Any] = [None if t is None else t.to(cell.dtype) for t in (x, *states, *own)]
+            y, *ends = cell.stack.run(typed[0], typed[1 : 1 + ctx.given], typed[1 + ctx.given :])
+            outputs = [y, *(s.to(cell.weight_dtype) for s in ends)]
+        found = iter(differentiate(inputs, outputs, (dy, *dlast), True, True))
+        return None, None, *(None if t is None else next(found) for t in (x, *states, *own))
+    gradients = (None if d is None else d.contiguous() for d in (dy, *dlast))
+    needs = ctx.needs_input_grad[2], *ctx.needs_input_grad[3 + ctx.given : 5 + ctx.given]
+    copies = tensors[ctx.given + len(OWN) :] or own
+    dx, *rest = cell.find_gradients((x, *saved, *gradients), copies, needs)
+    dweights, ds = rest[: len(OWN)], rest[len(OWN) :]
+    dstates = [d.to(s.dtype).view(s.shape) for d, s in zip(ds, states, strict=False) if d is not None]
+    return None, None, dx, *dstates, *dweights
