@@ -158,6 +158,24 @@ def test_the_block_around_rg_lru_is_that_of_recurrentgemma_in_transformers():
     torch.testing.assert_close(mine(x)[0], expected, **CLOSE)
 
 
+def test_capped_mlstm_is_that_of_xlstm_in_transformers():
+    xlstm = pytest.importorskip("transformers.models.xlstm.modeling_xlstm", reason="transformers is not installed")
+    if not hasattr(xlstm, "xLSTMLayer"):
+        pytest.skip("transformers takes the layer from the package xlstm, which is installed")
+    from transformers import xLSTMConfig
+
+    torch.manual_seed(0)
+    native = {"chunkwise_kernel": "chunkwise--native_autograd", "sequence_kernel": "native_sequence__native"}
+    config = xLSTMConfig(hidden_size=16, num_heads=2, weight_mode="single", return_last_states=True, **native)
+    theirs = xlstm.xLSTMLayer(config)
+    with torch.no_grad():
+        for p in theirs.parameters():
+            p.normal_(std=0.5)
+    mine, x = seqloom.MLSTM(16, 2, key_size=theirs.qk_dim // 2, capped=True), torch.randn(2, 64, 16)
+    seqloom.load_published(mine, theirs.state_dict())
+    torch.testing.assert_close(mine(x)[0], theirs(x)[0], **CLOSE)
+
+
 def test_mlstm_is_that_of_mlstm_kernels(parts):
     name = "mlstm_kernels.torch.recurrent.native_sequence"
     native = pytest.importorskip(name, reason="mlstm_kernels is not installed")

@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import seqloom
 from seqloom.core.errors import UserError
+from seqloom.layers.linear.mlstm import recur
 
 MAMBA2 = {
     "in_proj.weight": (42, 8),
@@ -25,6 +27,13 @@ RWKV7 = {
     "r_k": (2, 4),
     "ln_x.weight": (8,),
     "ln_x.bias": (8,),
+}
+XLSTM = {
+    **{f"{name}.weight": (8, 8) for name in ("v", "ogate_preact", "out_proj")},
+    **{f"{name}.weight": (4, 8) for name in "qk"},
+    **{f"{letter}gate_preact.weight": (2, 8) for letter in "if"},
+    **{f"{letter}gate_preact.bias": (2,) for letter in "if"},
+    "multihead_norm.weight": (8,),
 }
 
 
@@ -66,9 +75,41 @@ def test_mistakes_are_named_and_change_nothing():
     with pytest.raises(UserError, match=r"no weight has a name that starts with 'mixer\.'"):
         seqloom.load_published(layer, weights, "mixer.")
     assert all(torch.equal(p, before[name]) for name, p in layer.state_dict().items())
-    with pytest.raises(UserError, match="takes Mamba2, RGLRU, RWKV7, got MLSTM"):
+    with pytest.raises(UserError, match="takes MLSTM, Mamba2, RGLRU, RWKV7, got GLA"):
+        seqloom.load_published(seqloom.GLA(8, 2), weights)
+    with pytest.raises(UserError, match=r"make the layer with MLSTM\(\.\.\., capped=True\)"):
         seqloom.load_published(seqloom.MLSTM(8, 2), weights)
     with pytest.raises(UserError, match="v0 to v2 mix values"):
         seqloom.load_published(seqloom.RWKV7(8, 2), draw(RWKV7) | {"v0": torch.zeros(8)})
     with pytest.raises(UserError, match="have rank 3, the layer 2"):
         seqloom.load_published(seqloom.RWKV7(8, 2, rank=2), draw(RWKV7))
+
+
+def test_xlstm_weights_give_the_equations_of_xlstm_7b():
+    w = {name: t.double() for name, t in draw(XLSTM).items()}
+    layer = seqloom.MLSTM(8, 2, key_size=2, capped=True).double()
+    seqloom.load_published(layer, w)
+    x = torch.randn(2, 9, 8, dtype=torch.double)
+    q, k, v = (F.linear(x, w[f"{name}.weight"]).unflatten(-1, (2, -1)) for name in "qkv")
+    gates = [F.linear(x, w[f"{z}gate_preact.weight"], w[f"{z}gate_preact.bias"]) for z in "if"]
+    h = recur(q, k * 2**-0.5, v, *(15 * torch.tanh(z / 15) for z in gates))
+    normed = F.layer_norm(h, (4,), eps=1e-6).flatten(2) * w["multihead_norm.weight"]
+    expected = F.linear(torch.sigmoid(F.linear(x, w["ogate_preact.weight"])) * normed, w["out_proj.weight"])
+    torch.testing.assert_close(layer(x)[0], expected, rtol=1e-10, atol=1e-10)
+    state = None
+    for t in range(9):
+        y, state = layer.step(x[:, t], state)
+        torch.testing.assert_close(y, expected[:, t], rtol=1e-9, atol=1e-9)
+
+
+def test_fused_xlstm_weights_are_the_single_ones():
+    w = draw(XLSTM)
+    gates = {kind: torch.cat([w.pop(f"{z}gate_preact.{kind}") for z in "if"]) for kind in ("weight", "bias")}
+    joined = torch.cat([w.pop(f"{name}.weight") for name in ("q", "k", "v", "ogate_preact")])
+    fused = w | {"qkv_opreact.weight": joined} | {f"ifgate_preact.{kind}": t for kind, t in gates.items()}
+    layers = [seqloom.MLSTM(8, 2, key_size=2, capped=True) for _ in range(2)]
+    seqloom.load_published(layers[0], draw(XLSTM))
+    seqloom.load_published(layers[1], fused)
+    assert all(torch.equal(a, b) for a, b in zip(*(layer.state_dict().values() for layer in layers), strict=True))
+    with pytest.raises(UserError, match=r"qkv_opreact\.weight has 24 rows, expected 32 = 2 x 8 \+ 2 x 8"):
+        seqloom.load_published(seqloom.MLSTM(8, 2, capped=True), fused)

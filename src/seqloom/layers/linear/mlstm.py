@@ -11,7 +11,9 @@ from seqloom.core.job import zero_padding
 from seqloom.core.masks import make_mask
 from seqloom.kernels.scan import scan_steps
 from seqloom.layers.linear.layer import LinearMixer, Terms, head_size, read_float_state, wide
-from seqloom.layers.linear.parts import HeadNorm
+from seqloom.layers.linear.parts import HeadLayerNorm, HeadNorm
+
+GATE_CAP = 15.0  # of xLSTM 7B
 
 
 class MLSTM(LinearMixer, name="mlstm"):
@@ -28,11 +30,16 @@ class MLSTM(LinearMixer, name="mlstm"):
     n is a further column of S, and m keeps the exponential gate from overflowing: it changes no result. State: the
     inputs of the convolution, [S n] (B, heads, K, V + 1), m (B, heads). Beck et al. 2024, arXiv 2405.04517.
 
+    With `capped` it is the layer of xLSTM 7B (Beck et al. 2025, arXiv 2503.13427), whose published weights
+    `load_published` reads: 15 tanh(z / 15) in place of both gates' z, a layer norm of each head, a sigmoid in place of
+    silu in the last line, and no convolution.
+
     Args:
         dim: Width of input and output, D.
         heads: Heads; dim must be a multiple.
         key_size: Channels of a key in each head, K; 0 for dim / heads.
-        conv: Steps of the convolution; 0 for none.
+        conv: Steps of the convolution; 0 for none. Not used with `capped`.
+        capped: Whether it is the layer of xLSTM 7B.
         causal: Must be True.
         kernel: "auto", or the name of a kernel.
 
@@ -49,6 +56,7 @@ class MLSTM(LinearMixer, name="mlstm"):
         *,
         key_size: int = 0,
         conv: int = 4,
+        capped: bool = False,
         causal: bool = True,
         kernel: str = "auto",
     ) -> None:
@@ -58,8 +66,9 @@ class MLSTM(LinearMixer, name="mlstm"):
         self.W_qk, self.W_v = nn.Linear(dim, 2 * K, bias=False), nn.Linear(dim, dim, bias=False)
         self.W_if = nn.Linear(dim, 2 * heads)
         self.W_g, self.W_o = nn.Linear(dim, dim, bias=False), nn.Linear(dim, dim, bias=False)
-        self.norm = HeadNorm(self.value_size)
-        self.add_conv(dim, conv)
+        self.capped = capped
+        self.norm = HeadLayerNorm(heads, self.value_size) if capped else HeadNorm(self.value_size)
+        self.add_conv(dim, 0 if capped else conv)
         self.state_size += 1
         with torch.no_grad():
             self.W_if.weight.zero_()
@@ -74,7 +83,8 @@ class MLSTM(LinearMixer, name="mlstm"):
             ends.append(end)
         q, k = (self.split(t) for t in self.W_qk(u).chunk(2, -1))
         v = self.split(self.W_v(x))
-        i, f = wide(self.W_if(x)).chunk(2, -1)  # (B, T, heads)
+        gates = wide(self.W_if(x))
+        i, f = (GATE_CAP * torch.tanh(gates / GATE_CAP) if self.capped else gates).chunk(2, -1)  # (B, T, heads)
         f = F.logsigmoid(f)
         S = read_float_state(left[0] if left else None)
         m = i.new_zeros(B, self.heads) if not left else left[1].to(i.dtype)

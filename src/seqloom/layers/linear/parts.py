@@ -108,6 +108,25 @@ class HeadNorm(nn.Module):
         return y if gate is None else y * F.silu(gate.to(wide))
 
 
+class HeadLayerNorm(nn.Module):
+    """Layer norm of each head, with a weight for each channel of each head, times a gate: y = norm(x) sigmoid(z).
+
+    Args:
+        heads: Heads.
+        width: Channels of a head.
+        eps: Added to the variance.
+    """
+
+    def __init__(self, heads: int, width: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.scale, self.eps = nn.Parameter(torch.ones(heads, width)), eps
+
+    def forward(self, x: Tensor, gate: Tensor) -> Tensor:
+        wide = torch.promote_types(x.dtype, torch.float32)
+        y = F.layer_norm(x.to(wide), x.shape[-1:], eps=self.eps) * self.scale.to(wide)
+        return y * torch.sigmoid(gate.to(wide))
+
+
 def normalise(x: Tensor) -> Tensor:
     """Return x / |x| over the last dimension, in float32 at least."""
     x = x.to(torch.promote_types(x.dtype, torch.float32))

@@ -10,6 +10,7 @@ from torch import Tensor
 from seqloom.core.errors import UserError
 from seqloom.layers.linear.layer import Mixer
 from seqloom.layers.linear.mamba2 import Mamba2
+from seqloom.layers.linear.mlstm import MLSTM
 from seqloom.layers.linear.rg_lru import RGLRU
 from seqloom.layers.linear.rwkv7 import RWKV7
 
@@ -23,17 +24,18 @@ def load_published(layer: Mixer, weights: Weights, prefix: str = "") -> None:
     ========  =============================================================  ========================================
     Layer     Names                                                          Prefix, for example
     ========  =============================================================  ========================================
+    MLSTM     transformers' xLSTMLayer and xlstm's mLSTMLayer, capped=True   ``backbone.blocks.0.mlstm_layer.``
     Mamba2    mamba_ssm's Mamba2 and transformers' Mamba2Mixer, one group    ``backbone.layers.0.mixer.``
     RGLRU     transformers' RecurrentGemmaRecurrentBlock                     ``model.layers.0.temporal_block.``
     RWKV7     RWKV-7's time mixing in its first layer                        ``blocks.0.att.``
     ========  =============================================================  ========================================
 
     Later layers of RWKV-7 mix values with those of the first, which `RWKV7` does not do; their time mixing is refused.
-    The inner matrices of RWKV-7 may have fewer rows than the layer's `rank`. There are no names for `MLSTM`: xLSTM's
-    published layer limits its gates and has a sigmoid for its output gate, so its weights give other results here.
+    The inner matrices of RWKV-7 may have fewer rows than the layer's `rank`. xLSTM's weights may be single matrices or
+    fused ones, without biases of the large matrices, as in xLSTM 7B.
 
     Args:
-        layer: A `Mamba2`, `RGLRU` or `RWKV7` of the same sizes.
+        layer: An `MLSTM`, `Mamba2`, `RGLRU` or `RWKV7` of the same sizes.
         weights: Names and tensors, as `safetensors.torch.load_file` or `state_dict` returns them. Other names than
             those with the prefix are ignored.
         prefix: What comes before the names of the layer's own weights.
@@ -98,6 +100,33 @@ def _read_mamba2(layer: Mixer, weights: _Reader) -> dict[str, Tensor]:
     return own
 
 
+def _read_mlstm(layer: Mixer, weights: _Reader) -> dict[str, Tensor]:
+    assert isinstance(layer, MLSTM)
+    if not layer.capped:
+        raise UserError("the published layer of xLSTM limits its gates; make the layer with MLSTM(..., capped=True)")
+    K, V = layer.heads * layer.key_size, layer.heads * layer.value_size
+    if "qkv_opreact.weight" in weights.left:
+        joined = weights.take("qkv_opreact.weight")
+        if joined.shape[0] != 2 * (K + V):
+            rows = f"{2 * (K + V)} = 2 x {K} + 2 x {V}"
+            raise UserError(f"{weights.prefix}qkv_opreact.weight has {joined.shape[0]} rows, expected {rows}")
+        qk, v, gate = joined.split([2 * K, V, V])
+        gates = {kind: weights.take(f"ifgate_preact.{kind}") for kind in ("weight", "bias")}
+    else:
+        qk = torch.cat([weights.take("q.weight"), weights.take("k.weight")])
+        v, gate = weights.take("v.weight"), weights.take("ogate_preact.weight")
+        gates = {
+            kind: torch.cat([weights.take(f"{letter}gate_preact.{kind}") for letter in "if"])
+            for kind in ("weight", "bias")
+        }
+    own = {"W_qk.weight": qk, "W_v.weight": v, "W_g.weight": gate}
+    own |= {f"W_if.{kind}": w for kind, w in gates.items()}
+    own["norm.scale"] = weights.take("multihead_norm.weight").unflatten(0, (layer.heads, -1))
+    own["W_o.weight"] = weights.take("out_proj.weight")
+    weights.close()
+    return own
+
+
 def _read_rg_lru(layer: Mixer, weights: _Reader) -> dict[str, Tensor]:
     own = {
         f"W_{letter}.{kind}": weights.take(f"linear_{other}.{kind}")
@@ -146,6 +175,7 @@ def _pad(weight: Tensor, rank: int, dim: int) -> Tensor:
 
 
 READERS: dict[type[Mixer], Callable[[Mixer, _Reader], dict[str, Tensor]]] = {
+    MLSTM: _read_mlstm,
     Mamba2: _read_mamba2,
     RGLRU: _read_rg_lru,
     RWKV7: _read_rwkv7,
