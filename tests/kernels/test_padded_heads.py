@@ -7,7 +7,7 @@ import torch
 from test_cuda_emulated import BF16, EVERYTHING, FP16, FP32, cell_of, job_of, worst
 
 from seqloom.kernels import loop
-from seqloom.kernels.cuda.attn_rnn import block, cluster, grid, plan, row, scan
+from seqloom.kernels.cuda.attn_rnn import block, cluster, grid, row, scan
 
 pytestmark = pytest.mark.usefixtures("emulated")
 MULTIPROCESSORS = 8  # few, or a group would have one row
@@ -53,7 +53,3 @@ def test_heads_are_padded_until_all_units_are_whole_tiles():
         (H, heads): heads * scan.pad_head(cell_of(H, heads)) for H, heads in ((100, 4), (300, 4), (36, 3), (64, 4))
     }
     assert sizes == {(100, 4): 112, (300, 4): 304, (36, 3): 48, (64, 4): 64}
-
-
-def test_a_prepared_call_leaves_padded_heads_to_others():
-    assert "padded" in plan.why_not_plan([cell_of(20, 2)], [])

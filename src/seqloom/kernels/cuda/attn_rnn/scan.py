@@ -133,6 +133,12 @@ def cut_units(t: Tensor, setting: AttnRNNSetting) -> Tensor:
     return t.unflatten(-1, (setting.heads, -1))[..., : setting.real_head].flatten(-2)
 
 
+def cut_weight(w: Tensor, setting: AttnRNNSetting) -> Tensor:
+    """Return a bias or weight without what `pad_weight` adds."""
+    w = w.unflatten(-1, (-1, setting.hidden // setting.heads))[..., : setting.real_head].flatten(-2)
+    return w if w.dim() == 1 else cut_units(w.t(), setting).t().contiguous()
+
+
 def prepare(cell: Cell, job: ScanJob) -> tuple[Any, ...]:
     """Return the inputs, u, h0 and the start of a reset in float32, and the weights in the order of WEIGHT_NAMES."""
     dtype, w = autocast_dtype("cuda") or job.x.dtype, cell.own_parameters()

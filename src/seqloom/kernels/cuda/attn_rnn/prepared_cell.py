@@ -1,0 +1,296 @@
+"""One AttnRNN cell of a prepared call: its kernels, their arguments and the memory of its backward passes.
+
+All of it is found when a plan is made, so that a call allocates, sets a few addresses and launches.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seqloom.core.checks import read_saved
+from seqloom.core.job import ScanJob
+from seqloom.core.precision import product_flags
+from seqloom.kernels import tuning
+from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES
+from seqloom.kernels.cuda.attn_rnn.backward import Chunk, DividedChunk, align, name_weights
+from seqloom.kernels.cuda.attn_rnn.scan import Tier, read_padded
+from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs
+from seqloom.kernels.cuda.attn_rnn.whole_pass import WholePass
+from seqloom.kernels.cuda.runtime.recorded import Recorder
+from seqloom.kernels.current_stream import find_stream
+from seqloom.kernels.fused import differentiate
+from seqloom.kernels.stack import Stack
+
+Maybe = Tensor | None
+OWN = (*WEIGHT_NAMES, "weight_u", "bias_u")
+_with_pass: deque[weakref.ref[PreparedCell]] = deque()  # the cells that keep memory, the oldest first
+
+
+class PreparedCell:
+    """One cell of a plan.
+
+    A backward pass in one chunk keeps its memory and records most launches itself (WholePass); other short passes are
+    recorded as they are.
+
+    Args:
+        stack: All cells of the plan.
+        index: Which of them it is.
+        tier: How it is divided over the GPU.
+        weights: All weights of the stack.
+    """
+
+    def __init__(self, stack: Stack, index: int, tier: Tier, weights: Sequence[Tensor]) -> None:
+        cell, names = stack.cells[index], stack.names[index]
+        self.tier, self.B, self.T = tier, stack.B, stack.T
+        self.places = [names.get(name) for name in OWN]
+        like = weights[0].detach()
+        self.dtype, self.device = like.dtype, like.device
+        self.is_time_first = len(stack.shape) == 3 and not stack.batch_first
+        shape = torch.Size((*stack.shape[:-1], cell.input_size))
+        mine = {name: i for i, name in enumerate(OWN) if name in names}
+        self.stack = Stack([cell], [mine], shape, stack.batch_first, 1)
+        job = ScanJob(like.new_empty(self.B, self.T, cell.input_size), ())
+        self.inputs = AttnRNNInputs(cell, read_padded(cell, job), None, None, None, None)
+        self.H = self.inputs.setting.hidden  # units of the kernels
+        self.last_shape = torch.Size((*self.stack.state_shapes[0][:-1], self.H))
+        self.h_like = torch.empty((), dtype=torch.float32, device=self.device).expand(self.last_shape)
+        self.code = tier.find_code(self.inputs.setting, "forward", self.B, self.device)
+        own = [None if place is None else weights[place] for place in self.places]
+        values = {"w": name_weights(own[:8]), "B": self.B, "T": self.T}
+        B, T, H = self.B, self.T, self.H
+        by_row = {"x_row": T * H, "x_step": H, "y_row": T * H, "y_step": H}
+        by_step = {"x_row": H, "x_step": B * H, "y_row": H, "y_step": B * H}
+        self.arguments: Any = self.code.arguments
+        self.filled = bytes(self.code.pack(values | (by_step if self.is_time_first else by_row)))
+        self.steps = tier.count_steps(torch.empty(B, T, H, dtype=self.dtype, device="meta"))  # of a chunk
+        self.initial, self.stream = cell.initial, find_stream(self.device)
+        self.start = self._make_start()
+        self.is_whole = self.steps >= T and isinstance(tier.chunk, type) and issubclass(tier.chunk, DividedChunk)
+        self.passes: dict[int | None, WholePass] = {}  # by stream
+        self.is_listed, self.kept_bytes = False, 0  # whether it is one of the cells that keep memory, and how much
+        # Numbers of a row that a backward pass reads or writes.
+        numbers = (5 * T + 16 * self.steps) * H + 2 * T * cell.input_size
+        self.recorder = Recorder(self.device, numbers * B * self.dtype.itemsize)
+
+    def _make_start(self) -> Tensor:
+        """Return the cell's initial state, rounded to the type of the layer."""
+        return torch.full(self.last_shape, self.initial, dtype=self.dtype, device=self.device).float()
+
+    def run(self, x: Tensor, h0: Maybe, weights: Sequence[Tensor], train: bool) -> tuple[Tensor, Tensor]:
+        """Return the outputs, and the last state (1, B, H), or (1, H) for a single sequence."""
+        own = [None if place is None else weights[place] for place in self.places]
+        if train:
+            y, last = _PreparedScan.apply(self, x, h0, *own)
+            return y, last
+        y, last, *_ = self.go_forward(x, h0, own)
+        return y, last
+
+    def go_forward(self, x: Tensor, h0: Maybe, own: Sequence[Any]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Return the outputs and the last state, and of the kernel the input, all states and the first one.
+
+        Outputs, input and states are in the order of x, the first state is in float32.
+        """
+        u = x if own[8] is None else torch._C._nn.linear(x, own[8], own[9])
+        if u.data_ptr() % 16:
+            u = u.clone()
+        if h0 is not None:
+            first = h0.float()
+        elif self.stream is not None and self.stream == find_stream(self.device):
+            first = self.start
+        else:  # that of another stream may not be ready
+            first = self._make_start()
+        y, last = torch.empty_like(u), torch.empty_like(self.h_like)
+        arguments = self.fill_arguments(own)
+        arguments.x, arguments.y = u.data_ptr(), y.data_ptr()
+        arguments.h0, arguments.last = first.data_ptr(), last.data_ptr()
+        self.code.start(arguments, self.B, self.device)
+        return y, last.to(self.dtype), u, y, first
+
+    def fill_arguments(self, _own: Sequence[Any]) -> Any:  # noqa: ANN401  # a struct of C
+        """Return the arguments of the forward kernel, with the addresses of the weights."""
+        return self.arguments.from_buffer_copy(self.filled)
+
+    def find_gradients(
+        self, tensors: Sequence[Maybe], own: Sequence[Any], needs: tuple[bool, bool, bool, bool]
+    ) -> list[Maybe]:
+        """Return the gradients of x, the first state in float32 and the weights, as in OWN.
+
+        Args:
+            tensors: x, u, all states, the first state, and the gradients of the outputs and of the last state,
+                contiguous; None for zeros.
+            own: The weights, as in OWN.
+            needs: Whether the gradients of x, of the first state, weight_u and bias_u are needed.
+        """
+
+        def launch(tensors: Sequence[Maybe]) -> list[Maybe]:
+            return self.launch_back(tensors, own, needs)
+
+        if self.is_whole:  # recorded by itself
+            return launch(tensors)
+        return self.record(self.recorder, launch, tensors, own, needs)
+
+    def record(
+        self,
+        recorder: Recorder,
+        launch: Callable[[Sequence[Maybe]], list[Maybe]],
+        tensors: Sequence[Maybe],
+        own: Sequence[Any],
+        needs: tuple[bool, ...] = (),
+    ) -> list[Maybe]:
+        """Run a pass, most of whose launches are replayed when passes of this form have been made often enough."""
+        stream = self._find_recording_stream()
+        if stream is None:
+            return launch(tensors)
+        addresses = tuple(0 if w is None else w.data_ptr() for w in own)
+        key = stream, product_flags(), needs, addresses, tuple(t is None for t in tensors)
+        return recorder.run(launch, key, tensors)
+
+    def _find_recording_stream(self) -> int | None:
+        """Return the current stream if graphs can be recorded there now, else None."""
+        return find_stream(self.device) if self.device.type == "cuda" else None
+
+    def launch_back(
+        self, tensors: Sequence[Maybe], own: Sequence[Any], needs: tuple[bool, bool, bool, bool]
+    ) -> list[Maybe]:
+        """Do what `find_gradients` does, launch by launch."""
+        x, u, y, first, dy, dlast = tensors
+        assert x is not None
+        assert u is not None
+        assert y is not None
+        assert first is not None
+        weight, needs_du = own[8], needs[0] or own[8] is not None
+        du, dh, gradients = self.go_back((u, y, first), own, dy, dlast, (needs_du, needs[1]))
+        dx, dweight, dbias = None, None, None
+        if needs_du and du is not None:
+            flat = (du.transpose(0, 1) if self.is_time_first else du).reshape(-1, self.H)
+            if weight is None:
+                dx = flat.view(x.shape)
+            else:
+                dx = flat.mm(weight).view(x.shape) if needs[0] else None
+                dweight = flat.t().mm(x.view(-1, x.shape[-1])) if needs[2] else None
+                dbias = flat.sum(0) if needs[3] else None
+        return [dx, dh if needs[1] else None, *gradients, dweight, dbias]
+
+    def go_back(
+        self,
+        saved: tuple[Tensor, Tensor, Tensor],
+        own: Sequence[Any],
+        dy: Maybe,
+        dlast: Maybe,
+        needs: tuple[bool, bool],
+    ) -> tuple[Maybe, Maybe, list[Maybe]]:
+        """Return the gradients of u (B, T, H), the first state and the cell's weights.
+
+        Args:
+            saved: u, all states, both in the order of x, and the first state.
+            own: The weights, as in OWN.
+            dy: The gradient of the outputs, None for zeros.
+            dlast: That of the last state, None for zeros.
+            needs: Whether the gradients of u and of the first state are needed.
+        """
+        if not self.is_whole:
+            return self._go_back_in_chunks(saved, own, dy, dlast)
+        stream = find_stream(self.device)
+        kept = self.passes.pop(stream, None) or self._make_pass(saved[0], own)
+        du = saved[0].new_empty(self.B, self.T, self.H) if needs[0] else None
+        dh = torch.empty_like(self.h_like) if needs[1] else None
+        is_alone = stream is not None and self.device.type == "cuda"
+        gradients = kept.run((*saved, dy, dlast), du, dh, product_flags(), is_alone)
+        self._keep(stream, kept)
+        return du, dh, gradients
+
+    def _make_chunk(self, u: Tensor) -> Chunk:
+        """Allocate what a backward pass over a chunk of steps writes."""
+        return self.tier.chunk(self.inputs, self.steps, u.view(self.B, self.T, self.H))  # looks at the shape alone
+
+    def _make_pass(self, u: Tensor, own: Sequence[Any]) -> WholePass:
+        chunk = self._make_chunk(u)
+        assert isinstance(chunk, DividedChunk)
+        return WholePass(chunk, u, self.T, self.is_time_first, own[:8])
+
+    def _go_back_in_chunks(
+        self,
+        saved: tuple[Tensor, Tensor, Tensor],
+        own: Sequence[Any],
+        dy: Maybe,
+        dlast: Maybe,
+    ) -> tuple[Tensor, Tensor, list[Maybe]]:
+        """Do what `go_back` does, with kernels that take (B, T, H)."""
+        first, chunk = saved[2], self._make_chunk(saved[0])
+        u, y = map(self._put_rows_first, saved[:2])
+        dy = torch.zeros_like(u) if dy is None else align(self._put_rows_first(dy))
+        du = torch.empty_like(u)
+        if dlast is None:
+            dh = torch.zeros(self.B, self.H, dtype=torch.float32, device=self.device)
+        else:
+            dh = dlast.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
+        values = {"x": u, "y": y, "h0": first, "start": None, "dy": dy, "du": du, "dh": dh, "B": self.B, "T": self.T}
+        chunk.load(values, own[:8])
+        for begin in reversed(range(0, self.T, self.steps)):
+            chunk.go_back(begin, min(self.steps, self.T - begin))
+        return du, dh, chunk.gradients(own[:8])
+
+    def _put_rows_first(self, t: Tensor) -> Tensor:
+        """Return (B, T, H), contiguous, of a tensor in the order of x."""
+        t = t.transpose(0, 1) if self.is_time_first else t
+        return t.contiguous().view(self.B, self.T, self.H)
+
+    def _keep(self, stream: int | None, kept: WholePass) -> None:
+        """Keep the memory of a pass for the next one on this stream."""
+        if stream is None or kept.count_bytes() > tuning.KEPT_BYTES // 2:
+            return
+        self.passes = {stream: kept}
+        if self.is_listed:
+            return
+        self.is_listed, self.kept_bytes = True, kept.count_bytes()
+        cells = [*(cell for ref in _with_pass if (cell := ref()) is not None), self]
+        while len(cells) > tuning.CELLS_KEPT or sum(cell.kept_bytes for cell in cells) > tuning.KEPT_BYTES:
+            oldest = cells.pop(0)
+            oldest.passes, oldest.is_listed = {}, False
+        _with_pass.clear()
+        _with_pass.extend(map(weakref.ref, cells))
+
+
+class _PreparedScan(torch.autograd.Function):
+    """x, the first state (or None) and the weights of OWN -> the outputs and the last state."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401  # takes any attribute
+        cell: PreparedCell,
+        x: Tensor,
+        h0: Maybe,
+        *own: Maybe,
+    ) -> tuple[Tensor, Tensor]:
+        y, last, u, states, first = cell.go_forward(x, h0, own)
+        ctx.cell = cell
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, h0, u, states, first, *own)
+        return y, last
+
+    @staticmethod
+    def backward(
+        ctx: Any,  # noqa: ANN401  # has what forward set
+        dy: Maybe,
+        dlast: Maybe,
+    ) -> tuple[Maybe, ...]:
+        cell: PreparedCell = ctx.cell
+        x, h0, u, y, first, *own = read_saved(ctx)
+        if torch.is_grad_enabled():  # a second derivative is wanted
+            states = [] if h0 is None else [h0]
+            inputs = [x, *states, *(w for w in own if w is not None)]
+            found = iter(differentiate(inputs, cell.stack.run(x, states, own), (dy, dlast), True, True))
+            dx, dh0 = next(found), None if h0 is None else next(found)
+            return None, dx, dh0, *(None if w is None else next(found) for w in own)
+        needs = ctx.needs_input_grad
+        ends = (None if d is None else d.contiguous() for d in (dy, dlast))
+        wanted = needs[1], needs[2], needs[11], needs[12]
+        dx, dh, *gradients = cell.find_gradients((x, u, y, first, *ends), own, wanted)
+        dh0 = dh.view(h0.shape).to(h0.dtype) if h0 is not None and dh is not None else None
+        return None, dx, dh0, *gradients
