@@ -23,6 +23,14 @@ def test_the_temperature_undoes_overconfidence():
     assert torch.equal(decision.choose(decision.calibrate(z)), z.argmax(-1))
 
 
+def test_rows_without_an_error_do_not_make_probabilities_certain():
+    y = torch.arange(40) % 2
+    z = torch.nn.functional.one_hot(y, 2) * 2.0  # right in every row, with a probability of 0.88
+    assert fit_decision(Decision(), z, y).temperature == 1.0
+    z[0] = z[0].flip(0)
+    assert fit_decision(Decision(), z, y).temperature < 1.0
+
+
 def test_few_rows_do_not_change_the_temperature():
     z, y = overconfident(20)
     assert fit_decision(Decision(), z, y).temperature == 1.0

@@ -174,8 +174,8 @@ def _fit_temperature(decision: Decision, z: Tensor, y: Tensor) -> float:
     def loss(log_t: float) -> float:
         return log_loss(replace(decision, temperature=math.exp(log_t)), z, y)
 
-    if not torch.isfinite(z).all():
-        return 1.0
+    if not torch.isfinite(z).all() or bool((decision.calibrate(z).argmax(-1) == y).all()):
+        return 1.0  # without a wrong row, the loss falls to 0 with T, whatever the true probabilities are
     found = minimize_scalar(loss, bounds=(math.log(LOWEST), math.log(HIGHEST)), method="bounded")
     best = math.exp(float(found.x))
     return round(best, 4) if loss(math.log(best)) < loss(0.0) else 1.0
