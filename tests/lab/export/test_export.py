@@ -193,6 +193,21 @@ def test_a_c_stream_has_every_readout_and_reads_ids(readout, tasks, tmp_path):
     assert len(text) < 0.7 * len(write_code(Stream(model, tasks["text"]), tasks["text"], "model"))
 
 
+@pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
+def test_the_program_of_a_c_file_refuses_words_and_starts_again_after_an_empty_line(tasks, tmp_path):
+    code = write_code(Stream(make_model(tasks["text"], hidden=4, embedding=4), tasks["text"]), tasks["text"], "model")
+    (tmp_path / "model.c").write_text(code)
+    subprocess.run([COMPILER, "-DMODEL_MAIN", "model.c", "-lm", "-o", "model"], cwd=tmp_path, check=True)
+
+    def run(text):
+        return subprocess.run([tmp_path / "model"], input=text, capture_output=True, text=True, check=False)
+
+    first, second, third = run("5\n6\n \n5\n").stdout.splitlines()
+    assert first == third != second
+    wrong = run("a film\n")
+    assert (wrong.returncode, wrong.stdout) == (2, "") and "0 of 1 numbers" in wrong.stderr
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [

@@ -270,7 +270,7 @@ void {name}_step({name}_state *s, {argument}, float *y)
 int main(void)
 {{
     static {name}_state s;
-    static char line[65536];
+    static char line[65536], blank;
     {read};
     float y[{upper}_OUTPUTS];
     {name}_reset(&s);
@@ -280,12 +280,13 @@ int main(void)
             at += used;
             n++;
         }}
-        if (n == 0) {{
+        if (sscanf(line, " %c", &blank) != 1) {{
             {name}_reset(&s);
             continue;
         }}
         if (n < {upper}_INPUTS) {{
-            fprintf(stderr, "a line has %d of %d numbers\\n", n, {upper}_INPUTS);
+            fprintf(stderr, "a line has %d of %d numbers; give those of one step (words as their ids)\\n", n,
+                    {upper}_INPUTS);
             return 2;
         }}
         {name}_step(&s, {value}, y);
