@@ -244,3 +244,34 @@ def test_a_missing_weight_is_named_when_loading():
 def test_a_scan_names_what_does_not_fit(x, state, lengths, parts):
     with says(ValueError, *parts):
         seqloom.scan(seqloom.GRUCell(3, 4), x, state, lengths)
+
+
+class Total(seqloom.Cell):
+    """The sum of all inputs so far: a cell without weights."""
+
+    def step(self, x, state):
+        (h,) = state
+        h = h + x
+        return h, (h,)
+
+
+class Velocity(seqloom.Cell):
+    """A cell with two states that does not define initial_state."""
+
+    def step(self, x, state):
+        h, v = state
+        return h + v, (h + v, x)
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_layers": 2}, {"learn_initial_state": True}])
+def test_a_cell_without_weights_runs(settings):
+    layer = seqloom.Recurrent(Total, 3, 3, batch_first=True, **settings)
+    expected = X.cumsum(1).cumsum(1) if "num_layers" in settings else X.cumsum(1)
+    torch.testing.assert_close(layer(X)[0], expected)
+    assert str(seqloom.explain(layer, X)).startswith("l0: any_")
+    assert "state_0" in str(seqloom.compile_report(layer))
+
+
+def test_a_step_that_unpacks_more_states_than_there_are_says_where_they_come_from():
+    with says(ValueError, r"Velocity\.step", "1 state", "expected 2, got 1", r"initial_state\(x\)"):
+        seqloom.Recurrent(Velocity, 3, 3, batch_first=True)(X)

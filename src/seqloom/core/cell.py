@@ -192,7 +192,7 @@ class Cell(nn.Module, metaclass=_CellType):
 
     def learn_initial_state(self) -> None:
         """Make the initial state a learned parameter, starting from its present value."""
-        probe = next(self.parameters()).new_zeros(1, self.input_size)
+        probe = next(self.parameters(), torch.empty(0)).new_zeros(1, self.input_size)
         states = self.initial_state(probe)
         for i, s in enumerate(states):
             self.register_parameter(f"initial_{i}", nn.Parameter(self.parameter_of(i, s[0].detach()).clone()))

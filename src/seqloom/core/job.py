@@ -9,7 +9,7 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.checks import resolve
-from seqloom.core.errors import UserTypeError
+from seqloom.core.errors import UserError, UserTypeError
 from seqloom.core.masks import make_mask
 from seqloom.core.plurals import count
 
@@ -89,7 +89,15 @@ def advance(
     extra = {"mask": mask} if mask is not None else {}
     if "dt" in now:
         extra["dt"] = now["dt"]
-    result = cell.step(x, state, **extra)
+    try:
+        result = cell.step(x, state, **extra)
+    except ValueError as error:
+        if "values to unpack" not in str(error):
+            raise
+        raise UserError(
+            f"{type(cell).__name__}.step cannot unpack its {count(len(state), 'state')}: {error}; the tuple that "
+            "initial_state(x) returns must have one tensor for each state that step unpacks"
+        ) from error
     if not _is_output_and_state(result, len(state)):
         raise UserTypeError(
             f"{type(cell).__name__}.step must return an output and a tuple of {count(len(state), 'state')}, "

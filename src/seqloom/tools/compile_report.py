@@ -6,6 +6,7 @@ import inspect
 from dataclasses import dataclass
 from textwrap import dedent, indent
 
+import torch
 from torch import Tensor
 
 from seqloom.compiler.compile import compile_cell
@@ -80,7 +81,7 @@ def compile_report(cell: Cell | Recurrent, x: Tensor | None = None) -> CompileRe
     if not isinstance(cell, Cell):
         raise UserTypeError(f"compile_report takes a cell or a recurrent layer, got a {type(cell).__name__}")
     if x is None:
-        weight = next(iter((cell.own_parameters() | dict(cell.named_parameters())).values()))
+        weight = next(iter((cell.own_parameters() | dict(cell.named_parameters())).values()), torch.empty(0))
         x = weight.new_zeros(2, 2, cell.input_size).detach()
     name = type(cell).__name__
     plan = compile_cell(cell, ScanJob(x, cell.start(x)))

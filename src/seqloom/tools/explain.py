@@ -87,7 +87,8 @@ def explain(
         return run_job(cell, job, kernel, values)
 
     layer.run_with(record, *args, **kwargs)
-    reason = why_not_autocast(next(layer.parameters()).device.type)
+    weight = next(layer.parameters(), None)  # a custom cell may have none
+    reason = None if weight is None else why_not_autocast(weight.device.type)
     return Explanation(
         tuple(choices), _explain_step(layer), f"stays in the type of the weights: {reason}" if reason else ""
     )

@@ -208,7 +208,7 @@ class Recurrent(Layer):
     ) -> tuple[SequencesT, Any]:
         """Do what `forward` does, with `run` in place of the scan of each layer and direction."""
         batch = read_input(input, lengths, self.batch_first, self.input_size, self.check)
-        weight = self._any_weight()
+        weight = self._any_weight(batch.x)
         check_placement(batch.x, weight)
         if run is run_job and should_sort(batch, self.cell_at(0), self.kernel):
             batch = sort_longest_first(batch)
@@ -341,10 +341,10 @@ class Recurrent(Layer):
             yield y, hx
             hx = self.detach(hx)
 
-    def _any_weight(self) -> Tensor:
-        """Return a weight, whose type the state has even under autocast."""
+    def _any_weight(self, x: Tensor) -> Tensor:
+        """Return a weight, whose type the state has even under autocast; x if there are no weights."""
         own = next((p for p in self._parameters.values() if p is not None), None)
-        return next(self.parameters()) if own is None else own  # a custom cell may have its weights in modules
+        return next(self.parameters(), x) if own is None else own  # a custom cell may have its weights in modules
 
     def flatten_parameters(self) -> None:
         """Move the weights of torch's cells into one block of GPU memory, as cuDNN needs them.
