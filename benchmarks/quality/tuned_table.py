@@ -23,7 +23,7 @@ from small_tasks import Model, Problem, compute_loss, evaluate, make_problem
 import seqloom
 from seqloom.lab.training.many import Recipe, SmallTraining, train_many
 
-LADDER = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # learning rates
+LADDER = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)  # learning rates
 FIRST = 2  # where in the ladder the grid begins
 TUNING_SEEDS = (0, 1)
 SEEDS = (10, 11, 12, 13, 14)
