@@ -492,7 +492,10 @@ def test_recorded_backward_passes_of_gated_cells_have_the_bits_of_the_first(kind
 
 
 @pytest.mark.parametrize("x_dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("kind", "H"), [(seqloom.GRU, 64), (seqloom.LSTM, 512), (seqloom.RNN, 100)])
+@pytest.mark.parametrize(
+    ("kind", "H"),
+    [(seqloom.GRU, 64), (seqloom.LSTM, 512), (seqloom.RNN, 100), (seqloom.LNGRU, 64), (seqloom.AttnRNN, 64)],
+)
 def test_prepared_calls_under_autocast_match_ordinary_ones(kind, H, x_dtype):
     layer, lengths = kind(24, H, num_layers=2, device="cuda"), torch.full((8,), 48)
 
@@ -507,8 +510,9 @@ def test_prepared_calls_under_autocast_match_ordinary_ones(kind, H, x_dtype):
     for _ in range(tuning.RUNS_BEFORE_RECORDING + 2):
         x = torch.randn(48, 8, 24, device="cuda", dtype=x_dtype, requires_grad=True)
         (actual, gradients), (expected, slow) = run(layer, x), run(layer, x, lengths=lengths)
-        torch.testing.assert_close(actual, expected, rtol=0, atol=0)
-        for a, b in zip(gradients, slow, strict=True):
+        if kind is not seqloom.LNGRU:  # autocast normalises its input in float32
+            torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+        for a, b in zip((*actual, *gradients), (*expected, *slow), strict=True):
             assert a.dtype == b.dtype and (a - b).float().norm() < 0.02 * b.float().norm()
     assert any(plan.backend in ("cuda", "grid") and key[3] for key, plan in layer._plans.plans.items())
     with torch.no_grad():

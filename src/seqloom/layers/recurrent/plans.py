@@ -232,15 +232,15 @@ class LayerPlans:
     def _prepare_cast(
         self, layer: Recurrent, stack: Stack, kernels: Sequence[Kernel], weights: list[Tensor], amp: torch.dtype
     ) -> Any:  # noqa: ANN401  # a plan
-        """Return the plan of a call under autocast: the gated kernels have one."""
-        codes = [kernel.code for kernel in kernels if isinstance(kernel.code, Gated | GatedHeads)]
+        """Return the plan of a call under autocast."""
         has_dropout = layer.training and layer.dropout and layer.num_layers > 1
         is_short = len(self.cells) == 1 or stack.T < MIN_WAVEFRONT_STEPS
-        if len(codes) < len(kernels) or stack.ways == 2 or has_dropout or not is_short:
+        if stack.ways == 2 or has_dropout or not is_short:
             return DECLINE
-        if gated.why_not_plan(self.cells, stack.B):
-            return DECLINE
-        return gated.GatedPlan(stack, codes, weights, kernels[0].backend, amp)
+        codes = [kernel.code for kernel in kernels if isinstance(kernel.code, Gated | GatedHeads)]
+        if len(codes) == len(kernels) and not gated.why_not_plan(self.cells, stack.B):
+            return gated.GatedPlan(stack, codes, weights, kernels[0].backend, amp)
+        return KernelPlan(stack, kernels, (weights[0].dtype, amp))
 
     def _is_large_step(self, stack: Stack) -> bool:
         """Return whether a training call on a CPU is one step of a GRU, which torch's operator does faster."""
@@ -260,9 +260,13 @@ class KernelPlan:
     Args:
         stack: The cells, and the form of the input.
         kernels: One for each cell.
+        types: Under autocast the type of the weights, which inputs and states of a cell have, and that of the outputs.
     """
 
-    def __init__(self, stack: Stack, kernels: Sequence[Kernel]) -> None:
+    def __init__(
+        self, stack: Stack, kernels: Sequence[Kernel], types: tuple[torch.dtype, torch.dtype] | None = None
+    ) -> None:
+        self.types = types
         self.backend, self.h_shapes, self.rows = kernels[0].backend, stack.state_shapes, stack.B
         self.is_single, self.is_batch_first = len(stack.shape) == 2, stack.is_batch_first
         self.scans = [(cell, kernel.code.run) for cell, kernel in zip(stack.cells, kernels, strict=True)]
@@ -274,6 +278,8 @@ class KernelPlan:
             states = [s.unsqueeze(1) for s in states]
         ends: list[State] = []
         for i, (cell, run) in enumerate(self.scans):
+            if self.types is not None:
+                y = y.to(self.types[0])
             state = tuple(s[i] for s in states) if states else cell.start(y)
             y, end = run(cell, ScanJob(y, state))
             ends.append(end)
@@ -282,6 +288,7 @@ class KernelPlan:
         else:
             last = tuple(torch.stack(parts) for parts in zip(*ends, strict=True))
             last = tuple(s.squeeze(1) for s in last) if self.is_single else last
+        y = y if self.types is None else y.to(self.types[1])
         y = y.squeeze(0) if self.is_single else y if self.is_batch_first else y.transpose(0, 1).contiguous()
         return y, last[0] if len(last) == 1 else last
 
