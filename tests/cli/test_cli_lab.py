@@ -146,7 +146,7 @@ def test_every_commented_setting_is_valid_when_the_mark_is_removed(here, folder)
     ("text", "message"),
     [
         ('data = "reviews.csv"\nmodle = "gru"\n', "wrong.toml: no setting 'modle'; did you mean 'model'?"),
-        ('data = "reviews.csv"\nhidden = 0\n', "hidden: Input should be greater than or equal to 1"),
+        ('data = "reviews.csv"\nhidden = 0\n', "hidden must be at least 1"),
         ("data = \n", "wrong.toml: Invalid value"),
         ('model = "gru"\n', "give the data to train on"),
     ],

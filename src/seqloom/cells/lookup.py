@@ -7,6 +7,7 @@ from pathlib import Path
 
 from seqloom.core.cell import Cell
 from seqloom.core.errors import UserError, UserTypeError
+from seqloom.core.plurals import list_some
 from seqloom.core.suggest import suggest
 
 _loaded: dict[str, type[Cell]] = {}  # cells that `load_source` has loaded, by file.py:name
@@ -32,7 +33,7 @@ def find_cell(cell: str | type[Cell]) -> type[Cell]:
         return _loaded[cell]
     if ".py:" in cell:
         return _load_file(*cell.rsplit(":", 1))
-    known = f"known cells: {', '.join(sorted(Cell.registry))}, or FILE.py:CLASS"
+    known = f"known cells: {list_some(sorted(Cell.registry))}, or FILE.py:CLASS; `seqloom list cells` has all"
     raise UserError(f"unknown cell {cell!r}; {' '.join(filter(None, (suggest(cell, Cell.registry), known)))}")
 
 

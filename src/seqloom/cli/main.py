@@ -149,9 +149,8 @@ def _format_error(error: Exception) -> str:
         return console.write_as_flags(str(error))
     messages = []
     for item in cause.errors():
-        reason, flag = item["msg"].removeprefix("Value error, "), item["loc"]
-        value = "" if ", got " in reason else f", got {item['input']!r}"
-        messages.append(f"--{flag[0]}: {reason}{value}" if flag else reason)
+        reason = console.describe_invalid(f"--{item['loc'][0]}" if item["loc"] else "", item["msg"])
+        messages.append(reason if not item["loc"] or ", got " in reason else f"{reason}, got {item['input']!r}")
     return "; ".join(messages)
 
 

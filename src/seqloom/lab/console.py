@@ -24,6 +24,14 @@ OPTION = re.compile(r"\b(\w+)=\.\.\.")
 OPTION_OFF = re.compile(r"\b(\w+)=False\b")
 OPTION_WITH_VALUE = re.compile(r"\b(input|target|kind|group|time|split|borders)=(?=\w)")
 
+PLAIN_REASONS = (  # pydantic's words and ours
+    (r"^Input should be ", "must be "),
+    (r"a valid integer.*", "a whole number"),
+    (r"a valid number.*", "a number"),
+    (r"greater than or equal to", "at least"),
+    (r"less than or equal to", "at most"),
+)
+
 
 def note(text: str) -> None:
     """Print one line on stderr."""
@@ -39,6 +47,20 @@ def write_as_flags(text: str) -> str:
     """Rewrite Python options in a text as flags: rows=... as --rows, input=a as --input a, x=False as --no-x."""
     text = OPTION_OFF.sub(lambda m: "--no-" + m[1].replace("_", "-"), text)
     return OPTION_WITH_VALUE.sub(r"--\1 ", OPTION.sub(lambda m: "--" + m[1].replace("_", "-"), text))
+
+
+def describe_invalid(name: str, message: str) -> str:
+    """Say what is wrong with a setting: "--seeds must be at least 1".
+
+    Args:
+        name: The setting or its flag; "" for all settings together.
+        message: Pydantic's message.
+    """
+    reason = message.removeprefix("Value error, ")
+    for pattern, words in PLAIN_REASONS:
+        reason = re.sub(pattern, words, reason)
+    separator = "" if not name else " " if reason.startswith("must be ") else ": "
+    return f"{name}{separator}{reason}"
 
 
 def text_width() -> int:

@@ -192,8 +192,8 @@ def test_the_command_in_the_document_gives_the_same_settings():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--hidden", "0"], "--hidden: Input should be greater than or equal to 1, got '0'"),
-        (["--batch", "1,many"], "--batch: Input should be a valid integer"),
+        (["--hidden", "0"], "--hidden must be at least 1, got '0'"),
+        (["--batch", "1,many"], "--batch must be a whole number, got"),
         (["--cells", ","], "--cells: name at least one"),
         (["--cells", "gur"], "unknown cell 'gur'; did you mean 'gru'?"),
         (

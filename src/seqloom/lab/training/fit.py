@@ -123,8 +123,8 @@ def split_settings(settings: Mapping[str, Any]) -> tuple[TrainSettings, dict[str
         return TrainSettings(**{name: value for name, value in settings.items() if name not in reading}), reading
     except ValidationError as error:
         first = error.errors()[0]
-        name, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
-        raise UserError(f"{name}: {message}, got {first['input']!r}" if name else message) from None
+        message = console.describe_invalid(".".join(map(str, first["loc"])), first["msg"])
+        raise UserError(f"{message}, got {first['input']!r}" if first["loc"] else message) from None
 
 
 @dataclass(frozen=True)
