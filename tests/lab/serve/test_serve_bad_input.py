@@ -23,7 +23,7 @@ BODIES = {
     "NaN": (b'{"run": "pulses", "rows": [{"pulse": [NaN], "flow": [1]}]}', 400, "not valid JSON"),
     "infinity": (b'{"run": "pulses", "rows": [{"pulse": [1e999], "flow": [1]}]}', 422, "finite number"),
     "not an object": (b'["zanzibar"]', 422, "must be a JSON object"),
-    "no rows": (b'{"run": "cups"}', 422, "rows is missing"),
+    "no rows": (b'{"run": "cups"}', 422, "rows is missing; /openapi.json has an example"),
     "rows no list": (b'{"run": "cups", "rows": "zanzibar"}', 422, "rows must be a list"),
     "another field": (b'{"run": "cups", "rows": [], "zanzibar": 1}', 422, "is not a field"),
     "flag no flag": (b'{"run": "cups", "rows": [], "probabilities": "zanzibar"}', 422, "probabilities"),

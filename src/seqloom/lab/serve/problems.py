@@ -39,7 +39,7 @@ EXPECTED = {
     "list_type": "must be a list",
     "dict_type": "must be an object",
     "finite_number": "must be a finite number; give null for a missing value",
-    "missing": "is missing",
+    "missing": "is missing; /openapi.json has an example",
     "extra_forbidden": "is not a field",
 }
 TYPE_NAMES = ("str", "float", "bool", "int")  # alternatives of a union in pydantic's locations
