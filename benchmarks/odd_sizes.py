@@ -49,9 +49,10 @@ def main() -> None:
     parser = build_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--types", default="bfloat16,float32", help="names, separated by commas")
+    parser.add_argument("--layers", default="GRU,LSTM,AttnRNN", help="names, separated by commas")
     args = parser.parse_args()
     rows = []
-    for name in ("GRU", "LSTM", "AttnRNN"):
+    for name in args.layers.split(","):
         for dtype in args.types.split(","):
             for pair in PAIRS:
                 layers = [getattr(seqloom, name)(H, H).to("cuda", getattr(torch, dtype)) for H in pair]

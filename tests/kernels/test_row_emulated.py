@@ -108,7 +108,7 @@ def test_errors_of_gelu_do_not_accumulate_in_the_bias_of_the_gate(monkeypatch):
 
 
 FAULTS = {
-    "attended before it is whole": ("quads.load<3>(Wo);\n    wait_block();", "quads.load<3>(Wo);"),
+    "attended before it is whole": ("attend(h, x[0], s));\n    wait_block();", "attend(h, x[0], s));"),
     "the next state seen too early": ("fetch_wait<STAGES - 2>();\n    wait_block();\n  }\n", "  }\n"),
     "x not waited for": ("a.y_step, after);\n    fetch_wait<STAGES - 2>();", "a.y_step, after);"),
     "lanes without a last quad count it": ("is_shorter = UNEVEN && share >= SHARES / 2;", "is_shorter = false;"),

@@ -10,12 +10,9 @@
 #define FORMAT 2
 #define QUADS_IN_SHARED 0  // a thread's quads of each weight that lie in shared memory
 #endif
-#ifndef AHEAD
-#define AHEAD 2
-#define NAMED 1
+#ifndef EXTRA
 #define EXTRA 0
-#define WHOLE 1
-#define MOMENT_SHARES 16
+#define WHOLE 0
 #endif
 // Quads in shared memory: of the weight whose product is needed much later, and of the others.
 constexpr int LATE_QUADS = QUADS_IN_SHARED + 3 * EXTRA, SOON_QUADS = QUADS_IN_SHARED - EXTRA;
@@ -108,9 +105,7 @@ struct Lane {
     return s + shuffle_xor(s, 4);
   }
   // Sum q h, q x and q h x over the units of the head; c are this lane's parts of q.
-  template <class BeforeWait>
-  DEV void sum_heads(float (&s)[3], const float (&c)[4], const float (&h)[4], const float (&x)[4],
-                     const BeforeWait& before_wait) const {
+  DEV void sum_heads(float (&s)[3], const float (&c)[4], const float (&h)[4], const float (&x)[4]) const {
     if constexpr (PIECE == 1) {
       const float q = scatter(c);
       s[0] = q * h[0];
@@ -129,17 +124,12 @@ struct Lane {
 #pragma unroll
         for (int m = 0; m < 3; m++) s[m] += shuffle_xor(s[m], bits < 32 ? bits : bits / 32);
     }
-    if constexpr (!SPLIT_HEADS) before_wait();
     if constexpr (SPLIT_HEADS) {  // lanes that write to the same place write the same
       const int which = PIECE == 1 ? share & 1 : share & 3;
       const float second = which == 1 ? s[1] : s[2];
       put_shared(memory + AT_PIECES + 16 * (unit / PIECE) + 4 * which, which == 0 ? s[0] : second);
       if constexpr (PIECE == 1) put_shared(memory + AT_PIECES + 16 * unit + 8, s[2]);
-      before_wait();
-      if constexpr (NAMED && D % 16 == 0)  // the warps of a head wait for each other alone
-        wait_threads(1 + unit / D, 2 * D);
-      else
-        wait_block();
+      wait_block();
       s[0] = s[1] = s[2] = 0.f;
 #pragma unroll
       for (int i = 0; i < D / PIECE; i++) {
@@ -189,25 +179,17 @@ struct Weight {
   }
 };
 
-// The quads of a weight that lie in shared memory, on their way to registers.
-struct Quads {
-  float w[LATE_QUADS + 1][4];
-  template <int PLACE, int N>
-  DEV void load(const Weight<N>& W) {
-    if constexpr (PLACE == AHEAD)
-#pragma unroll
-      for (int i = 0; i < N; i++) get_shared(w[i], W.in_shared + 16 * THREADS * i);
-  }
-};
 // c += W v, a lane's part of it.
 template <int N>
-DEV void multiply(float (&c)[4], const Weight<N>& W, const float (&v)[DEEP][4], Quads& quads) {
-  quads.load<0>(W);
+DEV void multiply(float (&c)[4], const Weight<N>& W, const float (&v)[DEEP][4]) {
+  float shared_quads[N + 1][4];
+#pragma unroll
+  for (int i = 0; i < N; i++) get_shared(shared_quads[i], W.in_shared + 16 * THREADS * i);
 #pragma unroll
   for (int i = 0; i < QUADS; i++)
 #pragma unroll
     for (int e = 0; e < 4; e++)
-      c[i % 4] += (i < W.IN_REGISTERS ? W.w[i][e] : quads.w[i - W.IN_REGISTERS][e]) * v[i / 4][e];
+      c[i % 4] += (i < W.IN_REGISTERS ? W.w[i][e] : shared_quads[i - W.IN_REGISTERS][e]) * v[i / 4][e];
 }
 
 // What a thread loads of a step, some steps ahead: 16 bytes of one plane.

@@ -13,7 +13,7 @@ constexpr float LOG2E = 1.4426950408889634f;
 // lanes sum squares around their own mean, and two that combine add the difference of their means.
 DEV void find_moments(float& mean, float& r, const Lane& l) {
   // more lanes, where registers are few
-  constexpr int SHARES = H == 128 ? MOMENT_SHARES : 8, COUNT = (H + 4 * SHARES - 1) / (4 * SHARES), N = 4 * COUNT;
+  constexpr int SHARES = H == 128 ? 16 : 8, COUNT = (H + 4 * SHARES - 1) / (4 * SHARES), N = 4 * COUNT;
   constexpr int LANE_STRIDE = 32 / SHARES;  // neighbours have the same
   const int share = l.lane / LANE_STRIDE;
   const bool is_shorter = UNEVEN && share >= SHARES / 2;
@@ -116,8 +116,6 @@ KERNEL(attn_rnn_row_forward, Forward, THREADS) {
   wait_block();
   begin(RESET && length > 0 && reset[0]);
   wait_block();
-  Quads quads;
-  quads.load<AHEAD>(Wq);
 #pragma unroll 1
   for (int t = 0; t < length; t++) {
     const u32 ring = l.memory + AT_RING + (t & STAGES - 1) * SLOT;
@@ -125,53 +123,35 @@ KERNEL(attn_rnn_row_forward, Forward, THREADS) {
     l.get(v, SEEN);
     l.get_four(past, l.vector(STATE));
     l.get_elements(x, ring);
-    multiply(q, Wq, v, quads);
-    quads.load<1>(Wh);
+    multiply(q, Wq, v);
     source.fetch(t + STAGES - 1, SLOT, t + STAGES - 1 < length);
     fetch_commit();
-    l.sum_heads(s, q, past, x, [&] {
-      quads.load<2>(Wh);
-      quads.load<3>(Wh);
-    });
-    quads.load<4>(Wh);
-    multiply(gate, Wh, v, quads);
-    quads.load<1>(Wo);
-    quads.load<2>(Wo);
-    quads.load<4>(Wo);
+    l.sum_heads(s, q, past, x);
+    multiply(gate, Wh, v);
     // so that it is found here, where there is time for it, and not where it is needed
     put_shared(spill, gate);
     l.put(CONTEXT_SUM, attend(h, x[0], s));
-    quads.load<3>(Wo);
     wait_block();
     l.get(v, CONTEXT_SUM);
     const bool is_reset = RESET && t + 1 < length && reset[t + 1];
-    multiply(c, Wo, v, quads);
-    quads.load<1>(Wc);
-    const float sum = l.scatter(c);
-    quads.load<2>(Wc);
-    quads.load<4>(Wc);
-    const float o = gelu(sum), z = o + h;
+    multiply(c, Wo, v);
+    const float o = gelu(l.scatter(c)), z = o + h;
     if constexpr (NORM)
       l.put(OUT, o, SUM, z);
     else
       l.put(OUT, o);
-    quads.load<3>(Wc);
     wait_block();
     l.get(v, OUT);
     get_shared(gate, spill);
-    multiply(gate, Wc, v, quads);
-    quads.load<1>(Wq);
+    multiply(gate, Wc, v);
     float mean = 0.f, r = 1.f;
     if constexpr (NORM) find_moments(mean, r, l);
-    const float opening = l.scatter(gate);
-    quads.load<2>(Wq);
-    quads.load<4>(Wq);
-    const float g = inverse(1.f + exp2_(-LOG2E * opening)), n = NORM ? (z - mean) * r * scale + bias : o;
+    const float g = inverse(1.f + exp2_(-LOG2E * l.scatter(gate))),
+                n = NORM ? (z - mean) * r * scale + bias : o;
     float after = h + g * (n - h);
     if constexpr (KEEP) after += l.get_element(ring + SIZE * H) * (h - after);
     h = after;
     begin(is_reset);
-    quads.load<3>(Wq);
     if (!l.odd) put_one(y + t * a.y_step, after);
     fetch_wait<STAGES - 2>();
     wait_block();

@@ -115,8 +115,6 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
   bool has_next = false;
   float next_deviation = NORM && end > a.from ? deviations[end - 1] : 1.f;
   bool next_is_reset = RESET && end > a.from && a.reset[row * a.T + end - 1];
-  Quads quads;
-  quads.load<AHEAD>(Wc);
 #pragma unroll 1
   for (int t = end - 1; t >= a.from; t--) {
     const i64 offset = (i64)t * H;
@@ -143,8 +141,7 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
     wait_block();
     float p[DEEP][4], c[4] = {}, back[4] = {}, s[3];
     l.get(p, DGATE);
-    multiply(c, Wc, p, quads);
-    quads.load<1>(Wh);
+    multiply(c, Wc, p);
     if constexpr (NORM) {
       float mean, both;
       sum_both(mean, both, l);
@@ -152,29 +149,18 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
       acc += dx;
     }
     const float ds = (l.scatter(c) + dx) * v.slope;
-    quads.load<2>(Wh);
-    quads.load<3>(Wh);
-    quads.load<4>(Wh);
-    multiply(back, Wh, p, quads);
-    quads.load<1>(Wo);
+    multiply(back, Wh, p);
     put_shared(spill, back);  // found here, where there is time for it, as in the forward
-    quads.load<2>(Wo);
-    quads.load<4>(Wo);
     l.put(DS, ds);
-    quads.load<3>(Wo);
     put_one(d_gate + offset, odd ? dn : dgate);
     fetch(t - STAGES + 1);
     wait_block();
     l.get(p, DS);
 #pragma unroll
     for (int k = 0; k < 4; k++) c[k] = 0.f;
-    multiply(c, Wo, p, quads);
-    quads.load<1>(Wq);
+    multiply(c, Wo, p);
     const float vC = l.scatter(c);
-    l.sum_heads(s, c, v.past, v.x, [&] {
-      quads.load<2>(Wq);
-      quads.load<4>(Wq);
-    });
+    l.sum_heads(s, c, v.past, v.x);
     const float (&k)[4] = v.attention, x = v.x[0];
     const float two = s[0] + s[1], mid = k[0] * s[0] + k[1] * s[1] + k[2] * two + k[3] * s[2],
                 shared = k[2] * (two - mid);
@@ -182,7 +168,6 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
                 zp = root * k[3] * (s[2] - mid);
     const float both = k[3] * vC + zp * v.q, dq = zh * h + x * (zx + zp * h);
     l.put(DQ, dq);
-    quads.load<3>(Wq);
     acc += (k[0] + k[2]) * vC + zh * v.q + x * both;
     const float du = (k[1] + k[2]) * vC + zx * v.q + h * both;
     if (!odd) put_one(d_sum + offset, ds);
@@ -193,12 +178,8 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
     l.get(p, DQ);
     // of the next step: before the first it is not used
     v.get(l, l.memory + AT_RING + (t - 1 & STAGES - 1) * SLOT);
-    multiply(back, Wq, p, quads);
-    quads.load<1>(Wc);
+    multiply(back, Wq, p);
     const float dseen = l.scatter(back);
-    quads.load<2>(Wc);
-    quads.load<4>(Wc);
-    quads.load<3>(Wc);
     acc += MASK ? mask * dseen : dseen;
     if constexpr (RESET)
       if (is_reset) {
