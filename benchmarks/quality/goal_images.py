@@ -257,9 +257,9 @@ def smnist_linear(seed: int, size: Size) -> Training:
     """Train a linear recurrence whose last state an MLP reads, with distorted images."""
     channels, width = size.units(512), size.units(1_024)
     return classify_pixels(
-        "smnist", "LRU and MLP, distorted images, five views", seed, size,
+        "smnist", "LRU and MLP, distorted images", seed, size,
         lambda: LinearMemory(channels, width, 0.2), width, epochs=400, lr=2e-3, batch=512, dropout=0.2, ema=0.9995,
-        distort=True, views=VIEWS, score_every=0.25, model="lru", channels=channels, hidden=width,
+        distort=True, score_every=0.25, model="lru", channels=channels, hidden=width,
     )  # fmt: skip
 
 

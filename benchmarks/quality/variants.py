@@ -50,10 +50,11 @@ class Task:
 
     def build(self, form: str, **common: Any) -> Any:
         """Return the study in the form "full", "small" or "quick"."""
-        models, seeds, starts, rest = common.pop("models"), common.pop("seeds"), common.pop("starts"), common
+        models, seeds = common.pop("models"), common.pop("seeds")
+        grid, rest = {name: common.pop(name) for name in ("starts", "lrs")}, common
         if form == "quick":
             return self.study(replace(self.study.quick, models=models, seeds=2), **rest)
-        own = {"conditions": (self.condition,), "models": models, "seeds": seeds, **GRID, "starts": starts, **self.more}
+        own = {"conditions": (self.condition,), "models": models, "seeds": seeds, **GRID, **grid, **self.more}
         own |= {**SMALL, **self.small} if form == "small" else {}
         return self.study(replace(self.study.full, **own), **rest)
 
@@ -103,6 +104,7 @@ def main() -> None:
     parser.add_argument(
         "--starts", nargs="+", default=list(GRID["starts"]), help="of the grid, the same for all models"
     )
+    parser.add_argument("--rates", nargs="+", type=float, default=list(GRID["lrs"]), help="learning rates, likewise")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--ids", type=Path, help="word ids of IMDB, by review_ids.py; without it the reviews are read")
     parser.add_argument("--form", choices=("full", "small", "quick"), default="full")
@@ -111,7 +113,12 @@ def main() -> None:
         StoredImdb.file = args.ids
         TASKS["imdb"] = replace(TASKS["imdb"], study=StoredImdb)
     for task in args.tasks:
-        same = {"models": tuple(args.models), "seeds": args.seeds, "starts": tuple(args.starts)}
+        same = {
+            "models": tuple(args.models),
+            "seeds": args.seeds,
+            "starts": tuple(args.starts),
+            "lrs": tuple(args.rates),
+        }
         run(task, args.out, args.form, device=args.device, **same)
 
 
