@@ -134,6 +134,10 @@ def test_real_data_have_the_symbols_and_shares_that_tables_name_without_reading_
     x, y = make_problem(PIXEL_ROWS).draw(rng(), 500, 784, "test")
     assert x.shape == (500, 784) and int(x.max()) == 15
     assert (y[:, :-1] == IGNORE).all() and set(y[:, -1].tolist()) == set(range(10))
+    small, labels = make_problem(PIXEL_ROWS).draw(rng(), 500, 196, "test")
+    assert small.shape == (500, 196) and torch.equal(labels[:, -1], y[:, -1])
+    whole = x.view(500, 14, 2, 14, 2).float().mean((2, 4)).flatten(1)
+    assert (small - whole).abs().max() < 2  # both are rounded down
 
 
 @pytest.mark.parametrize(

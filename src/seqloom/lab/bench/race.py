@@ -80,7 +80,10 @@ def list_shapes(settings: BenchSettings) -> list[tuple[Any, ...]]:
 
 
 def time_layers(
-    settings: BenchSettings, kinds: Mapping[str, type[Cell]], before: Callable[[str], None]
+    settings: BenchSettings,
+    kinds: Mapping[str, type[Cell]],
+    before: Callable[[str], None],
+    check: Check | None = None,
 ) -> Iterator[Timing]:
     """Yield the time of every cell with every kernel and of the other libraries' layers, shape by shape.
 
@@ -88,13 +91,14 @@ def time_layers(
         settings: What to time.
         kinds: The cells by name.
         before: Called with a label before each shape.
+        check: The result of `remember_checks`, if several calls shall check each kernel once.
 
     Raises:
         UserError: If the device is cuda and there is none.
     """
     if settings.device == "cuda" and not torch.cuda.is_available():
         raise UserError("torch finds no CUDA device; use --device cpu")
-    check = cache(_check)
+    check = check or remember_checks()
     for threads, dtype, length, hidden, batch, pass_ in list_shapes(settings):
         before(f"H={hidden} B={batch} T={length} {pass_}")
         blank = Timing("", "", "", settings.device, dtype, hidden, batch, length, threads, pass_)
@@ -102,6 +106,11 @@ def time_layers(
             torch.set_num_threads(threads)
             timings = _race(settings, kinds, blank, check)
         yield from timings
+
+
+def remember_checks() -> Check:
+    """Return a function that checks a kernel against the reference loop, once for each cell, device and type."""
+    return cache(_check)
 
 
 @contextmanager

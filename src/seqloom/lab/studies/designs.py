@@ -8,7 +8,6 @@ from functools import partial
 from torch import nn
 
 from seqloom.attention import LinformerAttention
-from seqloom.lab.studies.data.mnist import PIXELS
 from seqloom.lab.studies.data.symbols import ABOUT, COPY, PIXEL_ROWS
 from seqloom.lab.studies.support.conditions import EXPLORATORY, EXPLORATORY_QUICK, Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import layer, rates
@@ -17,24 +16,24 @@ from seqloom.layers.transformer.layer import Projected, Transformer
 
 HEADS = 4
 ROWS = 128  # of the NTM's memory: more than the longest sequence to copy
-RANKS = {13: 6, 784: 32}  # of Linformer, by steps: its projections have up to half of the parameters
+RANKS = {13: 6, 196: 32}  # of Linformer, by steps: its projections have up to half of the parameters
 NTM, DENSE = "ntm", "dense attention"
 CELLS = (NTM, "lstm", "gru", "attn_rnn")
 ATTENTIONS = {DENSE: "dense", "performer": "performer", "linformer": "linformer", "linear attention": "linear"}
 
 
 class Designs(SymbolTrials[TrialSettings], name="designs"):
-    """NTM on copying past its training length; Performer and Linformer against dense attention on 784 pixels."""
+    """NTM on copying past its training length; Performer and Linformer against dense attention on 196 pixels."""
 
     full = replace(
         EXPLORATORY,
         conditions=(
             read_symbols("copy, 12 symbols", COPY, 2_500, 13, (13, 25, 49, 97), models=CELLS, against=NTM, main=25),
             read_symbols(
-                *("784 pixels", PIXEL_ROWS, 1_000, PIXELS),
+                *("196 pixels", PIXEL_ROWS, 1_000, 196),
                 models=tuple(ATTENTIONS),
                 against=DENSE,
-                budget=200_000,
+                budget=100_000,
                 precision="bfloat16",
             ),
         ),
@@ -71,7 +70,7 @@ class Designs(SymbolTrials[TrialSettings], name="designs"):
         return (
             f"{super().caption()}\ncopy: trained on 1 to (T - 1) / 2 symbols, tested on (T - 1) / 2; NTM: a memory of "
             f"{ROWS} rows. pixels: a bidirectional Transformer of two layers with sinusoidal positions, read out at "
-            "the "
-            f"last pixel (784 pixels: bfloat16); Linformer: rank {ranks}.\n{describe_conditions(self, ABOUT)}\n"
+            "the last pixel (196 pixels: means of 2 x 2 pixels of MNIST, bfloat16); "
+            f"Linformer: rank {ranks}.\n{describe_conditions(self, ABOUT)}\n"
             "Transformer-XL is part of the study extensions, ODE-GRU of the study irregular."
         )

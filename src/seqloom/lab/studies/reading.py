@@ -55,7 +55,7 @@ class Reading(Corpora[TrialSettings], name="reading"):
 
     metrics = (TrialMetric("accuracy"),)
     full = TrialSettings(
-        (*(at(name, 1_500, 60) for name in QUESTIONS), at(SUMMARY, 800, 160, 400_000)),
+        (*(at(name, 1_000, 60) for name in QUESTIONS), at(SUMMARY, 600, 160, 400_000)),
         ("lstm", "gru", "attn_rnn", "transformer"),
         seeds=3,
         lrs=(1e-3, 3e-3, 1e-2),

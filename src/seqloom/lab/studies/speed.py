@@ -54,7 +54,7 @@ class Speed(Study[SpeedSettings, race.Timing], name="speed"):
 
     def run(self, before: Callable[[str], None]) -> Iterator[race.Timing]:
         kinds = {name: find_cell(name) for name in self.settings.models}
-        ledger = Ledger(self.folder)
+        ledger, check = Ledger(self.folder), race.remember_checks()
         for hidden, batch, length, dtype in self._grid():
             settings = BenchSettings(
                 cells=tuple(kinds),
@@ -71,7 +71,7 @@ class Speed(Study[SpeedSettings, race.Timing], name="speed"):
                 self.missing.append(f"H={hidden} B={batch} T={length} {dtype}")
                 continue
             if ledger.get(key) is None:
-                rows = [asdict(row) for row in race.time_layers(settings, kinds, before) if _ran(row)]
+                rows = [asdict(row) for row in race.time_layers(settings, kinds, before, check) if _ran(row)]
                 ledger.add(key, {"rows": rows} | race.describe_machine())
             else:
                 for name in PASSES:

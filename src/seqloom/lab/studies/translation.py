@@ -61,7 +61,7 @@ class Translation(Corpora[TrialSettings], name="translation"):
     metrics = (TrialMetric("BLEU", scale="plain"),)
     against = "transformer"
     full = TrialSettings(
-        (at(1_500, 8_000, 30, 9_000_000),),
+        (at(1_000, 8_000, 30, 9_000_000),),
         tuple(PRINTED),
         seeds=3,
         lrs=(3e-4, 1e-3, 3e-3),
@@ -70,7 +70,7 @@ class Translation(Corpora[TrialSettings], name="translation"):
         valid=1_014,
         test=1_000,
         together=12,
-        tuning=0.5,
+        tuning=0.75,
         tuning_seeds=2,
         widen=True,
         widen_by=0.3,

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import gzip
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from seqloom.lab.data.synthetic.state import make_state_problem
 from seqloom.lab.data.task import IGNORE
 from seqloom.lab.studies.data.examples import LabelledRows
-from seqloom.lab.studies.data.mnist import mnist
+from seqloom.lab.studies.data.mnist import PIXELS, mnist
 from seqloom.lab.studies.data.place import find
 
 KINDS = 8  # symbols of "first symbol"
 FIRST, COPY, TEXT, PIXEL_ROWS = "first symbol", "copy", "text", "pixels"
 CHARACTERS, SPACES = 65, 0.1527  # of the text: different characters; share of the most frequent one, the space
+SIDE = 28  # pixels of an image
 SHADES, ONES = 16, 0.1135  # of "pixels": grey values; share of the most frequent digit, 1
 VALID_IMAGES = 5_000  # of the training images
 HELD_OUT = 0.05  # share of the text for validation, and again for the test: its end
@@ -95,7 +98,7 @@ def _draw_copy(random: torch.Generator, rows: int, steps: int, split: str) -> tu
 
 @cache
 def _make_pixels() -> SymbolProblem:
-    """Return MNIST as grey values in reading order; the digit is asked at the last pixel."""
+    """Return MNIST as grey values in reading order, the digit asked at the last pixel; fewer steps: smaller images."""
     on = dict[tuple[str, torch.device], LabelledRows]()
 
     def draw(random: torch.Generator, rows: int, steps: int, split: str) -> tuple[Tensor, Tensor]:
@@ -105,7 +108,10 @@ def _make_pixels() -> SymbolProblem:
         data = on[split, at]
         some = data.rows(torch.randint(len(data), (rows,), generator=random, device=at))
         labels = torch.where(torch.arange(steps, device=at) == steps - 1, some.y.unsqueeze(1), IGNORE)
-        return some.x.long() * SHADES // 256, labels
+        x = some.x
+        if steps < PIXELS:  # means of squares
+            x = F.avg_pool2d(x.view(rows, 1, SIDE, SIDE).float(), SIDE // math.isqrt(steps)).flatten(1)
+        return x.long() * SHADES // 256, labels
 
     return SymbolProblem(PIXEL_ROWS, SHADES, 10, ONES, draw)
 
