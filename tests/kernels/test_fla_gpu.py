@@ -64,3 +64,10 @@ def test_a_layer_in_bfloat16_gives_what_it_gives_on_the_chunks():
     exact, end = layer(x)
     assert (y - exact).float().norm() < ROUNDED * exact.float().norm()
     assert (state[1] - end[1]).norm() < ROUNDED * end[1].norm()
+
+
+def test_auto_takes_fla_and_explain_says_so():
+    layer = seqloom.GatedDeltaNet(128, heads=2).cuda().bfloat16()
+    x = torch.randn(2, 100, 128, device="cuda", dtype=torch.bfloat16)
+    assert "fla (flash-linear-attention's Triton kernels" in str(seqloom.explain(layer, x))
+    assert "not fla" in str(seqloom.explain(layer.float(), x.float()))

@@ -5,6 +5,8 @@ import torch
 
 import seqloom
 from seqloom.core.errors import DtypeError, InputError, UserError
+from seqloom.kernels.linear import flash
+from seqloom.kernels.linear.job import make_job
 from seqloom.layers.linear import (
     deltanet,
     deltaproduct,
@@ -241,6 +243,23 @@ def test_explain_names_the_kernel_of_every_recurrence():
         explanation = seqloom.explain(layer, x)
     assert explanation.kernels == ("cpu", "cpu")
     assert "not fla: flash-linear-attention runs on GPUs" in str(explanation)
+
+
+def test_auto_leaves_to_chunks_what_fla_was_not_compared_for():
+    q, k, v = (torch.randn(1, 5, 2, 16) for _ in range(3))
+    decay = -torch.rand(1, 5, 2, 16)
+    assert flash.why_not_auto(make_job(q, k, v, decay, beta=torch.rand(1, 5, 2))) is None
+    assert "not been compared" in flash.why_not_auto(make_job(q, k, v, decay, k * decay.exp()))
+    assert "not multiples of 16" in flash.why_not_auto(make_job(q[..., :8], k[..., :8], v))
+
+
+def test_second_derivatives_of_fla_are_refused_and_not_left_out():
+    x = torch.randn(3, requires_grad=True)
+    (y,) = flash._FirstDerivative.apply(x)
+    loss = y.square().sum()
+    torch.testing.assert_close(torch.autograd.grad(loss, x, retain_graph=True)[0], 2 * x)
+    with pytest.raises(UserError, match="no second derivative; use kernel='chunk'"):
+        torch.autograd.grad(loss, x, create_graph=True)
 
 
 def test_a_missing_fla_is_a_line_and_no_error():

@@ -85,7 +85,7 @@ def choose_linear(job: LinearJob, kernel: str = "auto") -> tuple[LinearKernel, C
 
 def _why_not_auto(name: str, job: LinearJob) -> str | None:
     if name == "fla":
-        return "its calls are untested on a GPU; kernel='fla' takes it"
+        return flash.why_not_auto(job)
     if name == "chunk" and job.q.shape[1] == 1:
         return "a single step has no chunks"
     if name == "export" and job.q.shape[1] == 1:

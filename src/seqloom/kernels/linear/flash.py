@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from seqloom.core.errors import UserError
 from seqloom.kernels.fused import why_not_fused
 from seqloom.kernels.linear.job import LinearJob
 
 MOST_CHANNELS = 256  # of a key: the kernels' own limit
+TILE = 16  # rows and columns of the smallest matrix product of a GPU
 HALVES = (torch.bfloat16, torch.float16)
 # The logarithm of the decay at a reset, which these kernels cannot take as minus infinity: they subtract sums of
 # decays. e^-40 is 4e-18; sums over a chunk of 64 resets still have 11 bits behind the point.
@@ -23,12 +26,14 @@ RESET_DECAY = -40.0
 def _load() -> dict[str, Callable[..., Any]] | str:
     """Return the package's functions by the form that they compute, or why they cannot be used."""
     try:
-        from fla.ops.delta_rule import chunk_delta_rule
-        from fla.ops.gated_delta_rule import chunk_gated_delta_rule
-        from fla.ops.generalized_delta_rule import chunk_dplr_delta_rule
-        from fla.ops.gla import chunk_gla
-        from fla.ops.kda import chunk_kda
-        from fla.ops.simple_gla import chunk_simple_gla
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about packages that it could use, which are errors to some test runners
+            from fla.ops.delta_rule import chunk_delta_rule
+            from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+            from fla.ops.generalized_delta_rule import chunk_dplr_delta_rule
+            from fla.ops.gla import chunk_gla
+            from fla.ops.kda import chunk_kda
+            from fla.ops.simple_gla import chunk_simple_gla
     except Exception as error:  # a Triton that does not fit raises errors of many kinds
         return f"flash-linear-attention cannot be imported ({type(error).__name__}: {error})"
     return {
@@ -69,11 +74,40 @@ def why_not(job: LinearJob) -> str | None:
     return loaded if isinstance(loaded, str) else why_not_fused()
 
 
+def why_not_auto(job: LinearJob) -> str | None:
+    """Return why `kernel="auto"` should take another kernel; None if it should take this one."""
+    if job.erase is not None and job.beta is None:
+        return (
+            "its kernel for this recurrence has not been compared with the definition on a GPU; kernel='fla' takes it"
+        )
+    if job.q.shape[-1] % TILE or job.v.shape[-1] % TILE:
+        return f"keys and values are not multiples of {TILE}, its tiles; kernel='fla' takes it"
+    if torch.compiler.is_compiling():
+        return "it would break the compiled graph"
+    return None
+
+
+class _FirstDerivative(torch.autograd.Function):
+    """Pass tensors through, and refuse second derivatives, which would silently leave these kernels out."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:  # noqa: ANN401, ARG004
+        return tuple(t.view_as(t) for t in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:  # noqa: ANN401, ARG004
+        if torch.is_grad_enabled():  # with create_graph=True
+            raise UserError("flash-linear-attention has no second derivative; use kernel='chunk'")
+        return gradients
+
+
 def run(job: LinearJob) -> tuple[Tensor, Tensor]:
     """Return the outputs (B, T, H, V) and the last state (B, H, K, V)."""
     loaded = _load()
     assert not isinstance(loaded, str)
     q, k, v = (t.to(job.v.dtype) for t in (job.q, job.k, job.v))
+    if job.needs_gradient:
+        q, k, v = _FirstDerivative.apply(q, k, v)
     settings: dict[str, Any] = {"scale": 1.0, "initial_state": job.state, "output_final_state": True}
     decay = None if job.decay is None else job.decay.float()
     if decay is not None and job.has_reset:

@@ -27,7 +27,7 @@ class Kinds(SymbolTrials[TrialSettings], name="kinds"):
     full = replace(
         EXPLORATORY,
         conditions=(
-            read_symbols("recall, 32 pairs", "recall 32", 3_000, 128, (128, 256, 512, 1_024), main=128),
+            read_symbols("recall, 32 pairs", "recall 32", 1_500, 128, (128, 256, 512, 1_024)),
             read_symbols(TEXT, TEXT, 2_000, 128, (128, 256, 512, 1_024), main=128),
             read_symbols(FIRST, FIRST, 1_000, 256, (256, 512, 1_024, 2_048), late=8),
         ),

@@ -6,14 +6,13 @@ from dataclasses import replace
 
 from seqloom.lab.studies.state import State, track
 from seqloom.lab.studies.support.contenders import RATES
-from seqloom.lab.studies.support.mixers import has_starts, is_linear
+from seqloom.lab.studies.support.mixers import NEGATIVE
 
 MODELS = (
     *("gru", "lstm", "attn_rnn", "transformer", "mamba2"),
     *("gated_deltanet", "gated_deltanet negative", "deltanet negative", "deltaproduct negative"),
 )
-DELTA = ("gated_deltanet", "gated_deltanet negative", "deltanet negative")
-HIGHER_RATE = 3e-2  # tried for linear recurrences too: DeltaNet was best at the highest rate of the usual ones
+HIGHER_RATE = 3e-2  # tried with negative eigenvalues: DeltaNet was best at the highest of the usual rates
 # A decay that starts with a memory of 3,000 steps, where by default most heads start with less than 100, and a beta
 # near its ends: with 1.98 instead of 2 the state of parity fades within 50 steps, and the rest is learned slowly.
 KEEP = "keep 8"
@@ -30,13 +29,17 @@ class Linear(State, name="linear"):
         State.full,
         conditions=(
             track("parity", 3_000),
-            replace(track("parity", 3_000, "parity, up to 256", length=256, valid_lengths=(256, 1_024)), models=DELTA),
+            replace(
+                track("parity", 1_500, "parity, up to 256", length=256),
+                models=("gated_deltanet negative",),
+                tuned_at="parity",
+            ),
             track("S5 generators", 6_000, batch=256),
             replace(
-                track(
-                    "S5 generators", 6_000, "S5 generators, up to 128", batch=128, length=128, valid_lengths=(128, 500)
-                ),
-                models=("gru", "attn_rnn"),
+                track("S5 generators", 6_000, "S5 generators, lower rate", batch=256),
+                models=("attn_rnn",),
+                tuned_at="S5 generators",
+                lower=1,
             ),
         ),
         models=MODELS,
@@ -50,16 +53,16 @@ class Linear(State, name="linear"):
     quick = replace(State.quick, models=("gru", "gated_deltanet", "gated_deltanet negative"), seeds=2)
 
     def caption(self) -> str:
-        usual, kept = (", ".join(f"{lr:g}" for lr in rates) for rates in ((*RATES, HIGHER_RATE), KEEP_RATES))
+        usual, kept = (", ".join(f"{lr:g}" for lr in rates) for rates in (RATES, KEEP_RATES))
         return (
-            f"{super().caption()}\nLinear recurrences are tuned over the rates {usual}, and those with gates also "
-            f"over {kept} with {KEEP!r}: a decay that starts with a memory of 3,000 steps, where by default most heads "
-            "start with less than 100, and weights of beta that are 8 times as large."
+            f"{super().caption()}\nLinear recurrences are tuned over the rates {usual}; those with negative "
+            f"eigenvalues also over {HIGHER_RATE:g}, and over {kept} with {KEEP!r}: a decay that starts with a memory "
+            "of 3,000 steps, where by default most heads start with less than 100, and weights of beta that are 8 "
+            "times as large."
         )
 
     def grid(self, model: str) -> list[tuple[float, str]]:
         usual = super().grid(model)
-        if not is_linear(model) or len(usual) == 1:
+        if not model.endswith(NEGATIVE) or len(usual) == 1:
             return usual
-        kept = [(lr, KEEP) for lr in KEEP_RATES] if has_starts(model) else []
-        return [*usual, (HIGHER_RATE, "default"), *kept]
+        return [*usual, (HIGHER_RATE, "default"), *((lr, KEEP) for lr in KEEP_RATES)]

@@ -28,11 +28,6 @@ def is_linear(model: str) -> bool:
     return model.removesuffix(NEGATIVE) in Mixer.registry
 
 
-def has_starts(model: str) -> bool:
-    """Return whether gates of this linear recurrence have a start (`make_linear`)."""
-    return issubclass(Mixer.registry[model.removesuffix(NEGATIVE)], (*GATED, *DELTA))
-
-
 def make_linear(model: str, hidden: int, layers: int = 1, start: str = "default") -> Transformer:
     """Return a stack of causal blocks with a linear recurrence in place of attention.
 
