@@ -24,7 +24,7 @@ struct AnyBound : Bound {
       return false;
     for (int64_t i = dimensions - 1; i >= 0; numbers *= sizes[i--])
       if (sizes[i] != 1 && strides[i] != numbers) return false;
-    return !py.data(handle, &data);
+    return has_memory(numbers, kind == bound.wide ? sizeof(double) : sizeof(float));
   }
   bool has(int64_t a, int64_t b, int64_t c, int64_t d) const {
     return dimensions == 4 && sizes[0] == a && sizes[1] == b && sizes[2] == c && sizes[3] == d;

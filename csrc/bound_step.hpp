@@ -48,7 +48,10 @@ struct Interface {
   int (*strides)(Handle, int64_t**);
   int (*number_type)(Handle, int32_t*);
   int (*device)(Handle, int32_t*);
+  int (*device_index)(Handle, int32_t*);
   int (*layout)(Handle, int32_t*);
+  int (*storage_size)(Handle, int64_t*);  // in bytes
+  int (*storage_offset)(Handle, int64_t*);
   int (*free_tensor)(Handle);
   int (*new_tensor)(int64_t, const int64_t*, const int64_t*, int32_t, int32_t, int32_t, Handle*);
   bool (*has_gradients)();
@@ -61,6 +64,7 @@ struct Interface {
   int64_t (*count_dispatch_modes)();
   void* const* (*find_trace)();
   bool (*is_autocast)(int8_t device);
+  bool (*requires_gradient)(void* implementation);
   // objects
   Object *none, *yes, *no, *tensor, *tuple;  // constants and types
   Object *key_forward, *key_hooks, *key_prehooks, *key_weights, *key_level;
@@ -81,15 +85,32 @@ struct Form {
   int64_t dimensions, sizes[4], strides[4];
 };
 
+// What tensors of one call have in common; the index of the device counts on a GPU alone.
+struct Kind {
+  int64_t type, size, layout, device, index;  // size: bytes of a number
+};
+
+// Settings of an object, by their names in its __dict__.
+struct Settings {
+  int64_t count;
+  Object *const *keys, *const *values;
+};
+inline bool has_settings(const Interface& py, Object* own, const Settings& known) {
+  for (int64_t i = 0; i < known.count; i++)
+    if (py.get_item(own, known.keys[i]) != known.values[i]) return false;
+  return true;
+}
+
 // A step for inputs of one form.
 struct BoundStep {
   const Interface* interface;
   const Step* layers;
-  int64_t count, rows, states, type, layout, numbers;  // numbers: multiply-adds
+  int64_t count, rows, states, numbers;  // numbers: multiply-adds
+  Kind kind;
   Form x, y, h;
-  int64_t weights, settings;
-  const uint64_t* addresses;            // of the weights, in the order of the layer's dict
-  Object *const *keys, *const *values;  // the settings of the layer, by name
+  int64_t weights;
+  const uint64_t* addresses;  // of the weights, in the order of the layer's dict
+  Settings settings;
 };
 
 // An object that is released at the end of its life.
@@ -122,18 +143,36 @@ struct Bound {
     handle = capsule.object ? py.read_capsule(capsule.object, nullptr) : nullptr;
     return handle;
   }
-  // Read a tensor that a caller passed; false if it is not of this form.
-  bool read(const BoundStep& step, Object* object, const Form& form) {
-    int32_t kind = -1, place = -1, layout = -1;
+  // Whether its sizes and strides are those of a form.
+  bool has(const Form& form) {
     int64_t dimensions = -1, *sizes, *strides;
-    if (!take(object) || py.layout(handle, &layout) || layout != step.layout) return false;
-    if (py.number_type(handle, &kind) || kind != step.type || py.device(handle, &place) || place)
-      return false;
     if (py.dimensions(handle, &dimensions) || dimensions != form.dimensions) return false;
     if (py.sizes(handle, &sizes) || py.strides(handle, &strides)) return false;
     for (int64_t i = 0; i < dimensions; i++)
       if (sizes[i] != form.sizes[i] || (sizes[i] > 1 && strides[i] != form.strides[i])) return false;
-    return !py.data(handle, &data) && data;
+    return true;
+  }
+  // Whether the storage of a contiguous tensor has all its numbers; a caller may have freed a part.
+  bool has_memory(int64_t numbers, int64_t size) {
+    int64_t bytes = 0, offset = 0;
+    if (py.storage_size(handle, &bytes) || py.storage_offset(handle, &offset)) return false;
+    return bytes >= (offset + numbers) * size && !py.data(handle, &data) && data;
+  }
+  bool has_memory(const Form& form, const Kind& kind) {
+    int64_t numbers = 1;
+    for (int64_t i = 0; i < form.dimensions; i++) numbers *= form.sizes[i];
+    return has_memory(numbers, kind.size);
+  }
+  // Read a tensor that a caller passed; false if it is not of this kind.
+  bool read(const Kind& expected, Object* object) {
+    int32_t type = -1, device = -1, layout = -1, index = -1;
+    if (!take(object) || py.layout(handle, &layout) || layout != expected.layout) return false;
+    if (py.number_type(handle, &type) || type != expected.type) return false;
+    if (py.device(handle, &device) || device != expected.device) return false;
+    return !device || (!py.device_index(handle, &index) && index == expected.index);
+  }
+  bool read(const Kind& expected, Object* object, const Form& form) {
+    return read(expected, object) && has(form) && has_memory(form, expected);
   }
   // Make a tensor of this form.
   bool make(int64_t dimensions, const int64_t* sizes, const int64_t* strides, int64_t type) {
@@ -152,7 +191,7 @@ struct Bound {
     return !py.data(handle, &data);
   }
   bool make(const BoundStep& step, const Form& form) {
-    return make(form.dimensions, form.sizes, form.strides, step.type);
+    return make(form.dimensions, form.sizes, form.strides, step.kind.type);
   }
 };
 
@@ -184,15 +223,15 @@ inline Object* give_results(const Interface& py, Bound* const* tensors, int64_t 
   return state.object ? py.new_tuple(2, given[0].object, state.object) : nullptr;
 }
 
-// Whether nothing intercepts or changes the operations, and autograd records none.
-inline bool is_plain_mode(const Interface& py) {
-  if (py.has_gradients()) return false;
+// Whether nothing intercepts or changes the operations.
+inline bool is_plain_context(const Interface& py) {
   Object* level = py.get_item(py.forward_mode, py.key_level);
   if (!level || py.read_int(level) >= 0) return false;
   if (py.load_tensor) {
+    constexpr int8_t CPU = 0, CUDA = 1;
     Held transforms{py, call(py, py.has_transforms)};
     return transforms.object == py.no && !py.count_dispatch_modes() && !*py.find_trace() &&
-           !py.is_autocast(0);
+           !py.is_autocast(CPU) && !py.is_autocast(CUDA);
   }
   for (Object* ask : {py.has_transforms, py.has_autocast}) {
     Held answer{py, call(py, ask)};
@@ -200,6 +239,9 @@ inline bool is_plain_mode(const Interface& py) {
   }
   Held trace{py, call(py, py.get_trace)}, modes{py, call(py, py.count_modes)};
   return trace.object == py.none && modes.object && !py.read_int(modes.object);
+}
+inline bool is_plain_mode(const Interface& py) {  // and autograd records none
+  return !py.has_gradients() && is_plain_context(py);
 }
 
 // Whether the layer with this __dict__ is what it was, in a plain mode.
@@ -209,9 +251,7 @@ inline bool is_unchanged(const BoundStep& step, Object* own) {
   if (py.get_item(own, py.key_forward) || !is_empty(py.get_item(own, py.key_hooks)) ||
       !is_empty(py.get_item(own, py.key_prehooks)) || !is_empty(py.all_hooks) || !is_empty(py.all_prehooks))
     return false;
-  for (int64_t i = 0; i < step.settings; i++)
-    if (py.get_item(own, step.keys[i]) != step.values[i]) return false;
-  if (!is_plain_mode(py)) return false;
+  if (!has_settings(py, own, step.settings) || !is_plain_mode(py)) return false;
   Object *weights = py.get_item(own, py.key_weights), *key, *weight;
   if (!weights || py.count_items(weights) != step.weights) return false;
   int64_t at = 0;
@@ -240,9 +280,9 @@ inline Object* run_bound_step(const BoundStep& step, Object* own, Object* input,
     Held type{py, py.type_of(state)};
     if (type.object != py.tuple || py.count_tuple(state) != 2) return nullptr;
   }
-  if (!x.read(step, input, step.x)) return nullptr;
+  if (!x.read(step.kind, input, step.x)) return nullptr;
   for (int i = 0; i < step.states; i++)
-    if (!before[i].read(step, two ? py.tuple_item(state, i) : state, step.h)) return nullptr;
+    if (!before[i].read(step.kind, two ? py.tuple_item(state, i) : state, step.h)) return nullptr;
   if (!y.make(step, step.y)) return nullptr;
   for (int i = 0; i < step.states; i++)
     if (!after[i].make(step, step.h)) return nullptr;

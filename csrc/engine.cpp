@@ -51,6 +51,7 @@ EXPORT int64_t seqloom_record(int cell, int dtype, const Args* args) {
 // The size of the arguments, so that a caller with another idea of them finds out.
 EXPORT int64_t seqloom_args_size() { return sizeof(Args); }
 
+#include "bound_call.hpp"
 #include "bound_linear.hpp"
 #include "bound_step.hpp"
 
@@ -72,6 +73,16 @@ EXPORT Object* seqloom_bind_step(const Interface* interface, Object* owner) {
 }
 
 EXPORT int64_t seqloom_bound_step_size() { return 2 + sizeof(Interface) + 1000 * sizeof(BoundStep); }
+
+// A function of Python that finds what is known about a call of a layer; null, with Python's error set, if it
+// cannot be made.
+EXPORT Object* seqloom_bind_layer(const Interface* interface, Object* owner) {
+  return bind_layer(interface, owner);
+}
+
+EXPORT int64_t seqloom_bound_layer_size() {
+  return sizeof(BoundLayer) + 1000 * (sizeof(BoundCell) + sizeof(CallKind));
+}
 
 // Runs a program for float (0) or double (1). Returns 0, 1 where there was no memory, 2 where the rows of the
 // steps do not fit the buffers, or 3 where the code has an unknown operator.

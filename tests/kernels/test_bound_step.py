@@ -151,6 +151,7 @@ INPUTS = {
     "sparse": lambda t: t.to_sparse(),
     "negative bit": lambda t: torch.complex(t, t).conj().imag,
     "freed": lambda t: (t.untyped_storage().resize_(0), t)[1],
+    "half freed": lambda t: (t.untyped_storage().resize_(t.nbytes // 2), t)[1],
     "a subclass": lambda t: t.as_subclass(Other),
     "a parameter": torch.nn.Parameter,
     "a list": lambda t: t.tolist(),

@@ -13,10 +13,11 @@ from torch.nn.utils import parametrizations, parametrize
 import seqloom
 from seqloom.kernels import tuning
 from seqloom.kernels.aten.plan import AtenChain, AtenPlan
+from seqloom.kernels.cpu import bound_call
 from seqloom.kernels.cpu.plan import StackPlan
+from seqloom.kernels.kernel_plan import KernelPlan
 from seqloom.kernels.registry import find_kernel
 from seqloom.kernels.stack import Stack
-from seqloom.layers.recurrent.plans import KernelPlan
 
 CELLS = ("rnn", "gru", "lstm", "attn_rnn")
 each_cell = pytest.mark.parametrize("cell", CELLS)
@@ -51,6 +52,17 @@ def check(layer, x, hx=None):
         actual = call(layer, x, hx)
         torch.testing.assert_close(actual, call(fresh, x, hx), rtol=0, atol=0)
         torch.testing.assert_close(actual, call(slow, x, hx), rtol=1e-3, atol=1e-4)
+
+
+def warm(layer, x, hx=None):
+    """Call a layer until the engine compares its calls with the one before."""
+    with torch.no_grad():
+        for _ in range(3):
+            layer(x, hx)
+    for _ in range(3):
+        layer(x, hx)
+    own = vars(layer)
+    assert bound_call.load_bind() is None or own["_plans"].find(own, x, hx) is not None
 
 
 def _forward(layer, x, hx=None):
@@ -201,6 +213,7 @@ CHANGES = (
 def test_a_changed_layer_is_run_as_it_is_now(change):
     layer, x = make(), draw()
     check(layer, x)
+    warm(layer, x)
     change(layer)
     check(layer, x)
 
@@ -218,6 +231,7 @@ def test_a_changed_layer_is_run_as_it_is_now(change):
 def test_a_changed_cell_is_run_as_it_is_now(cell, setting, value):
     layer, x = make(cell), draw()
     check(layer, x)
+    warm(layer, x)
     setattr(layer.cells[0], setting, value)
     check(layer, x)
 
@@ -255,7 +269,7 @@ def test_dropout_follows_the_mode_and_the_rate():
 def test_a_planned_layer_checks_values_when_it_is_asked_to():
     layer, x = make(), draw()
     x[2, 1, 0] = torch.nan
-    layer(x)
+    warm(layer, x)
     layer.check = True
     with pytest.raises(RuntimeError, match="first in row 1 at step 2"):
         layer(x)
@@ -263,17 +277,18 @@ def test_a_planned_layer_checks_values_when_it_is_asked_to():
 
 def test_a_weight_of_another_shape_is_refused_after_a_planned_call():
     layer, x = make(), draw()
-    layer(x)
+    warm(layer, x)
     layer.weight_hh_l0 = nn.Parameter(torch.randn(24, 9, dtype=torch.float64))
     with pytest.raises(RuntimeError, match=r"weight_hh_l0 must have shape \(24, 8\), got \(24, 9\)"):
         layer(x)
 
 
+@pytest.mark.parametrize("size", [0, 16])
 @pytest.mark.parametrize("part", ["x", "hx", "weight"])
-def test_freed_memory_is_refused_after_a_planned_call(part):
+def test_freed_memory_is_refused_after_a_planned_call(part, size):
     layer, x, hx = make(), draw(), torch.randn(1, 3, 8, dtype=torch.float64)
-    layer(x, hx)
-    {"x": x, "hx": hx, "weight": layer.weight_hh_l0}[part].untyped_storage().resize_(0)
+    warm(layer, x, hx)
+    {"x": x, "hx": hx, "weight": layer.weight_hh_l0}[part].untyped_storage().resize_(size)
     with pytest.raises(RuntimeError, match=r"memory was freed|out of bounds for storage"):
         layer(x, hx)
 
@@ -290,7 +305,7 @@ def test_freed_memory_is_refused_after_a_planned_call(part):
 )
 def test_bad_input_is_refused_after_a_planned_call(x, hx, message):
     layer = make().float()
-    layer(draw(dtype=torch.float32))
+    warm(layer, draw(dtype=torch.float32), torch.zeros(1, 3, 8))
     with pytest.raises(RuntimeError, match=message):
         layer(x, hx)
 
@@ -310,6 +325,7 @@ def test_a_copy_and_its_original_have_separate_plans():
 def test_hooks_run_around_a_planned_call():
     layer, x = make(), draw()
     y = layer(x)[0]
+    warm(layer, x)
     with (
         layer.register_forward_hook(lambda *args: (2 * args[2][0], args[2][1])),
         layer.register_forward_pre_hook(lambda *args: (args[1][0] + 1,)),
@@ -321,6 +337,7 @@ def test_hooks_run_around_a_planned_call():
 def test_functional_call_uses_the_weights_that_it_is_given():
     layer, x = make(), draw()
     before = _forward(layer, x)
+    warm(layer, x)
     other = copy.deepcopy(layer)
     _load(other)
     own = {name: w.detach().clone().requires_grad_() for name, w in other.named_parameters()}
@@ -334,6 +351,7 @@ def test_functional_call_uses_the_weights_that_it_is_given():
 def test_transforms_follow_a_planned_call():
     layer, x = make(), draw()
     y = layer(x)[0]
+    warm(layer, x)
     many = torch.stack([x, 2 * x])
     torch.testing.assert_close(vmap(lambda x: layer(x)[0])(many), torch.stack([layer(x)[0], layer(2 * x)[0]]))
     loss = lambda x: layer(x)[0].square().sum()  # noqa: E731
@@ -347,6 +365,7 @@ def test_transforms_follow_a_planned_call():
 def test_autocast_is_followed_after_a_planned_call():
     layer, x = make().float(), draw(dtype=torch.float32)
     y = layer(x)[0]
+    warm(layer, x)
     with torch.autocast("cpu", torch.bfloat16):
         inside = layer(x)[0]
     assert inside.dtype == torch.bfloat16
@@ -356,6 +375,7 @@ def test_autocast_is_followed_after_a_planned_call():
 def test_a_compiled_layer_follows_a_planned_call():
     layer, x = make(), draw()
     y = layer(x)[0]
+    warm(layer, x)
     torch._dynamo.reset()
     whole = torch.compile(layer, fullgraph=True, backend="eager")
     torch.testing.assert_close(whole(x)[0], y)
@@ -375,6 +395,8 @@ def test_inference_mode_leaves_nothing_that_training_cannot_use():
 def test_deterministic_algorithms_and_threads_do_not_change_a_planned_call():
     layer, x, threads = make(hidden_size=256), draw(rows=8), torch.get_num_threads()
     y = layer(x)[0]
+    for _ in range(3):
+        layer(x)
     try:
         torch.use_deterministic_algorithms(True)
         torch.testing.assert_close(layer(x)[0], y)
@@ -394,10 +416,25 @@ def test_ever_new_shapes_keep_a_limited_number_of_plans():
     check(layer, draw())
 
 
+def test_many_kinds_of_repeated_calls_keep_their_own_plans():
+    layer, slow = make("lstm"), make("lstm", kernel="loop")
+    slow.load_state_dict(layer.state_dict())
+    inputs = [draw(steps) for steps in range(1, bound_call.MOST_KINDS + 4)]
+    for _ in range(3):
+        for x in inputs:
+            y, state = layer(x)
+            torch.testing.assert_close(layer(x, state), slow(x, state))
+            torch.testing.assert_close(y, slow(x)[0])
+    own = vars(layer)
+    found = [own["_plans"].find(own, x, None) is not None for x in inputs]
+    assert sum(found) in (0, bound_call.MOST_KINDS)
+
+
 @each_cell
 def test_inputs_in_any_memory_order_give_the_same(cell):
     layer, x = make(cell), draw()
     y = layer(x)[0]
+    warm(layer, x)
     for same in (
         x.transpose(0, 1).contiguous().transpose(0, 1),
         torch.stack([x, x], -1)[..., 0],

@@ -8,6 +8,7 @@ of them is missing, steps run through `step.py` alone.
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -52,7 +53,10 @@ TORCH_FUNCTIONS = (
     "aoti_torch_get_strides",
     "aoti_torch_get_dtype",
     "aoti_torch_get_device_type",
+    "aoti_torch_get_device_index",
     "aoti_torch_get_layout",
+    "aoti_torch_get_storage_size",
+    "aoti_torch_get_storage_offset",
     "aoti_torch_delete_tensor_object",
     "aoti_torch_empty_strided",
     "aoti_torch_grad_mode_is_enabled",
@@ -68,6 +72,7 @@ EXTENSION_FUNCTIONS = (
     "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv",  # c10::impl::TorchDispatchModeTLS::stack_len
     "_ZN5torch3jit6tracer15getTracingStateEv",  # torch::jit::tracer::getTracingState
     "_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE",  # at::autocast::is_autocast_enabled
+    "_ZNK3c1010TensorImpl13requires_gradEv",  # c10::TensorImpl::requires_grad
 )
 OBJECTS = (
     *(None, True, False, Tensor, tuple),
@@ -86,17 +91,37 @@ Interface = ctypes.c_void_p * (len(PYTHON_FUNCTIONS) + len(TORCH_FUNCTIONS) + le
 BoundStep = Callable[[dict[str, Any], Any, Any], tuple[Any, Any] | None]  # __dict__ of the layer, input, state
 
 
-class _Form(ctypes.Structure):
+class Form(ctypes.Structure):
+    """Form of csrc/bound_step.hpp: the sizes and strides of a tensor with at most four dimensions."""
+
     _fields_ = [("dimensions", ctypes.c_int64), ("sizes", ctypes.c_int64 * 4), ("strides", ctypes.c_int64 * 4)]
+
+
+class Kind(ctypes.Structure):
+    """Kind of csrc/bound_step.hpp."""
+
+    _fields_ = [(name, ctypes.c_int64) for name in ("type", "size", "layout", "device", "index")]
+
+
+class Settings(ctypes.Structure):
+    """Settings of csrc/bound_step.hpp; the objects live as long as the structure."""
+
+    _fields_ = [("count", ctypes.c_int64), ("keys", ctypes.c_void_p), ("values", ctypes.c_void_p)]
+
+    def __init__(self, settings: Mapping[str, object]) -> None:
+        names, values = tuple(map(sys.intern, settings)), tuple(settings.values())
+        keys, known = ((ctypes.c_void_p * len(names))(*map(id, part)) for part in (names, values))
+        super().__init__(len(names), ctypes.addressof(keys), ctypes.addressof(known))
+        self.alive = names, values, keys, known
 
 
 class _BoundStep(ctypes.Structure):
     _fields_ = [
         *(("interface", ctypes.c_void_p), ("layers", ctypes.c_void_p)),
-        *((name, ctypes.c_int64) for name in ("count", "rows", "states", "type", "layout", "numbers")),
-        *((name, _Form) for name in ("x", "y", "h")),
-        *((name, ctypes.c_int64) for name in ("weights", "settings")),
-        *((name, ctypes.c_void_p) for name in ("addresses", "keys", "values")),
+        *((name, ctypes.c_int64) for name in ("count", "rows", "states", "numbers")),
+        ("kind", Kind),
+        *((name, Form) for name in ("x", "y", "h")),
+        *(("weights", ctypes.c_int64), ("addresses", ctypes.c_void_p), ("settings", Settings)),
     ]
 
 
@@ -175,22 +200,23 @@ def bind_step(
         return None
     bind, table, native = interface
     addresses = (ctypes.c_uint64 * len(home))(*(w.data_ptr() for w in home.values()))
-    names, values = tuple(map(sys.intern, settings)), tuple(settings.values())
-    keys, known = ((ctypes.c_void_p * len(names))(*map(id, part)) for part in (names, values))
-    kind = native.aoti_torch_dtype_float64 if x.dtype == torch.float64 else native.aoti_torch_dtype_float32
     step = _BoundStep(ctypes.addressof(table), ctypes.addressof(records), len(records), rows, len(states))
-    step.type, step.layout, step.numbers = (
-        kind(),
-        native.aoti_torch_layout_strided(),
-        rows * sum(map(torch.numel, home.values())),
-    )
-    step.x, step.y, step.h = _describe(x), _describe(y), _describe(states[0])
-    step.weights, step.settings = len(home), len(names)
-    step.addresses, step.keys, step.values = (ctypes.addressof(part) for part in (addresses, keys, known))
-    owner = ctypes.addressof(step), step, records, addresses, keys, known, names, values
+    step.numbers, step.kind = rows * sum(map(torch.numel, home.values())), describe_kind(native, x)
+    step.x, step.y, step.h = (describe_form(t.shape) for t in (x, y, states[0]))
+    step.weights, step.addresses, step.settings = len(home), ctypes.addressof(addresses), (own := Settings(settings))
+    owner = ctypes.addressof(step), step, records, addresses, own
     bound: BoundStep = bind(ctypes.addressof(table), owner)
     return bound
 
 
-def _describe(t: Tensor) -> _Form:
-    return _Form(t.dim(), (ctypes.c_int64 * 4)(*t.shape), (ctypes.c_int64 * 4)(*t.stride()))
+def describe_form(shape: Sequence[int]) -> Form:
+    """Return the form of a contiguous tensor."""
+    strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    return Form(len(shape), (ctypes.c_int64 * 4)(*shape), (ctypes.c_int64 * 4)(*strides))
+
+
+def describe_kind(native: ctypes.CDLL, t: Tensor) -> Kind:
+    """Return the type, layout and device of a strided tensor of floating-point numbers, in torch's numbers."""
+    number_type = getattr(native, f"aoti_torch_dtype_{str(t.dtype).removeprefix('torch.')}")
+    device = getattr(native, f"aoti_torch_device_type_{t.device.type}")
+    return Kind(number_type(), t.itemsize, native.aoti_torch_layout_strided(), device(), t.device.index or 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +25,13 @@ from seqloom.core.precision import autocast_dtype, product_flags
 from seqloom.kernels import tuning
 from seqloom.kernels.aten import plan as aten
 from seqloom.kernels.cpu import plan as cpu
+from seqloom.kernels.cpu.bound_call import BoundLayer
 from seqloom.kernels.cuda.attn_rnn import plan as attn_rnn
 from seqloom.kernels.cuda.gated import plan as gated
 from seqloom.kernels.cuda.gated.heads import GatedHeads
 from seqloom.kernels.cuda.gated.kernels import Gated
 from seqloom.kernels.dispatch import choose
+from seqloom.kernels.kernel_plan import KernelPlan
 from seqloom.kernels.registry import Kernel
 from seqloom.kernels.stack import Stack
 from seqloom.layers.recurrent.gpu.wavefront import CHUNK_STEPS
@@ -45,7 +48,7 @@ _address, _tracing = Tensor.data_ptr, torch._C._get_tracing_state
 _dispatch_modes, _transforms = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
 _autocast, _count_threads = torch._C._is_any_autocast_enabled, torch.get_num_threads
 _is_capturing, _strided = getattr(torch._C, "_cuda_isCurrentStreamCapturing", bool), torch.strided
-_settings = itemgetter(
+SETTINGS = (
     "kernel",
     "check",
     "training",
@@ -58,6 +61,7 @@ _settings = itemgetter(
     "residual",
     "stack_norm",
 )
+_settings = itemgetter(*SETTINGS)
 PLAIN = (bool, int, float, str, tuple, type(None))  # types of a cell's settings
 
 
@@ -81,11 +85,20 @@ def try_plan(layer: Recurrent, own: dict[str, Any], x: object, hx: Tensor | Stat
         x: The input.
         hx: The state in torch's form, or None.
     """
-    if type(x) is not Tensor or not is_plain_context():
+    if type(x) is not Tensor or is_compiling():
+        return None
+    known: Any = own.get("_plans")
+    if (
+        known is not None
+        and (call := known.find(own, x, hx)) is not None
+        and call.switches == ((None, *_read_gpu_flags()) if x.is_cuda else _count_threads())  # autocast is off
+    ):
+        states: list[Tensor] = [] if hx is None else [hx] if type(hx) is Tensor else [*hx]
+        return _run(call.plan, x, states, list(own["_parameters"].values()), call.train)
+    if not is_plain_context():
         return None
     try:
         weights = list(own["_parameters"].values())
-        known: Any = own.get("_plans")
         if known is None or not known.fits(own, weights):
             known = own["_plans"] = LayerPlans(layer, own, weights)
         if known.reason is not None or not is_readable(x):
@@ -95,7 +108,7 @@ def try_plan(layer: Recurrent, own: dict[str, Any], x: object, hx: Tensor | Stat
             amp = autocast_dtype(x.device.type) if x.is_cuda else None
             if amp is None:  # of another device, or on a CPU, where some processors ignore it
                 return None
-        states: list[Tensor] = [] if hx is None else [hx] if type(hx) is Tensor else [*hx]
+        states = [] if hx is None else [hx] if type(hx) is Tensor else [*hx]
         train = is_grad_enabled() and _needs_gradient(x, states, weights)
         key = x.shape, x.dtype, x.device, train, (amp, *_read_gpu_flags()) if x.is_cuda else _count_threads()
     except (AttributeError, RuntimeError, TypeError):  # a tensor without memory: `run_with` takes or refuses it
@@ -105,7 +118,13 @@ def try_plan(layer: Recurrent, own: dict[str, Any], x: object, hx: Tensor | Stat
         plan = known.add(key, x, weights, train, amp)
     if plan is DECLINE or (states and not _take_states(states, weights[0], plan.h_shapes)):
         return None
-    result: tuple[Tensor, Tensor | State] = plan.run(x.contiguous(), states, weights, train)
+    if amp is None:
+        known.note_call(key, plan, weights)
+    return _run(plan, x.contiguous(), states, weights, train)
+
+
+def _run(plan: Any, x: Tensor, states: list[Tensor], weights: list[Tensor], train: bool) -> tuple[Any, Any]:  # noqa: ANN401
+    result: tuple[Tensor, Tensor | State] = plan.run(x, states, weights, train)
     return result
 
 
@@ -142,6 +161,21 @@ def _needs_gradient(x: Tensor, states: list[Tensor], weights: list[Tensor]) -> b
     return any(t.requires_grad for t in states)
 
 
+@dataclass(frozen=True, slots=True)
+class KnownCall:
+    """A kind of call that came twice.
+
+    Attributes:
+        plan: What runs it.
+        train: Whether something needs a gradient.
+        switches: What else the choice of the plan depends on: the flags of a GPU, the threads of a CPU.
+    """
+
+    plan: Any
+    train: bool
+    switches: object
+
+
 class LayerPlans:
     """The prepared calls of a layer, and the settings and weights they were made for."""
 
@@ -151,6 +185,9 @@ class LayerPlans:
         self.cell_readers = [_read_settings(cell.__dict__) for cell in self.cells]
         self.cell_settings = [read(cell.__dict__) for read, cell in zip(self.cell_readers, self.cells, strict=True)]
         self.plans: dict[tuple[object, ...], Any] = {}
+        self.seen: set[tuple[object, ...]] = set()  # kinds of calls that came once
+        self.bound: BoundLayer[KnownCall] | None = None  # compares calls faster than `fits` and the rest of `try_plan`
+        self.find: Callable[[dict[str, Any], Any, Any], KnownCall | None] = _find_nothing
         self.weights_reason = _why_not_weights(weights)
         self.reason = self.weights_reason or _why_no_plan(layer, self.cells)
         self.addresses = [] if self.weights_reason else list(map(_address, weights))
@@ -179,8 +216,25 @@ class LayerPlans:
         """Return the plan of one kind of call, made now; DECLINE if there is none."""
         if len(self.plans) >= PLANS_KEPT:
             self.plans.clear()
+            self.seen.clear()
         plan = self.plans[key] = self._prepare(x, weights, train, amp)
         return plan
+
+    def note_call(self, key: tuple[Any, ...], plan: Any, weights: list[Tensor]) -> None:  # noqa: ANN401  # a plan
+        """Let the engine find this kind of call if it comes for the second time.
+
+        Describing a call to the engine takes longer than comparing one in Python.
+        """
+        if key not in self.seen:
+            self.seen.add(key)
+            return
+        if self.bound is None:
+            cells = [(own := cell.__dict__, _plain_settings(own)) for cell in self.cells]
+            settings = dict(zip(SETTINGS, self.layer_settings, strict=True))
+            self.bound = BoundLayer(weights, settings, cells, len(plan.h_shapes))
+            self.find = self.bound.find
+        shape, _, _, train, switches = key
+        self.bound.add(shape, plan.h_shapes, train, KnownCall(plan, train, switches))
 
     def _prepare(self, x: Tensor, weights: list[Tensor], train: bool, amp: torch.dtype | None) -> Any:  # noqa: ANN401  # a plan
         layer = self.layer()
@@ -254,45 +308,6 @@ class LayerPlans:
         return choose(cell, ScanJob(like, cell.start(like)), layer.kernel).kernel
 
 
-class KernelPlan:
-    """Run a stack in one direction on kernels that were chosen before.
-
-    Args:
-        stack: The cells, and the form of the input.
-        kernels: One for each cell.
-        types: Under autocast the type of the weights, which inputs and states of a cell have, and that of the outputs.
-    """
-
-    def __init__(
-        self, stack: Stack, kernels: Sequence[Kernel], types: tuple[torch.dtype, torch.dtype] | None = None
-    ) -> None:
-        self.types = types
-        self.backend, self.h_shapes, self.rows = kernels[0].backend, stack.state_shapes, stack.B
-        self.is_single, self.is_batch_first = len(stack.shape) == 2, stack.is_batch_first
-        self.scans = [(cell, kernel.code.run) for cell, kernel in zip(stack.cells, kernels, strict=True)]
-
-    def run(self, x: Tensor, states: Sequence[Tensor], weights: list[Tensor], train: bool) -> tuple[Tensor, Any]:
-        """Run the stack; the arguments and results are those of `StackPlan.run`."""
-        y = x.unsqueeze(0) if self.is_single else x if self.is_batch_first else x.transpose(0, 1)
-        if self.is_single:
-            states = [s.unsqueeze(1) for s in states]
-        ends: list[State] = []
-        for i, (cell, run) in enumerate(self.scans):
-            if self.types is not None:
-                y = y.to(self.types[0])
-            state = tuple(s[i] for s in states) if states else cell.start(y)
-            y, end = run(cell, ScanJob(y, state))
-            ends.append(end)
-        if len(ends) == 1:
-            last = ends[0] if self.is_single else tuple(s.unsqueeze(0) for s in ends[0])
-        else:
-            last = tuple(torch.stack(parts) for parts in zip(*ends, strict=True))
-            last = tuple(s.squeeze(1) for s in last) if self.is_single else last
-        y = y if self.types is None else y.to(self.types[1])
-        y = y.squeeze(0) if self.is_single else y if self.is_batch_first else y.transpose(0, 1).contiguous()
-        return y, last[0] if len(last) == 1 else last
-
-
 class _Decline:
     """In place of a plan, for calls that go through `run_with`."""
 
@@ -304,8 +319,16 @@ DECLINE = _Decline()
 
 def _read_settings(own: dict[str, Any]) -> Callable[[dict[str, Any]], object]:
     """Return a function that reads the settings of a cell from its `__dict__`, and notices a new one."""
-    read = itemgetter(*(name for name, value in own.items() if isinstance(value, PLAIN)))
+    read = itemgetter(*_plain_settings(own))
     return lambda now: (len(now), read(now))
+
+
+def _find_nothing(own: dict[str, Any], x: object, hx: object) -> None:
+    """Return None: no kind of call came twice."""
+
+
+def _plain_settings(own: dict[str, Any]) -> dict[str, object]:
+    return {name: value for name, value in own.items() if isinstance(value, PLAIN)}
 
 
 def _why_not_weights(weights: list[Tensor]) -> str | None:
