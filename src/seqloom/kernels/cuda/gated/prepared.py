@@ -62,6 +62,7 @@ class PreparedGated:
         one, self.heads = read_head(cell), cell.heads if isinstance(cell, HeadsCell) else 1
         self.B, self.T, self.dtype, self.device = stack.B, stack.T, dtype or like.dtype, like.device
         self.weight_dtype, self.is_cast = like.dtype, self.dtype != like.dtype
+        self.has_autocast = dtype is not None
         self.units, self.H = one.hidden_size, round_up(one.hidden_size)  # of a head, and of the kernels
         self.more, self.rows = self.H - self.units, self.heads * self.B  # of the kernels
         self.places = [names.get(name) for name in OWN]
@@ -113,13 +114,16 @@ class PreparedGated:
         and with layer normalisation the product (B * T * gates, H) and what the kernel saves.
         """
         stream, k = self._find_recording_stream(), self.kind.states
-        if stream is None:
-            found = self._launch_forward(x, states, own, train)
-        else:
 
-            def launch(tensors: Sequence[Any]) -> list[Maybe]:
+        def launch(tensors: Sequence[Any]) -> list[Maybe]:
+            if not self.has_autocast:
+                return self._launch_forward(tensors[0], tensors[1:], own, train)
+            with torch.autocast(self.device.type, enabled=False):  # it would normalise in float32
                 return self._launch_forward(tensors[0], tensors[1:], own, train)
 
+        if stream is None:
+            found = launch((x, *states))
+        else:
             key = stream, product_flags(), train, x.dtype, len(states), _list_addresses(own)
             found = self.recorder.run(launch, key, (x, *states))
         many, (y, *rest) = 3 + 2 * k, found
@@ -330,9 +334,10 @@ class _PreparedScan(torch.autograd.Function):
         dy: Maybe,
         *dlast: Maybe,
     ) -> tuple[Maybe, ...]:
-        if not torch.is_autocast_enabled("cuda"):
+        device = ctx.cell.device.type
+        if not torch.is_autocast_enabled(device):
             return _go_back(ctx, dy, dlast)
-        with torch.autocast("cuda", enabled=False):
+        with torch.autocast(device, enabled=False):
             return _go_back(ctx, dy, dlast)
 
 
