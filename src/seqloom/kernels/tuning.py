@@ -116,6 +116,9 @@ GRID_WEIGHTS_IN_SHARED = {
     (2, 4, 16, 16): (2, 8),
 }
 
+# The same in tf32, whose products need fewer registers, by rounds, units of a block, rows and pass.
+GRID_WEIGHTS_IN_SHARED_TF32: dict[tuple[int, int, int, str], tuple[int, int]] = {}
+
 # --- attn_rnn_graph: products by torch ---
 
 # Steps of a recorded chunk: a graph then depends on the batch, not on the length (docs/decisions/0007).
