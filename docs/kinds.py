@@ -27,12 +27,17 @@ FORMS = {
 }
 OF_STATE = ("transformer", "min_gru", "gru", "lstm", "attn_rnn")  # models of the study state that this page shows
 SHOWN = (
-    (("linear-fair", "state-fair"), ("parity",)),
+    (("state-fair", "linear-fair"), ("parity",)),
+    (("linear-fair",), ("parity, up to 256", "S5 generators", "S5 generators, lower rate")),
     (("state-fair",), ("A5",)),
-    (("linear-fair",), ("S5",)),
     (("kinds-fair",), ("text", "recall, 32 pairs", "first symbol")),
 )
-FEATURED = {"parity": ("linear-fair", "state-fair"), "A5": ("state-fair",), "text": ("kinds-fair",)}
+FEATURED = {
+    "parity": ("state-fair", "linear-fair"),
+    "S5 generators": ("linear-fair",),
+    "recall, 32 pairs": ("kinds-fair",),
+    "text": ("kinds-fair",),
+}
 
 
 def find_kind(model: str) -> str:
@@ -49,10 +54,11 @@ def read_trials(study: str) -> list[dict[str, Any]]:
 
 
 def read_accuracies(studies: Sequence[str], condition: str) -> dict[str, dict[int, list[float]]]:
-    """Return the accuracies of all seeds by model and test length."""
+    """Return the accuracies of all seeds by model and test length, each model from the first study that has it."""
     table: dict[str, dict[int, list[float]]] = {}
-    for trial in (t for study in studies for t in read_trials(study)):
-        if trial["condition"] == condition:
+    sources: dict[str, str] = {}
+    for source, trial in ((study, t) for study in studies for t in read_trials(study)):
+        if trial["condition"] == condition and sources.setdefault(trial["model"], source) == source:
             for name, value in trial["scores"].items():
                 if name.startswith("T = "):
                     length = int(name.removeprefix("T = ").replace(",", ""))
