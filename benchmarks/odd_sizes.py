@@ -15,7 +15,7 @@ import seqloom
 
 PAIRS = ((100, 112), (300, 304))
 STEPS, ROWS = 512, 32
-WARM_CALLS = 12  # some launches are recorded after eight calls
+WARM_CALLS = 12  # some launches are recorded after three calls
 
 
 def time_in_turns(calls: list[Callable[[], object]], rounds: int) -> list[float]:

@@ -2,7 +2,7 @@
 
 Microseconds per step of one layer (input = hidden) for every type, hidden size and batch, forward and both passes;
 with `--others` also of FlashRNN, torchrecurrent and a compiled loop. Layers of one shape are timed in turns, three
-calls in a row each, after a dozen calls to warm up: some launches are recorded after eight. The median of the rounds
+calls in a row each, after a dozen calls to warm up: some launches are recorded after three. The median of the rounds
 counts. Every kernel is checked against float64 first and not timed if it is more than twice as far from it as the
 reference loop in its own type. The record is written as it grows, so a run that is stopped loses nothing.
 """
