@@ -427,6 +427,7 @@ def test_a_changed_layer_has_no_stale_plan(kind, settings, change):
         (256, 4, 32, torch.float32),
         (64, 1, 5, torch.float32),
         (512, 3, 16, torch.float32),
+        (100, 16, 8, torch.float32),  # padded heads: both passes are recorded
         (64, 16, 5, torch.bfloat16),
         (64, 16, 70, torch.bfloat16),  # the kernel for 8 rows, whose passes are recorded as they are
     ],
