@@ -180,6 +180,14 @@ def test_settings_of_a_model_that_are_trained_as_one_model_have_the_losses_of_ea
     torch.testing.assert_close(stacked.losses.T.tolist(), [one.losses for one in alone], rtol=1e-3, atol=1e-4)
 
 
+def test_squared_errors_are_compared_below_half_a_test_row():
+    study = tiny(Irregular, wave("waves", 2, 6, True))
+    errors = {ODE: 1e-5, "gru": 3e-5}  # half of 32 test rows would be 0.016
+    rows = [trial("waves", m, i, MSE=e * (1 + 0.01 * i), MAE=0.1) for m, e in errors.items() for i in range(3)]
+    (contest,) = study.compare_models(rows)
+    assert (contest.model, contest.other, contest.better) == (ODE, "gru", True)
+
+
 def test_each_condition_is_compared_with_its_own_reference_model():
     conditions = (
         read_symbols("memory: first symbol", FIRST, 2, 12, models=extensions.MEMORIES, against=extensions.XL_ATTN),

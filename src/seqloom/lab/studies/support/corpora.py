@@ -92,4 +92,6 @@ class Corpora(Trials[S]):
 
     def caption(self) -> str:
         each = "the same number of trained parameters per corpus, word embeddings included"
-        return super().caption().replace(f"{self.settings.budget:,} trained parameters", each)
+        text = super().caption().replace(f"{self.settings.budget:,} trained parameters", each)
+        finer = f"at other sizes; multiples of {FUSED} if those miss the number by more than {TOLERANCE:.0%})"
+        return text.replace("at other sizes)", finer)

@@ -15,6 +15,7 @@ from seqloom.lab.stats.unpaired import Change, Scale, compare_on_scale, compare_
 LEVEL = 0.05  # significance level for corrected p values
 LISTED = 2  # differences that a verdict names for each pair of models
 EFFECTS: dict[Scale, str] = {"plain": "difference", "log": "ratio", "logit": "ratio of odds"}
+SMALLEST = 1e-12  # a squared error below it is as good as 0
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class TrialMetric:
 
     `scale` is the scale on which seeds are compared, by default "log" if lower is better (errors) and "logit"
     otherwise (accuracies). `solved`: the value from which a problem counts as solved, if there is one.
+    `is_share`: whether it is a share of the test rows, of which the test set shows half a row at best.
     """
 
     name: str
@@ -30,6 +32,11 @@ class TrialMetric:
     log: bool = False  # drawn on a logarithmic axis
     scale: Scale | None = None
     solved: float | None = None
+    is_share: bool = True
+
+    def resolution(self, rows: int) -> float:
+        """Return the smallest error that so many test rows can show."""
+        return 0.5 / rows if self.is_share else SMALLEST
 
     @property
     def compared_on(self) -> Scale:
@@ -126,7 +133,9 @@ def groups(trials: Sequence[Trial]) -> list[Group]:
     return [Group(c, m, tuple(t for t in results if (t.condition, t.model) == (c, m))) for c, m in names]
 
 
-def contests(trials: Sequence[Trial], metric: TrialMetric, reference: str, resolution: float = 1e-12) -> list[Contest]:
+def contests(
+    trials: Sequence[Trial], metric: TrialMetric, reference: str, resolution: float = SMALLEST
+) -> list[Contest]:
     """Compare the reference model with every other model under every condition.
 
     p-values are corrected by Holm's method over the conditions of each pair of models, which are one question.

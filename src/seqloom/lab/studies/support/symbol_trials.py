@@ -142,7 +142,7 @@ class SymbolTrials(Trials[S]):
 
     def compare_models(self, rows: Sequence[Trial]) -> list[Contest]:
         """Compare the reference model of each condition with the others."""
-        resolution = 0.5 / self.settings.test
+        resolution = self.metrics[0].resolution(self.settings.test)
         by_reference = self._by_reference()
         answers = [
             contests([t for t in rows if t.condition in names], self.metrics[0], reference, resolution)

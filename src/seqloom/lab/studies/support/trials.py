@@ -360,4 +360,5 @@ class Trials(Study[S, Trial]):
 
     def compare_models(self, rows: Sequence[Trial]) -> list[Contest]:
         """Compare the model `against` with all others by the first metric."""
-        return contests(rows, self.metrics[0], self.against, resolution=0.5 / self.settings.test)
+        first = self.metrics[0]
+        return contests(rows, first, self.against, first.resolution(self.settings.test))
