@@ -124,29 +124,45 @@ def describe_times(row: dict[str, Any] | None) -> str:
 
 
 def cell_quality() -> str:
-    """Return a table for each record with the tasks on which all of its cells were trained: means with intervals."""
-    lines: list[str] = []
-    for record in find_records("cells-table"):
-        cells = record["units"]
-        tasks = [task for task in TASKS if all(select(record, task, cell, "final") for cell in cells)]
-        seeds = " and ".join(str(len(select(record, task, "gru", "final"))) for task in tasks)
-        most = max(abs(weights / record["weights"]["gru"] - 1) for weights in record["weights"].values())
-        lines += [
-            "",
-            f"{seeds} seeds; the number of weights differs from that of the GRU by at most {100 * most:.0f} %:",
-        ]
-        heads = " | ".join(f"{TASKS[task]} | learning rate" for task in tasks)
-        lines += ["", f"| cell | units | weights | {heads} |", "|---|--:|--:|" + "--:|--:|" * len(tasks)]
-        for cell, units in cells.items():
-            scores = [
-                f"{describe_scores(select(record, t, cell, 'final'))} | {find_rate(record, t, cell)}" for t in tasks
-            ]
-            lines.append(f"| `{cell}` | {units} | {record['weights'][cell]:,} | {' | '.join(scores)} |")
-        lines += ["", f"`{record['command']}`, {record['date'][:10]}, {record['hardware']['gpus'][0]['name']}, torch "]
-        lines[-1] += (
-            f"{record['versions']['torch']}; {record['steps']:,} steps of {record['batch']} rows; {record['note']}."
-        )
-    return "\n".join([*(lines or ["", "Not measured yet."]), "", ""])
+    """Return a table with the tasks on which all cells of the latest record were trained: means with intervals."""
+    record = find_records("cells-table")[-1]
+    cells = record["units"]
+    finals = {task: select_finals(record, task) for task in TASKS}
+    tasks = [task for task in TASKS if all(finals[task].values())]
+    seeds = " and ".join(str(n) for n in sorted({len(rows) for task in tasks for rows in finals[task].values()}))
+    most = max(abs(weights / record["weights"]["gru"] - 1) for weights in record["weights"].values())
+    lines = [
+        "",
+        f"{seeds} seeds; the number of weights differs from that of the GRU by at most {100 * most:.0f} %:",
+        "",
+    ]
+    heads = " | ".join(f"{TASKS[task]} | rate" for task in tasks)
+    lines += [f"| cell | units | weights | {heads} |", "|---|--:|--:|" + "--:|--:|" * len(tasks)]
+    for cell, units in cells.items():
+        scores = [f"{describe_scores(finals[task][cell])} | {find_rate(record, task, cell)}" for task in tasks]
+        lines.append(f"| `{cell}` | {units} | {record['weights'][cell]:,} | {' | '.join(scores)} |")
+    lines += ["", f"`{record['command']}`, {record['date'][:10]}, {record['hardware']['gpus'][0]['name']}, torch "]
+    lines[-1] += (
+        f"{record['versions']['torch']}; {record['steps']:,} steps of {record['batch']} rows; {record['note']}."
+    )
+    return "\n".join([*lines, "", ""])
+
+
+def select_finals(record: dict[str, Any], task: str) -> dict[str, list[dict[str, Any]]]:
+    """Return the trainings of a task by cell, with the rate that was chosen and the seeds that all cells have."""
+    rows = {cell: select(record, task, cell, "final") for cell in record["units"]}
+    rates = {cell: find_best_rate(select(record, task, cell, "tune")) for cell in rows}
+    rows = {cell: [row for row in some if row["rate"] == rates[cell]] for cell, some in rows.items()}
+    shared = set.intersection(*({row["seed"] for row in some} for some in rows.values()))
+    return {cell: [row for row in some if row["seed"] in shared] for cell, some in rows.items()}
+
+
+def find_best_rate(rows: list[dict[str, Any]]) -> float | None:
+    """Return the rate with the lowest mean validation loss; None if nothing was tried."""
+    losses: dict[float, list[float]] = {}
+    for row in rows:
+        losses.setdefault(row["rate"], []).append(row["valid"])
+    return min(losses, key=lambda rate: statistics.mean(losses[rate])) if losses else None
 
 
 def select(record: dict[str, Any], task: str, cell: str, part: str) -> list[dict[str, Any]]:
@@ -169,11 +185,9 @@ def describe_scores(rows: list[dict[str, Any]]) -> str:
 
 def find_rate(record: dict[str, Any], task: str, cell: str) -> str:
     """Return the chosen learning rate, with a mark if it lies at an end of the rates that were tried."""
-    final, tried = select(record, task, cell, "final"), {row["rate"] for row in select(record, task, cell, "tune")}
-    if not final:
-        return "-"
-    rate = final[0]["rate"]
-    return f"{rate:g}{' (end)' if rate in (min(tried), max(tried)) else ''}"
+    rows = select(record, task, cell, "tune")
+    rate, tried = find_best_rate(rows), {row["rate"] for row in rows}
+    return "-" if rate is None else f"{rate:g}{' (end)' if rate in (min(tried), max(tried)) else ''}"
 
 
 @cache

@@ -43,7 +43,21 @@ def test_no_more_memory_is_kept_than_the_limit():
     memory = KeptMemory(limit=3 * LEAST_BYTES)
     tensors = [memory.allocate(LIKE, ROW) for _ in range(5)]
     assert len({t.data_ptr() for t in tensors}) == 5
-    assert memory.bytes == sum(p.nbytes() for p in memory.pieces) == 3 * LEAST_BYTES
+    assert memory.bytes == sum(p.nbytes() for _, p in memory.pieces) == 3 * LEAST_BYTES
+
+
+@needs_counts
+def test_memory_that_another_process_may_read_or_that_was_resized_is_not_used_again():
+    memory = KeptMemory(limit=10 * LEAST_BYTES)
+    shared, resized = (memory.allocate(LIKE, ROW) for _ in range(2))
+    shared.share_memory_()
+    resized.resize_(3 * ROW)
+    places = {t.data_ptr() for t in (shared, resized)}
+    alive = [piece for _, piece in memory.pieces]  # so that nothing else gets these addresses
+    del shared, resized
+    fresh = [memory.allocate(LIKE, ROW) for _ in range(2)]
+    assert len(alive) == 2 and places.isdisjoint(t.data_ptr() for t in fresh)
+    assert memory.bytes == 2 * LEAST_BYTES
 
 
 def test_small_tensors_are_not_kept():

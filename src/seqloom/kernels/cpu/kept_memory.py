@@ -43,8 +43,13 @@ class KeptMemory:
     """
 
     def __init__(self, limit: int) -> None:
-        self.limit, self.bytes = limit, 0
-        self.pieces: list[torch.UntypedStorage] = []  # the latest one last
+        self.limit = limit
+        self.forget()
+
+    def forget(self) -> None:
+        """Keep nothing of what was handed out so far."""
+        self.bytes = 0
+        self.pieces: list[tuple[int, torch.UntypedStorage]] = []  # bytes and memory; the latest one last
         self.lock = Lock()
 
     def allocate(self, like: Tensor, *shape: int) -> Tensor:
@@ -58,9 +63,9 @@ class KeptMemory:
             if piece is None:
                 piece = torch.empty(size, dtype=torch.uint8, device="cpu").untyped_storage()
                 self.bytes += size
-            self.pieces.append(piece)
+            self.pieces.append((size, piece))
             while self.bytes > self.limit:
-                self.bytes -= self.pieces.pop(0).nbytes()
+                self.bytes -= self.pieces.pop(0)[0]
             strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
             return like.new_empty(0).set_(piece, 0, shape, strides)
 
@@ -68,10 +73,16 @@ class KeptMemory:
         """Remove a piece of this size that no tensor refers to, and return it."""
         assert _count_uses is not None
         for i in range(len(self.pieces) - 1, -1, -1):
-            piece = self.pieces[i]
-            if piece.nbytes() == size and _count_uses(piece._cdata) == 1:
-                return self.pieces.pop(i)
+            kept, piece = self.pieces[i]
+            if kept != size or _count_uses(piece._cdata) > 1:
+                continue
+            del self.pieces[i]
+            if piece.nbytes() == size and not piece.is_shared():
+                return piece
+            self.bytes -= size  # a tensor was resized, or other processes may still read it
         return None
 
 
 kept_memory = KeptMemory(_limit())
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=kept_memory.forget)  # another thread may have held the lock
