@@ -36,6 +36,7 @@ TYPES = {  # type of the numbers, whether products may be tf32
     "tf32": (torch.float32, True),
 }
 CELLS = {"attn_rnn": seqloom.AttnRNN, "gru": seqloom.GRU, "lstm": seqloom.LSTM}
+NORMALISED = {"ln_gru": seqloom.LNGRU, "ln_lstm": seqloom.LNLSTM}  # timed if --cells names them
 BASELINES = {"torch.nn.GRU": nn.GRU, "torch.nn.LSTM": nn.LSTM}
 SEED = 0
 CALLS = 3  # in a row: what the host does before a call overlaps with the one before it
@@ -135,7 +136,7 @@ def compare_with_loop(cell: str, kernel: str, dtype: torch.dtype, device: str, h
     layer, x = build(cell, dtype, device, hidden, rows, CHECK_STEPS, kernel=kernel)
     runs = []
     for other, numbers in ((kernel, dtype), ("loop", dtype), ("loop", torch.float64)):
-        own = CELLS[cell](hidden, hidden, kernel=other, device=device, dtype=numbers)
+        own = (CELLS | NORMALISED)[cell](hidden, hidden, kernel=other, device=device, dtype=numbers)
         own.load_state_dict(layer.state_dict())
         tokens = x.detach().to(numbers).requires_grad_()
         y = own(tokens)[0]
@@ -158,7 +159,7 @@ def build(
     if cell in OTHERS:
         layer, length = OTHERS[cell](hidden, device=device, dtype=dtype), LOOP_STEPS if cell in LOOPS else length
     else:
-        layer = (CELLS | BASELINES)[cell](hidden, hidden, device=device, dtype=dtype, **more)
+        layer = (CELLS | NORMALISED | BASELINES)[cell](hidden, hidden, device=device, dtype=dtype, **more)
     return layer, torch.randn(length, batch, hidden, device=device, dtype=dtype, requires_grad=True)
 
 
@@ -176,7 +177,7 @@ def measure(
     for pass_ in ("forward", "both"):
         calls: dict[tuple[str, str, int], Callable[[], object]] = {}
         for cell, kernel in layers:
-            more = {} if cell not in CELLS else {"kernel": kernel}
+            more = {"kernel": kernel} if cell in CELLS | NORMALISED else {}
             try:
                 layer, x = build(cell, dtype, args.device, hidden, batch, args.length, **more)
                 call = partial(run_forward if pass_ == "forward" else run_both, layer, x, torch.ones_like(x))
