@@ -7,7 +7,9 @@ import polars as pl
 import pytest
 
 from seqloom.lab.data.registry import open_task
+from seqloom.lab.data.task import Notes
 from seqloom.lab.training.fit import fit
+from seqloom.lab.training.predict import predict
 from seqloom.lab.training.run import Run
 
 SMALL = {"lookback": 8, "horizon": 3}
@@ -87,3 +89,23 @@ def test_a_model_learns_from_what_is_known_and_needs_it_for_new_rows(tmp_path):
     assert one["prediction"][0] > one["prediction"][1] + 5
     with pytest.raises(ValueError, match="'promo' has 8 steps; its future is known, so give 8 and 3 more"):
         run.predict([steps | {"promo": [0] * 8}])
+
+
+def test_new_names_and_missing_known_values_are_reported_with_the_forecast(tmp_path):
+    data = shops(names="a")
+    options = {"input": "sales,promo,weather", "target": "sales", "known": "promo,weather", **SMALL}
+    run = fit(data, model="rnn", name="shops", runs=tmp_path, hidden=4, steps=1, **options)
+    days = [str(date(2026, 3, 2) + timedelta(i)) for i in range(3)]
+    future = {"shop": "a", "day": days, "sales": None, "promo": [1, None, 0], "weather": ["sun", "hail", None]}
+    notes = Notes()
+    new = pl.concat([data, pl.DataFrame(future, schema=data.schema)])
+    assert len(list(predict(run, new, notes=notes))) == 1
+    assert notes.warnings == [
+        "'weather' has values that the model does not know ('hail'); it reads them as missing",
+        "'promo' has steps to forecast without a value; they repeat earlier values",
+        "'weather' has steps to forecast without a value; they are read as missing",
+    ]
+    list(
+        predict(run, new.head(len(data)).with_columns(sales=pl.when(pl.int_range(60) < 57).then("sales")), notes=notes)
+    )
+    assert len(notes.warnings) == 3  # nothing to report

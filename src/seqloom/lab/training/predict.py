@@ -114,12 +114,15 @@ def predict_pieces(
 ) -> Iterator[Result]:
     """Yield the results of rows that arrive in pieces; `prefix` precedes "row 3" in messages."""
     done = empty = first_empty = failed = first_failed = unsure = 0
+    doubts: dict[str, None] = {}
     for rows in pieces:
         if task.group and isinstance(rows[0], dict) and task.group in rows[0]:
             keep = list(dict.fromkeys([task.group, *keep]))
         results = _predict_piece(model, task, rows, (prefix, done), probabilities)
         for row, result in zip(rows, results, strict=True):
             done += 1
+            if isinstance(task, WindowsTask) and isinstance(row, dict):
+                doubts |= dict.fromkeys(task.list_doubts(row))
             if "error" in result:
                 failed, first_failed = failed + 1, first_failed or done
             elif result.get("is_unsure"):
@@ -127,6 +130,9 @@ def predict_pieces(
             elif result["prediction"] is None:
                 empty, first_empty = empty + 1, first_empty or done
             yield _copy_columns(row, keep, f"{prefix}row {done}") | _list_dates(task, row) | result
+    if notes is not None:
+        for doubt in doubts:
+            notes.warn(doubt)
     if unsure and notes is not None and isinstance(model, ForClassify):
         limit = f"a probability below {model.decision.reject:.3g}"
         notes.warn(f"unsure: {unsure:,} of {done:,} rows have {limit}, and no prediction")

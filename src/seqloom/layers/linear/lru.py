@@ -25,7 +25,7 @@ class LRU(Mixer, name="lru"):
 
     Args:
         dim: Width of input and output, D.
-        heads: Has no effect; there for attentions' sake.
+        heads: Ignored; accepted so that the layer can replace an attention.
         channels: Complex channels of the state, N; 0 for dim.
         shortest: Least |a| at the start.
         longest: Largest |a| at the start.

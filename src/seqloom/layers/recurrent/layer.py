@@ -70,7 +70,7 @@ class Recurrent(Layer):
         residual: Whether every layer after the first adds its input to its output, so that deep stacks train.
         stack_norm: What normalises the input of every layer after the first: "rms", "layer" or "batch" (over all real
             steps of the batch), or None.
-        heads: Divide the units into so many cells side by side: recurrent weights are then block-diagonal. "attn_rnn"
+        heads: Number of cells side by side that share the units; recurrent weights are then block-diagonal. "attn_rnn"
             has heads of its own, which this sets.
         kernel: "auto" for the fastest kernel that fits, or a kernel's name; `seqloom.explain` shows which one runs.
         check: Whether to raise an error for NaN and infinity in the input; synchronises with a GPU.

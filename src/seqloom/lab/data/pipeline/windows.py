@@ -27,6 +27,7 @@ from seqloom.lab.data.pipeline.tables import SERIES_FILE, STAMPS_FILE, UNITS_FIL
 from seqloom.lab.data.task import Batch, DataSource, Task, Values, read_record
 
 Array = np.ndarray[Any, Any]
+MOST_LISTED = 5  # values that a warning names
 
 
 class WindowsTask(Task):
@@ -220,6 +221,21 @@ class WindowsTask(Task):
         last = [n for n in (self.group, plan.time) if n in frame.columns]
         ends = {name: end + (self.horizon if name in plan.known else 0) for name in self.encoding.x.columns}
         return {n: frame[n][end - 1] for n in last} | {n: frame[n][start:stop].to_list() for n, stop in ends.items()}
+
+    def list_doubts(self, row: Mapping[str, Any]) -> list[str]:
+        """List warnings about a row to forecast from: names that training does not know, and known values missing."""
+        doubts = []
+        for name, values in self.encoding.x.categories.items():
+            unknown = sorted({str(v) for v in _to_list(row.get(name, ())) if v is not None} - set(values))
+            if unknown:
+                listed = ", ".join(map(repr, unknown[:MOST_LISTED]))
+                doubts.append(f"{name!r} has values that the model does not know ({listed}); it reads them as missing")
+        for name in self.encoding.plan.known:
+            future = _to_list(row.get(name, ()))[-self.horizon :]
+            if any(value is None or value != value for value in future):  # noqa: PLR0124  # NaN
+                filled = "are read as missing" if name in self.encoding.x.categories else "repeat earlier values"
+                doubts.append(f"{name!r} has steps to forecast without a value; they {filled}")
+        return doubts
 
 
 def _to_list(column: object) -> list[Any]:
