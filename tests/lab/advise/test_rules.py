@@ -1,4 +1,5 @@
 import re
+from pathlib import Path
 
 import pytest
 from advise_data import facts
@@ -6,6 +7,7 @@ from advise_data import facts
 from seqloom.lab.advise.baseline import Baseline
 from seqloom.lab.advise.curve import DistanceCurve
 from seqloom.lab.advise.measurements import load_measurements
+from seqloom.lab.advise.output import facts_table
 from seqloom.lab.advise.rules import RULES, format_number, match_rules
 from seqloom.layers.registry import find
 
@@ -112,3 +114,17 @@ def test_the_guides_are_quoted_correctly():
 )
 def test_numbers_have_three_or_four_significant_digits(value, text):
     assert format_number(value) == text
+
+
+def test_a_forecast_of_one_column_is_described_in_the_singular_with_the_name_of_its_metric():
+    one = facts(kind="forecast", outputs=1, commonest=None, rarest=None, baseline=linear(0.3, "mse", 1.0))
+    rows = {row["fact"]: row["value"] for row in facts_table(one, 20)}
+    assert rows["target"] == "1 number per step"
+    assert rows["linear model"] == "MSE 0.300 (a linear model); a trivial one: 1.000"
+
+
+def test_the_page_on_advice_names_every_rule_that_is_not_a_line_of_a_guide():
+    page = (Path(__file__).parents[3] / "docs/how-to/choose.md").read_text()
+    others = page.partition("**Other rules**")[2]
+    guides = ("RNN family article, section 7", "network architecture notes, section 7")
+    assert not [rule.name for rule in RULES if not rule.source.startswith(guides) and f"| {rule.name}" not in others]

@@ -316,7 +316,10 @@ def test_runs_are_found_by_name_and_new_ones_get_a_number(words, work):
 def test_settings_that_are_wrong_leave_no_folder(words, work, tmp_path):
     data = work / "words.csv"
     wrong = [({"model": "gur"}, "did you mean 'gru'"), ({"hiden": 3}, "no setting 'hiden'; did you mean 'hidden'")]
-    wrong += [({"hidden": 0}, "hidden: .*, got 0"), ({"batch": 2, "tokens": 3}, "give one of batch and tokens")]
+    wrong += [
+        ({"hidden": 0}, "hidden must be at least 1, got 0"),
+        ({"batch": 2, "tokens": 3}, "give one of batch and tokens"),
+    ]
     wrong += [({"target": "lable"}, "no column 'lable'; did you mean 'label'")]
     for settings, message in wrong:
         with pytest.raises(ValueError, match=message):

@@ -49,6 +49,11 @@ class Baseline:
     bag: float | None = None  # score of a linear model that ignores the order of tokens
 
     @property
+    def title(self) -> str:
+        """The name of the metric in a text."""
+        return self.metric.upper() if self.metric == "mse" else self.metric
+
+    @property
     def higher(self) -> bool:
         """Whether more is better."""
         return self.metric == "accuracy"

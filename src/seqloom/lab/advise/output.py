@@ -44,10 +44,9 @@ def _count(examples: int | None) -> str:
 
 def _target(facts: Facts) -> str:
     if facts.commonest is None or facts.rarest is None:
-        unit = {"multilabel": "labels", "regress": "numbers", "forecast": "numbers per step"}.get(
-            facts.kind, "distinct tokens"
-        )
-        return f"{facts.outputs:,} {unit}"
+        nouns = {"multilabel": "label", "regress": "number", "forecast": "number"}
+        per_step = " per step" if facts.kind == "forecast" else ""
+        return count(facts.outputs, nouns.get(facts.kind, "distinct token")) + per_step
     balance = f"most frequent {facts.commonest:.1%}, rarest {facts.rarest:.1%}"
     return f"{facts.outputs:,} {'tags' if facts.kind == 'tag' else 'classes'}; {balance}"
 
@@ -68,7 +67,7 @@ def _linear(facts: Facts) -> str:
     if b is None:
         return "none for this kind of task"
     unordered = f", {b.bag:.3f} without token order" if b.bag is not None else ""
-    return f"{b.metric} {b.linear:.3f} ({b.how}){unordered}; {b.trivially}: {b.trivial:.3f}"
+    return f"{b.title} {b.linear:.3f} ({b.how}){unordered}; {b.trivially}: {b.trivial:.3f}"
 
 
 def _reach(curve: DistanceCurve, what: str) -> str:
@@ -87,7 +86,7 @@ def ranking_table(advice: Advice) -> list[dict[str, Any]]:
             "training time": "seconds" if m.name == LINEAR else _time(m.seconds),
             "memory": _memory(m.trial.bytes),
             "short training": _score(advice, m),
-            "points": round(m.points, 2) if m.points > float("-inf") else None,
+            "points": f"{m.points:.2f}" if m.points > float("-inf") else None,
             "reasons": f"failed: {m.trial.failed}" if m.trial.failed else "; ".join(m.reasons),
         }
         for m in advice.models
@@ -145,7 +144,7 @@ def summarise(advice: Advice) -> str:
     others = " or ".join(m.name for m in advice.models[1:RECOMMENDED])
     if first.name == LINEAR and b is not None:
         return (
-            f"Start with a linear model: {b.how} reaches {b.metric} {b.linear:.3f} on a sample. "
+            f"Start with a linear model: {b.how} reaches {b.title} {b.linear:.3f} on a sample. "
             f"If that is not enough, {others} may be better."
         )
     return f"Try {first.name} first; {others} may be better."

@@ -92,7 +92,7 @@ def _linear_suffices(facts: Facts) -> str:
     if b is None or linear_share(facts) < ALL_KNOWN:
         return ""
     reached = f"{linear_share(facts):.0%} of the possible improvement over {b.trivially}"
-    return f"{b.how} reaches {b.metric} {b.linear:.3f} on a sample, {reached}"
+    return f"{b.how} reaches {b.title} {b.linear:.3f} on a sample, {reached}"
 
 
 def _words_decide(facts: Facts) -> str:
@@ -107,7 +107,7 @@ def _linear_forecast(facts: Facts) -> str:
     b = facts.baseline
     if b is None or facts.kind != "forecast" or linear_share(facts) < MOST_KNOWN:
         return ""
-    return f"{b.how} reaches MSE {b.linear:.3f} on a sample, {b.trivially} {b.trivial:.3f}"
+    return f"{b.how} reaches {b.title} {b.linear:.3f} on a sample, {b.trivially} {b.trivial:.3f}"
 
 
 def _context_after(facts: Facts) -> str:

@@ -62,9 +62,8 @@ def predict(
                     all labels by name. If every step has labels, lists of such lists
         tag         a list of tags; "probability", a list (not with a CRF, which scores whole sequences)
         regress     a number, or numbers by name
-        forecast    a list of numbers, or lists by name, and the ends of their intervals in the same form ("lower_80",
-                    "upper_80", "lower_95", "upper_95"; None if the validation was too short); "date", a list of dates.
-                    One result for each series of a table, with its name
+        forecast    a list of numbers, or lists by name, and in the same form the ends of their intervals ("lower_80" to
+                    "upper_95"; None if the validation was too short); "date", a list of dates. One result per series
         translate   a text; the same for transcribe
 
     The prediction of an empty input is None. If the model computes NaN or infinity for an input, its result has an
@@ -114,15 +113,14 @@ def predict_pieces(
 ) -> Iterator[Result]:
     """Yield the results of rows that arrive in pieces; `prefix` precedes "row 3" in messages."""
     done = empty = first_empty = failed = first_failed = unsure = 0
-    doubts: dict[str, None] = {}
     for rows in pieces:
         if task.group and isinstance(rows[0], dict) and task.group in rows[0]:
             keep = list(dict.fromkeys([task.group, *keep]))
+        if isinstance(task, WindowsTask) and notes is not None:
+            task.check_new_rows(rows, notes)
         results = _predict_piece(model, task, rows, (prefix, done), probabilities)
         for row, result in zip(rows, results, strict=True):
             done += 1
-            if isinstance(task, WindowsTask) and isinstance(row, dict):
-                doubts |= dict.fromkeys(task.list_doubts(row))
             if "error" in result:
                 failed, first_failed = failed + 1, first_failed or done
             elif result.get("is_unsure"):
@@ -130,9 +128,6 @@ def predict_pieces(
             elif result["prediction"] is None:
                 empty, first_empty = empty + 1, first_empty or done
             yield _copy_columns(row, keep, f"{prefix}row {done}") | _list_dates(task, row) | result
-    if notes is not None:
-        for doubt in doubts:
-            notes.warn(doubt)
     if unsure and notes is not None and isinstance(model, ForClassify):
         limit = f"a probability below {model.decision.reject:.3g}"
         notes.warn(f"unsure: {unsure:,} of {done:,} rows have {limit}, and no prediction")
@@ -144,10 +139,9 @@ def predict_pieces(
 
 def _copy_columns(row: object, keep: Sequence[str], where: str) -> Result:
     columns = row if isinstance(row, dict) else {}
-    for name in keep:
-        if name not in columns:
-            hint = f"it has {', '.join(columns)}" if columns else "it has no columns, only the input itself"
-            raise UserError(f"{where}: no column {name!r} to keep; {hint}")
+    for name in (name for name in keep if name not in columns):
+        hint = f"it has {', '.join(columns)}" if columns else "it has no columns, only the input itself"
+        raise UserError(f"{where}: no column {name!r} to keep; {hint}")
     return {name: columns[name] if is_finite(columns[name]) else None for name in keep}
 
 

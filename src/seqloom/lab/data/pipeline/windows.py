@@ -24,7 +24,7 @@ from seqloom.lab.data.pipeline.encoding import Encoding
 from seqloom.lab.data.pipeline.ragged import Ragged
 from seqloom.lab.data.pipeline.source import read_source
 from seqloom.lab.data.pipeline.tables import SERIES_FILE, STAMPS_FILE, UNITS_FILE, TimeTable, read_table, write_windows
-from seqloom.lab.data.task import Batch, DataSource, Task, Values, read_record
+from seqloom.lab.data.task import Batch, DataSource, Notes, Task, Values, read_record
 
 Array = np.ndarray[Any, Any]
 MOST_LISTED = 5  # values that a warning names
@@ -222,20 +222,19 @@ class WindowsTask(Task):
         ends = {name: end + (self.horizon if name in plan.known else 0) for name in self.encoding.x.columns}
         return {n: frame[n][end - 1] for n in last} | {n: frame[n][start:stop].to_list() for n, stop in ends.items()}
 
-    def list_doubts(self, row: Mapping[str, Any]) -> list[str]:
-        """List warnings about a row to forecast from: names that training does not know, and known values missing."""
-        doubts = []
-        for name, values in self.encoding.x.categories.items():
-            unknown = sorted({str(v) for v in _to_list(row.get(name, ())) if v is not None} - set(values))
-            if unknown:
-                listed = ", ".join(map(repr, unknown[:MOST_LISTED]))
-                doubts.append(f"{name!r} has values that the model does not know ({listed}); it reads them as missing")
-        for name in self.encoding.plan.known:
-            future = _to_list(row.get(name, ()))[-self.horizon :]
-            if any(value is None or value != value for value in future):  # noqa: PLR0124  # NaN
-                filled = "are read as missing" if name in self.encoding.x.categories else "repeat earlier values"
-                doubts.append(f"{name!r} has steps to forecast without a value; they {filled}")
-        return doubts
+    def check_new_rows(self, rows: Sequence[Any], notes: Notes) -> None:
+        """Warn of names that training does not know, and of known columns without a value, in rows to forecast from."""
+        for row in [row for row in rows if isinstance(row, dict)]:
+            for name, values in self.encoding.x.categories.items():
+                unknown = sorted({str(v) for v in _to_list(row.get(name, ())) if v is not None} - set(values))
+                if unknown:
+                    some = ", ".join(map(repr, unknown[:MOST_LISTED]))
+                    notes.warn(f"{name!r} has values that the model does not know ({some}); it reads them as missing")
+            for name in self.encoding.plan.known:
+                future = pl.Series(_to_list(row.get(name, ()))[-self.horizon :], strict=False)
+                if future.is_null().any() or (future.dtype.is_float() and future.is_nan().any()):
+                    filled = "are read as missing" if name in self.encoding.x.categories else "repeat earlier values"
+                    notes.warn(f"{name!r} has steps to forecast without a value; they {filled}")
 
 
 def _to_list(column: object) -> list[Any]:
