@@ -119,9 +119,9 @@ template <class T>
 void Attn<T>::add_weight_gradients(int64_t count, const StepView<T>& at, Work& work) const {
   const int64_t S = slope_size();
   T* room = work.room + at.team.member * work.share;
-  work.A.add(at.team, count, at.slope, S, at.seen, ld, room);
-  work.O.add(at.team, count, at.slope + 2 * hp, S, work.aC, ld, room);
-  work.G.add(at.team, count, at.slope + hp, S, work.o, ld, room);
+  work.A.add(at.team, count, at.slope, S, at.seen, ld, room, at.is_first);
+  work.O.add(at.team, count, at.slope + 2 * hp, S, work.aC, ld, room, at.is_first);
+  work.G.add(at.team, count, at.slope + hp, S, work.o, ld, room, at.is_first);
   sum_rows<T>(at.team, count, at.slope, S, 3 * hp, work.b);
   if (!a.kind) return;
   sum_products<T>(at.team, count, at.slope + 3 * hp, S, work.xhat, ld, hp, work.dscale);

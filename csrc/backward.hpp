@@ -45,12 +45,13 @@ struct Backward {
 
   void run(const Team& team) {
     Local& local = members[team.member];
-    work.clear(team);
+    if (!rows.T) work.clear(team);
     const Span cols = team.share(hp, PANEL<T>), own{cols.lo, std::min(H, cols.hi)};
     for (int64_t end = rows.T; end > 0;) {
       const int64_t begin = std::max<int64_t>(0, end - chunk), count = load_chunk(begin, end, team, local);
       T* rec = a.saved && !a.lengths ? (T*)a.saved + (rows.before * a.T + begin * m0) * R : recomputed;
       StepView<T> whole{team, cols, {h, memory}, a.mask ? seen : h, local.x.data(), rec, slope};
+      whole.is_first = end == rows.T;  // its steps have rows
       if (!a.saved) {
         team.wait();
         net.compute_inside(count, whole, work);

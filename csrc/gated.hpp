@@ -36,7 +36,8 @@ struct Gated {
   };
   void prepare(int64_t, const StepView<T>&, Work&) const {}
   void add_weight_gradients(int64_t count, const StepView<T>& at, int64_t slopes, Work& work) const {
-    work.U.add(at.team, count, at.slope, slopes, at.seen, ld, work.room + at.team.member * work.share);
+    work.U.add(at.team, count, at.slope, slopes, at.seen, ld, work.room + at.team.member * work.share,
+               at.is_first);
     sum_rows<T>(at.team, count, at.slope, slopes, GATES * hp, work.b);
   }
   void write_gradients(const Team& team, const Work& work, bool add) const {

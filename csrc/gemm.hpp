@@ -283,8 +283,9 @@ struct Outer {
     if (m && columns.lo < columns.hi)
       std::memset(c + columns.lo * m, 0, (columns.hi - columns.lo) * m * sizeof(T));
   }
-  // a thread's share of the columns, with a room of its own
-  void add(const Team& team, int64_t rows, const T* D, int64_t ldd, const T* X, int64_t ldx, T* room) {
+  // a thread's share of the columns, with a room of its own; the first sums are put there instead of added
+  void add(const Team& team, int64_t rows, const T* D, int64_t ldd, const T* X, int64_t ldx, T* room,
+           bool is_first) {
     const Span columns = team.share(n, PANEL<T>);
     const int64_t blocks = (m + ROWS - 1) / ROWS;
     auto size = [&](int64_t i, int64_t at) { return (m - at + blocks - i - 1) / (blocks - i); };
@@ -304,7 +305,7 @@ struct Outer {
         for (int64_t i = 0, at = 0, count; i < blocks; i++, at += count) {
           count = size(i, at);
           run_micro<T, false>(count, d + at * K, count, x, c + j * m + at * PANEL<T>, PANEL<T>, K, nullptr,
-                              true, x);
+                              !is_first || k0, x);
         }
       }
     }
@@ -314,7 +315,11 @@ struct Outer {
     const Span columns = team.share(hidden, PANEL<T>);
     for (int64_t j = columns.lo; j < columns.hi; j += PANEL<T>)
       for (int64_t r = 0; r < hidden; r++)
-        write_row<T>(to + r * ldt + j, c + j * m + (row + r) * PANEL<T>,
-                     std::min<int64_t>(PANEL<T>, hidden - j), add);
+        if (!add && hidden - j >= PANEL<T>)  // a call of memcpy takes longer than such a copy
+          for (int e = 0; e < WIDE; e++)
+            store(to + r * ldt + j + e * N<T>, load(c + j * m + (row + r) * PANEL<T> + e * N<T>));
+        else
+          write_row<T>(to + r * ldt + j, c + j * m + (row + r) * PANEL<T>,
+                       std::min<int64_t>(PANEL<T>, hidden - j), add);
   }
 };

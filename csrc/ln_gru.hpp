@@ -62,7 +62,8 @@ struct LnGru : Gated<T, 3, 1> {
   }
   void add_weight_gradients(int64_t count, const StepView<T>& at, Work& work) const {
     const int64_t S = slope_size();
-    work.U.add(at.team, count, at.slope + 4 * hp, S, at.seen, ld, work.room + at.team.member * work.share);
+    work.U.add(at.team, count, at.slope + 4 * hp, S, at.seen, ld, work.room + at.team.member * work.share,
+               at.is_first);
     sum_products<T>(at.team, count, at.slope, S, at.rec + 3 * hp, record_size(a), 3 * hp, work.scale);
     sum_rows<T>(at.team, count, at.slope, S, 3 * hp, work.b);
   }

@@ -83,7 +83,8 @@ struct LnLstm : Gated<T, 4, 2> {
   }
   void add_weight_gradients(int64_t count, const StepView<T>& at, Work& work) const {
     const int64_t S = slope_size();
-    work.U.add(at.team, count, at.slope + 4 * hp, S, at.seen, ld, work.room + at.team.member * work.share);
+    work.U.add(at.team, count, at.slope + 4 * hp, S, at.seen, ld, work.room + at.team.member * work.share,
+               at.is_first);
     sum_products<T>(at.team, count, at.slope, S, at.rec + 4 * hp, record_size(a), 4 * hp, work.scale);
     sum_rows<T>(at.team, count, at.slope, S, 4 * hp, work.b);
     sum_products<T>(at.team, count, at.slope + 8 * hp, S, at.slope + 9 * hp, S, hp, work.scale_c);

@@ -38,6 +38,7 @@ struct StepView {  // some rows at one step, or at several steps one below the o
   T *d[2], *dseen;  // gradients of the states; of what is seen
   T* const* dx;     // rows of the gradient of the input, tight
   bool add;         // dseen is d[0]
+  bool is_first;    // of the chunks of the backward pass
 };
 
 // What a team holds of the job beside the cell.

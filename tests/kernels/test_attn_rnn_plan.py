@@ -8,9 +8,9 @@ from seqloom.kernels import tuning
 from seqloom.kernels.cuda.attn_rnn import backward, block, cluster, plan, prepared_cell, row
 from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs, find_setting
 from seqloom.kernels.cuda.runtime import graphs
+from seqloom.kernels.kernel_plan import KernelPlan
 from seqloom.kernels.registry import find_kernel
 from seqloom.kernels.stack import Stack
-from seqloom.layers.recurrent.plans import KernelPlan
 
 pytestmark = pytest.mark.usefixtures("emulated")
 H, BF16, FP32 = 16, torch.bfloat16, torch.float32

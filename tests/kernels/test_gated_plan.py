@@ -8,9 +8,9 @@ from seqloom.kernels import tuning
 from seqloom.kernels.cuda.gated import plan, prepared
 from seqloom.kernels.cuda.runtime import graphs, recorded
 from seqloom.kernels.dispatch import TOGETHER
+from seqloom.kernels.kernel_plan import KernelPlan
 from seqloom.kernels.registry import find_kernel
 from seqloom.kernels.stack import Stack
-from seqloom.layers.recurrent.plans import KernelPlan
 
 pytestmark = pytest.mark.usefixtures("emulated")
 H, BF16, FP32 = 16, torch.bfloat16, torch.float32
