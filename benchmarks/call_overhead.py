@@ -4,7 +4,8 @@ For T = 1, 4, 16, 64 with 32 rows and H = 64 and 256 (input = hidden), time a fo
 passes of nn.GRU, nn.LSTM and of our layers, and print ours minus torch's in microseconds; AttnRNN is compared with
 nn.GRU. Then the time of `step` with one row and 128 units. The two sides of a comparison take turns, call by call, in
 one process, so that other work on the machine slows both: the median and the 10 % quantile of all repetitions are
-printed. On a GPU a call ends when the GPU has finished. `--profile` prints where the time of a call goes instead.
+printed, and the median of the differences between neighbours. On a GPU a call ends when the GPU has finished.
+`--profile` prints where the time of a call goes instead.
 """
 
 import cProfile
@@ -100,6 +101,7 @@ def compare(
                 row |= {"ours_us": round(low(mine), 1), "torch_us": round(low(torchs), 1)}
                 row["over_us"] = round(row["ours_us"] - row["torch_us"], 1)
                 row["over_median_us"] = round(statistics.median(mine) - statistics.median(torchs), 1)
+                row["over_in_turns_us"] = round(statistics.median(a - b for a, b in zip(mine, torchs, strict=True)), 1)
                 rows.append(row)
                 print_row(row)
     return rows

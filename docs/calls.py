@@ -6,19 +6,22 @@ import json
 
 from records import RESULTS, Row
 
-FOLDER = RESULTS / "2026-11-17"
-CALLS = {"H200": ("h200-calls-recorded-2.json",), "Xeon, one core": ("avx512-calls-2.json",)}
-STEPS = {"Neoverse-N1": "arm64-steps-2.json", "Xeon (AVX-512)": "avx512-steps.json"}
+CALLS = {
+    "H200": ("2026-11-17/h200-calls-recorded-2.json",),
+    "Xeon, one core": ("2026-11-18/avx512-calls.json",),
+    "Neoverse-N1, one core": ("2026-11-18/arm64-calls.json",),
+}
+STEPS = {"Neoverse-N1": "2026-11-18/arm64-steps.json", "Xeon (AVX-512)": "2026-11-18/avx512-steps.json"}
 SWAPPED = {
-    "H200": ("h200-swapped-lm-2.json", "h200-swapped-ppo.json", "h200-swapped-ppo-2.json"),
-    "Xeon, one core": ("avx512-swapped-lstm-3.json",),
-    "Neoverse-N1, one core": ("arm64-swapped-lstm.json",),
+    "H200": ("2026-11-18/h200-swapped-lstm.json",),
+    "Xeon, one core": ("2026-11-18/avx512-swapped-lstm.json",),
+    "Neoverse-N1, one core": ("2026-11-18/arm64-swapped-lstm.json",),
 }
 LIMITS = {"forward": 25, "both": 60}  # microseconds over torch's call
 
 
 def _read(name: str) -> Row:
-    record: Row = json.loads((FOLDER / name).read_text(encoding="utf-8"))
+    record: Row = json.loads((RESULTS / name).read_text(encoding="utf-8"))
     return record
 
 
