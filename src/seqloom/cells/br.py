@@ -12,7 +12,7 @@ from seqloom.core.errors import UserError
 
 
 class BRCell(Cell, name="br", year=2021, idea="gru", parent="gru"):
-    """A GRU whose units are independent and can each hold one of two values for ever.
+    """A GRU whose units are independent and can each hold one of two values forever.
 
         a  = 1 + tanh(W_a x + u_a * h)
         z  = sigmoid(W_z x + u_z * h)
