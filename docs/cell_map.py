@@ -92,12 +92,15 @@ def find_records(name: str) -> list[dict[str, Any]]:
 def cell_speed() -> str:
     """Return how many times as fast as torchrecurrent each cell is, in a column for each machine and type."""
     columns: dict[str, dict[str, dict[str, Any]]] = {}
-    sources: list[str] = []
-    for record in find_records("torchrecurrent-cells"):
+    records = find_records("torchrecurrent-cells")
+    for record in records:
         machine = ", ".join(gpu["name"] for gpu in record["hardware"]["gpus"]) or record["hardware"]["cpu"]
         for row in record["rows"]:
             if row.get("against") == "torchrecurrent" and "both_ratio" in row:
                 columns.setdefault(f"{machine}, {row['dtype']}", {})[row["cell"]] = row
+    shown = {id(row) for rows in columns.values() for row in rows.values()}
+    sources: list[str] = []
+    for record in (record for record in records if any(id(row) in shown for row in record["rows"])):
         source = f"`{record['command']}`, {record['date'][:10]}, torch {record['versions']['torch']}"
         sources.append(source + (f"; {record['note']}." if "note" in record else "."))
     if not columns:
@@ -124,27 +127,32 @@ def describe_times(row: dict[str, Any] | None) -> str:
 
 
 def cell_quality() -> str:
-    """Return a table with the tasks on which all cells of the latest record were trained: means with intervals."""
-    record = find_records("cells-table")[-1]
-    cells = record["units"]
-    finals = {task: select_finals(record, task) for task in TASKS}
-    tasks = [task for task in TASKS if all(finals[task].values())]
-    seeds = " and ".join(str(n) for n in sorted({len(rows) for task in tasks for rows in finals[task].values()}))
-    most = max(abs(weights / record["weights"]["gru"] - 1) for weights in record["weights"].values())
-    lines = [
-        "",
-        f"{seeds} seeds; the number of weights differs from that of the GRU by at most {100 * most:.0f} %:",
-        "",
-    ]
+    """Return a table of all tasks: means with intervals, from the latest record in which all cells were trained."""
+    latest: dict[str, dict[str, Any]] = {}
+    for record in find_records("cells-table"):
+        latest |= {task: record for task in TASKS if all(select_finals(record, task).values())}
+    tasks = [task for task in TASKS if task in latest]
+    records = list({record["date"]: record for record in latest.values()}.values())
     heads = " | ".join(f"{TASKS[task]} | rate" for task in tasks)
-    lines += [f"| cell | units | weights | {heads} |", "|---|--:|--:|" + "--:|--:|" * len(tasks)]
-    for cell, units in cells.items():
-        scores = [f"{describe_scores(finals[task][cell])} | {find_rate(record, task, cell)}" for task in tasks]
-        lines.append(f"| `{cell}` | {units} | {record['weights'][cell]:,} | {' | '.join(scores)} |")
-    lines += ["", f"`{record['command']}`, {record['date'][:10]}, {record['hardware']['gpus'][0]['name']}, torch "]
-    lines[-1] += (
-        f"{record['versions']['torch']}; {record['steps']:,} steps of {record['batch']} rows; {record['note']}."
-    )
+    sizes = " | ".join(f"weights ({', '.join(task for task in tasks if latest[task] is r)})" for r in records)
+    lines = ["", f"| cell | {heads} | {sizes} |", "|---|" + "--:|--:|" * len(tasks) + "--:|" * len(records)]
+    for cell in latest[tasks[0]]["units"]:
+        scores = [
+            f"{describe_scores(select_finals(latest[t], t)[cell])} | {find_rate(latest[t], t, cell)}" for t in tasks
+        ]
+        weights = [f"{record['weights'][cell]:,}" for record in records]
+        lines.append(f"| `{cell}` | {' | '.join([*scores, *weights])} |")
+    for record in records:
+        mine = [task for task in tasks if latest[task] is record]
+        seeds = len(select_finals(record, mine[0])["gru"])
+        most = max(abs(weights / record["weights"]["gru"] - 1) for weights in record["weights"].values())
+        about = f"{', '.join(mine)}: {seeds} seeds, {record['steps']:,} steps of {record['batch']} rows; the number of"
+        about += f" weights differs from the GRU's by at most {100 * most:.0f} %. `{record['command']}`,"
+        about += (
+            f" {record['date'][:10]}, {record['hardware']['gpus'][0]['name']}, torch {record['versions']['torch']};"
+        )
+        about += f" {record['note']}."
+        lines += ["", about[0].upper() + about[1:]]
     return "\n".join([*lines, "", ""])
 
 
