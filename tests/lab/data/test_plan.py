@@ -205,3 +205,9 @@ def test_options_that_are_wrong_are_one_line(options, message):
     with pytest.raises(ValueError, match=message) as caught:
         open_task(frame(text=TEXT, label=LABEL), **options)
     assert "\n" not in str(caught.value)
+
+
+def test_a_missing_value_is_not_a_distinct_one_in_the_table_of_columns():
+    labels = [None if i % 3 == 0 else "ab"[i % 2] for i in range(N)]
+    line = next(line for line in describe_task(open_task(frame(text=TEXT, label=labels))) if line.startswith("label"))
+    assert line.split()[:5] == ["label", "label", "target", "2", str(len(range(0, N, 3)))]

@@ -63,7 +63,7 @@ def tabulate_columns(columns: Sequence[Column]) -> list[dict[str, str | int]]:
             "column": column.name,
             "type": column.role,
             "used as": column.use or "-",
-            "distinct": column.distinct,
+            "distinct": column.distinct - (column.missing > 0),  # a missing value is not one of them
             "missing": column.missing,
             "example": column.example,
         }
