@@ -51,6 +51,12 @@ def forms_table() -> str:
     return "\n".join([*lines, ""])
 
 
+def read_task(name: str) -> list[Result]:
+    """Return the results of a task with models of full size."""
+    (file,) = RESULTS.glob(f"*/variants/{name}/study.json")
+    return _read_results(file)
+
+
 def _read_results(file: Path) -> list[Result]:
     document = json.loads(file.read_text())
     task = TASKS[file.parent.name] + ("" if document["device"] == "cuda" else ", small models on a CPU")
@@ -80,6 +86,13 @@ def _show_accuracy(row: Row) -> str:
     if "accuracy" in row:
         return f"{100 * row['accuracy']:.2f}"
     return f"{100 * row['T=500']:.2f}, {row['solved to 500']} solved, median {row['steps to solve']:.0f} steps"
+
+
+def judge(one: Result) -> str:
+    """Return the result of the published form against this model on this task alone."""
+    if one.contest is None or one.contest.better is None:
+        return "no significant difference"
+    return "**win**" if one.contest.better else "**loss**"
 
 
 def _describe(one: Result, p: float | None) -> str:

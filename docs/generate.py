@@ -123,6 +123,13 @@ def results_table() -> str:
         f"| copy 10 symbols after 2,000 steps, accuracy | {percent(delay['attn_rnn'])} | {percent(delay['gru'])} | "
         "| | nobody learns it |"
     )
+    short = {one.row["model"]: one for one in forms.read_task("copy")}
+    rates = {model: f"{short[model].row['lr']:g}" for model in ("attn_rnn", "gru")}
+    lines.append(
+        f"| copy 10 symbols after 100 steps, accuracy at learning rates of {rates['attn_rnn']} and {rates['gru']}, "
+        f"{short['gru'].seeds} seeds | {percent(short['attn_rnn'].row)} | {percent(short['gru'].row)} | "
+        f"| AttnRNN with 16 heads and three rows {percent(short['attn_rnn_16'].row)} | {forms.judge(short['gru'])} |"
+    )
     far = adding["T = 10,000, marks anywhere"]
     lines.append(
         f"| add 2 of 10,000 numbers, mean absolute error | {far['attn_rnn']['MAE']:.3f} | {far['gru']['MAE']:.3f} | "
@@ -143,7 +150,10 @@ def results_table() -> str:
     )
     selective = copy["selective, T = 200"]
     won = verdict("copy-fair", "selective, T = 200", "gru")
-    lines.append(f"| copy 10 symbols scattered among 200 blanks, accuracy | {percents(selective)} | | {won} |")
+    lines.append(
+        f"| copy 10 symbols scattered among 200 blanks, accuracy | {percents(selective)} | "
+        f"| {won}, but at {selective['gru']['lr']:g}, the highest learning rate tried |"
+    )
     return "\n".join([*lines, ""])
 
 
