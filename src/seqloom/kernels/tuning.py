@@ -53,7 +53,8 @@ ROW_LARGEST_HIDDEN = 128  # registers and shared memory hold no more
 # auto takes it up to this many rows of 64 units, half as many above: a multiprocessor runs two such rows at a time.
 # Where clusters overtake it was extrapolated from times with 256 rows.
 ROW_MOST_ROWS = 1_024
-# In 16 bits auto takes it up to this many rows: H=64 forward 0.63, attn_rnn_cuda, whose blocks have 8 rows, 0.70.
+# In 16 bits auto takes it up to this many rows: bf16 H=64 B=16 forward 0.61, attn_rnn_cuda, whose blocks have 8 rows,
+# 0.72; B=64 0.64 and 0.75. Not measured above.
 ROW_MOST_HALF_ROWS = 64
 # Up to this many units: how many of a thread's quads of each weight lie in shared memory. With fewer,
 # registers spill.
@@ -115,9 +116,6 @@ GRID_WEIGHTS_IN_SHARED = {
     (2, 4, 16, 8): (2, 8),
     (2, 4, 16, 16): (2, 8),
 }
-
-# The same in tf32, whose products need fewer registers, by rounds, units of a block, rows and pass.
-GRID_WEIGHTS_IN_SHARED_TF32: dict[tuple[int, int, int, str], tuple[int, int]] = {}
 
 # --- attn_rnn_graph: products by torch ---
 

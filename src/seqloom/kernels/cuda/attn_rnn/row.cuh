@@ -10,12 +10,6 @@
 #define FORMAT 2
 #define QUADS_IN_SHARED 0  // a thread's quads of each weight that lie in shared memory
 #endif
-#ifndef EXTRA
-#define EXTRA 0
-#define WHOLE 0
-#endif
-// Quads in shared memory: of the weight whose product is needed much later, and of the others.
-constexpr int LATE_QUADS = QUADS_IN_SHARED + 3 * EXTRA, SOON_QUADS = QUADS_IN_SHARED - EXTRA;
 #include "attn_rnn/arguments.cuh"
 
 constexpr int LINE = SIZE * H / 16;  // threads that load a plane of elements, 16 bytes each
@@ -63,18 +57,8 @@ struct Lane {
     for (int i = 0; i < DEEP; i++) get_shared(v[i], vector(which) + 128 * i + 16 * share);
   }
   DEV void get_four(float (&v)[4], u32 from) const {
-#if WHOLE
-    float w[4], u[4];
-    get_shared(w, from + 4 * first);
-    const bool crossed = share & 4, odd_first = share & 2;
-#pragma unroll
-    for (int k = 0; k < 4; k++) u[k] = crossed ? w[k ^ 2] : w[k];
-#pragma unroll
-    for (int k = 0; k < 4; k++) v[k] = odd_first ? u[k ^ 1] : u[k];
-#else
 #pragma unroll
     for (int k = 0; k < 4; k++) v[k] = get_shared(from + 4 * unit_at(k));
-#endif
   }
   // The same of a plane of elements: one of this lane's unit, or those of the four units.
   DEV float get_element(u32 plane) const {
@@ -158,9 +142,8 @@ DEV void get_quad(float (&v)[4], const Element* from) {
 
 // The rows of a weight for a lane's four units, as quads. The last ones may lie in shared memory, those of
 // neighbouring lanes side by side.
-template <int IN_SHARED = SOON_QUADS>
 struct Weight {
-  static constexpr int IN_REGISTERS = QUADS - IN_SHARED, BYTES = 16 * THREADS * IN_SHARED;
+  static constexpr int IN_REGISTERS = QUADS - QUADS_IN_SHARED;
   float w[IN_REGISTERS][4];
   u32 in_shared;
   DEV void load(const Element* W, int stride, const Lane& l, u32 to) {
@@ -180,11 +163,10 @@ struct Weight {
 };
 
 // c += W v, a lane's part of it.
-template <int N>
-DEV void multiply(float (&c)[4], const Weight<N>& W, const float (&v)[DEEP][4]) {
-  float shared_quads[N + 1][4];
+DEV void multiply(float (&c)[4], const Weight& W, const float (&v)[DEEP][4]) {
+  float shared_quads[QUADS_IN_SHARED + 1][4];
 #pragma unroll
-  for (int i = 0; i < N; i++) get_shared(shared_quads[i], W.in_shared + 16 * THREADS * i);
+  for (int i = 0; i < QUADS_IN_SHARED; i++) get_shared(shared_quads[i], W.in_shared + 16 * THREADS * i);
 #pragma unroll
   for (int i = 0; i < QUADS; i++)
 #pragma unroll

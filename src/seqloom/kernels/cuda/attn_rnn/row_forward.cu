@@ -78,13 +78,12 @@ DEV float attend(float h, float x, const float (&s)[3]) {
 KERNEL(attn_rnn_row_forward, Forward, THREADS) {
   const Lane l;
   const i64 row = block(), at = row * H + l.unit;
-  Weight<> Wq, Wo, Wc;
-  Weight<LATE_QUADS> Wh;
+  Weight Wq, Wo, Wh, Wc;
   const u32 weights = l.memory + AT_WEIGHTS;
   Wq.load(a.w.q, H, l, weights);
-  Wo.load(a.w.o, H, l, weights + Wq.BYTES);
-  Wh.load(a.w.g, 2 * H, l, weights + 3 * Wq.BYTES);
-  Wc.load(a.w.g + H, 2 * H, l, weights + 2 * Wq.BYTES);
+  Wo.load(a.w.o, H, l, weights + WEIGHT_BYTES);
+  Wh.load(a.w.g, 2 * H, l, weights + 2 * WEIGHT_BYTES);
+  Wc.load(a.w.g + H, 2 * H, l, weights + 3 * WEIGHT_BYTES);
   // two lanes bring one
   const float bq = 0.5f * get_one(a.w.bias_q + l.unit), bo = 0.5f * get_one(a.w.bias_o + l.unit),
               bg = 0.5f * get_one(a.w.bias_g + l.unit);

@@ -56,13 +56,12 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
   const Lane l;
   const bool odd = l.odd;
   const i64 row = block(), at = row * H + l.unit;
-  Weight<> Wo, Wc, Wq;
-  Weight<LATE_QUADS> Wh;
+  Weight Wo, Wc, Wh, Wq;
   const u32 weights = l.memory + AT_WEIGHTS, spill = l.memory + AT_SPILL + 16 * l.thread;
   Wo.load(a.w.o, H, l, weights);
-  Wc.load(a.w.g + H * H, H, l, weights + Wq.BYTES);
-  Wh.load(a.w.g, H, l, weights + 3 * Wq.BYTES);
-  Wq.load(a.w.q, H, l, weights + 2 * Wq.BYTES);
+  Wc.load(a.w.g + H * H, H, l, weights + WEIGHT_BYTES);
+  Wh.load(a.w.g, H, l, weights + 2 * WEIGHT_BYTES);
+  Wq.load(a.w.q, H, l, weights + 3 * WEIGHT_BYTES);
   const float scale = NORM ? get_one(a.w.scale + l.unit) : 1.f,
               bias = NORM ? get_one(a.w.bias + l.unit) : 0.f, mask = MASK ? get_one(a.mask + at) : 1.f;
   const float root = 1.f / sqrtf((float)REAL_D);
