@@ -102,6 +102,7 @@ def test_launches_are_recorded_after_some_runs_and_replayed_under_the_same_flags
 
 def test_a_recording_that_is_dropped_during_a_capture_is_freed_later(monkeypatch):
     monkeypatch.setattr(graphs, "_discarded", [])
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(graphs, "_record_launches", lambda _: _Graph([]))
     monkeypatch.setattr(graphs.tuning, "RUNS_BEFORE_RECORDING", 1)
