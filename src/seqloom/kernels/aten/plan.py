@@ -1,7 +1,7 @@
 """A prepared call of torch's fused operators: a whole stack of cells in one call, as torch.nn's layers make it.
 
-The gradient is torch's own node. cuDNN's and oneDNN's have no second derivative: when one is asked for, a hook on the
-node replaces its gradients by those of the reference loop.
+The gradient is torch's own node. cuDNN's has no second derivative: when one is asked for, a hook on the node replaces
+its gradients by those of the reference loop. A CPU's operators have one of their own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from seqloom.kernels.fused import differentiate
 from seqloom.kernels.stack import Stack
 
 # Nodes without a second derivative. Their inputs are x, the weights, h and, for an LSTM, c.
-FUSED_NODES = frozenset({"CudnnRnnBackward0", "MiopenRnnBackward0", "MkldnnRnnLayerBackward0"})
+FUSED_NODES = frozenset({"CudnnRnnBackward0", "MiopenRnnBackward0"})
 
 
 def why_not_plan(cells: Sequence[Cell], weights: Sequence[Tensor]) -> str | None:
@@ -44,7 +44,7 @@ class AtenPlan:
     Args:
         stack: The cells, and the form of the input.
         weights: All weights of the stack.
-        dropout: Share of the outputs of every layer but the last that cuDNN drops, also without gradients.
+        dropout: Share of the outputs of every layer but the last that torch drops, also without gradients.
     """
 
     backend = "aten"
@@ -100,7 +100,8 @@ class AtenPlan:
         mode = train or self.is_step or self.dropout > 0
         settings = self.has_bias, self.layers, self.dropout, mode, self.is_bidirectional, self.batch_first
         y, *end = self.function(x, hx, flat, *settings)
-        if train and not self.dropout:  # what cuDNN dropped is not known to a loop: torch refuses second derivatives
+        # what cuDNN dropped is not known to a loop: torch refuses second derivatives
+        if train and not self.is_cpu and not self.dropout:
             node = y.grad_fn
             if node is not None and node.name() in FUSED_NODES:
                 node.register_hook(self._differentiate_twice(source, first, weights))
@@ -135,7 +136,6 @@ class AtenPlan:
                 dx = dx.unsqueeze(1) if self.is_single else dx.transpose(0, 1) if self.transposes else dx
             k = len(states)
             own = [rest[k + place] for place in self.order]
-            own += [None] * (4 - len(own)) if self.is_cpu else []  # oneDNN takes zeros for biases that are not there
             found = [dx, *own, *rest[:k], *([None] * len(gradients))]
             return tuple(
                 None if old is None or new is None else new.view(old.shape)
@@ -143,37 +143,3 @@ class AtenPlan:
             )
 
         return hook
-
-
-class AtenChain:
-    """Run a stack in one direction with one call of torch for each layer, as torch itself does on a CPU.
-
-    Args:
-        stack: The cells, and the form of the input.
-        weights: All weights of the stack.
-        dropout: Share of the outputs of every layer but the last that is dropped, also without gradients.
-    """
-
-    backend = "aten"
-
-    def __init__(self, stack: Stack, weights: Sequence[Tensor], dropout: float = 0.0) -> None:
-        self.h_shapes, self.dropout = stack.state_shapes, dropout
-        self.places: list[list[int]] = []  # of each layer's weights among those of the stack
-        self.layers: list[AtenPlan] = []
-        for cell, names in zip(stack.cells, stack.names, strict=True):
-            mine = {name: i for i, name in enumerate(names)}
-            one = Stack([cell], [mine], torch.Size((*stack.shape[:-1], cell.input_size)), stack.batch_first, 1)
-            self.places.append(list(names.values()))
-            self.layers.append(AtenPlan(one, [weights[i] for i in names.values()]))
-
-    def run(self, x: Tensor, states: Sequence[Tensor], weights: list[Tensor], train: bool) -> tuple[Tensor, Any]:
-        """Run the stack; the arguments and results are those of `AtenPlan.run`."""
-        ends: list[tuple[Tensor, ...]] = []
-        for i, (layer, places) in enumerate(zip(self.layers, self.places, strict=True)):
-            if i and self.dropout:
-                x = torch.dropout(x, self.dropout, True)
-            own = [s[i : i + 1] for s in states]
-            x, end = layer.run(x, own, [weights[place] for place in places], train)
-            ends.append(end if layer.is_lstm else (end,))
-        last = tuple(torch.cat(parts) for parts in zip(*ends, strict=True))
-        return x, last if len(last) == 2 else last[0]

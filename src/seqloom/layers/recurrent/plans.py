@@ -257,21 +257,17 @@ class LayerPlans:
         if amp is not None:
             return self._prepare_cast(layer, stack, kernels, weights, amp)
         takes_aten = aten.why_not_plan(self.cells, weights) is None
-        is_chain = x.device.type == "cpu" and len(self.cells) > 1
-        run_aten = aten.AtenChain if is_chain else aten.AtenPlan
-        if is_chain and stack.ways == 2:
-            takes_aten = False
         if layer.training and layer.dropout and layer.num_layers > 1:
-            has_dropout = is_chain or (x.is_cuda and torch.backends.cudnn.enabled)
+            has_dropout = not x.is_cuda or torch.backends.cudnn.enabled
             if backends == {"aten"} and takes_aten and has_dropout:
-                return run_aten(stack, weights, layer.dropout)
+                return aten.AtenPlan(stack, weights, layer.dropout)
             return DECLINE
         if backends == {"cpu"} and train and takes_aten and layer.kernel == "auto" and self._is_large_step(stack):
-            return run_aten(stack, weights)
+            return aten.AtenPlan(stack, weights)
         if backends == {"cpu"} and not any(map(cpu.why_not_plan, self.cells)):
             return cpu.StackPlan(stack, weights)
         if backends == {"aten"} and takes_aten:
-            return run_aten(stack, weights)
+            return aten.AtenPlan(stack, weights)
         is_short = len(self.cells) == 1 or stack.T < MIN_WAVEFRONT_STEPS
         if not x.is_cuda or stack.ways == 2 or not is_short or "aten" in backends:
             return DECLINE
