@@ -61,11 +61,11 @@ inline Object* find_call(const BoundLayer& layer, Object* own, Object* input, Ob
     look(before[i]);
   }
   Object *weights = py.get_item(own, py.key_weights), *key, *weight;
-  if (!weights || py.count_items(weights) != layer.weights || py.new_handle(&loaded.handle)) return nullptr;
+  if (!weights || py.count_items(weights) != layer.weights) return nullptr;
   int64_t at = 0;
   for (int64_t i = 0; py.next_item(weights, &at, &key, &weight); i++) {
     int32_t type = -1;
-    if (!py.load_tensor(loaded.handle, weight, false) || py.data(loaded.handle, &loaded.data)) return nullptr;
+    if (!loaded.load(weight) || py.data(loaded.handle, &loaded.data)) return nullptr;
     if ((uint64_t)loaded.data != layer.addresses[i] || !loaded.has(layer.forms[i])) return nullptr;
     if (py.number_type(loaded.handle, &type) || type != layer.kind.type) return nullptr;
     look(loaded);

@@ -127,21 +127,28 @@ struct Bound {
   const Interface& py;
   Handle handle = nullptr;
   void* data = nullptr;
-  ~Bound() {
+  ~Bound() { release(); }
+  void release() {
     if (handle) py.free_tensor(handle);
+    handle = nullptr;
   }
 
-  // Take the handle of a plain tensor that a caller passed; false if it is something else.
+  // Take the handle of a plain tensor that a caller passed, in place of one before; false if it is something
+  // else.
   bool take(Object* object) {
     Held type{py, py.type_of(object)};
     if (type.object != py.tensor) return false;
-    if (py.load_tensor)
-      return !py.new_handle(&handle) && py.load_tensor(handle, object, false) && !py.is_negated(handle);
+    if (py.load_tensor) return load(object) && !py.is_negated(handle);
     Held negative{py, call(py, py.is_negative, object)};
     if (negative.object != py.no) return false;
     Held capsule{py, call(py, py.to_handle, object)};
+    release();
     handle = capsule.object ? py.read_capsule(capsule.object, nullptr) : nullptr;
     return handle;
+  }
+  // The same of any tensor, by torch's C++ functions.
+  bool load(Object* object) {
+    return (handle || !py.new_handle(&handle)) && py.load_tensor(handle, object, false);
   }
   // Whether its sizes and strides are those of a form.
   bool has(const Form& form) {
@@ -245,7 +252,7 @@ inline bool is_plain_mode(const Interface& py) {  // and autograd records none
 }
 
 // Whether the layer with this __dict__ is what it was, in a plain mode.
-inline bool is_unchanged(const BoundStep& step, Object* own) {
+inline bool is_unchanged(const BoundStep& step, Object* own, Bound& taken) {
   const Interface& py = *step.interface;
   const auto is_empty = [&](Object* dict) { return dict && !py.count_items(dict); };
   if (py.get_item(own, py.key_forward) || !is_empty(py.get_item(own, py.key_hooks)) ||
@@ -255,12 +262,10 @@ inline bool is_unchanged(const BoundStep& step, Object* own) {
   Object *weights = py.get_item(own, py.key_weights), *key, *weight;
   if (!weights || py.count_items(weights) != step.weights) return false;
   int64_t at = 0;
-  Bound loaded{py};
-  if (py.load_tensor && py.new_handle(&loaded.handle)) return false;
   for (int64_t i = 0; py.next_item(weights, &at, &key, &weight); i++) {
-    if (loaded.handle) {
-      if (!py.load_tensor(loaded.handle, weight, false) || py.data(loaded.handle, &loaded.data)) return false;
-      if ((uint64_t)loaded.data != step.addresses[i]) return false;
+    if (py.load_tensor) {
+      if (!taken.load(weight) || py.data(taken.handle, &taken.data)) return false;
+      if ((uint64_t)taken.data != step.addresses[i]) return false;
       continue;
     }
     Held address{py, call(py, py.get_address, weight)};
@@ -273,21 +278,26 @@ inline bool is_unchanged(const BoundStep& step, Object* own) {
 // look at them.
 inline Object* run_bound_step(const BoundStep& step, Object* own, Object* input, Object* state) {
   const Interface& py = *step.interface;
-  if (!is_unchanged(step, own)) return nullptr;
-  Bound x{py}, before[2] = {{py}, {py}}, after[2] = {{py}, {py}}, y{py};
+  Bound taken{py}, after[2] = {{py}, {py}}, y{py};
+  if (!is_unchanged(step, own, taken)) return nullptr;
   const bool two = step.states == 2;
   if (two) {
     Held type{py, py.type_of(state)};
     if (type.object != py.tuple || py.count_tuple(state) != 2) return nullptr;
   }
-  if (!x.read(step.kind, input, step.x)) return nullptr;
-  for (int i = 0; i < step.states; i++)
-    if (!before[i].read(step.kind, two ? py.tuple_item(state, i) : state, step.h)) return nullptr;
+  // the caller holds the tensors, so that one handle after the other is enough
+  void *x, *before[2] = {};
+  if (!taken.read(step.kind, input, step.x)) return nullptr;
+  x = taken.data;
+  for (int i = 0; i < step.states; i++) {
+    if (!taken.read(step.kind, two ? py.tuple_item(state, i) : state, step.h)) return nullptr;
+    before[i] = taken.data;
+  }
   if (!y.make(step, step.y)) return nullptr;
   for (int i = 0; i < step.states; i++)
     if (!after[i].make(step, step.h)) return nullptr;
   const Stack stack{step.layers, step.count, step.rows};
-  const Call call{&stack, x.data, before[0].data, before[1].data, y.data, after[0].data, after[1].data};
+  const Call call{&stack, x, before[0], before[1], y.data, after[0].data, after[1].data};
   // other threads may run during a long step; letting them costs more than a short one
   constexpr int64_t MANY = 1 << 18;
   void* thread = step.numbers > MANY ? py.leave_python() : nullptr;

@@ -233,6 +233,9 @@ STEP_MOST_ROWS, STEP_MOST_GATED_ROWS, STEP_MOST_NUMBERS, STEP_LARGEST_HIDDEN = 4
 # A training call of one step of a GRU goes to torch from this hidden size on: H=256, B=32 takes 1,318 us in the engine,
 # 1,034 in torch (AVX-512); H=128 is faster in the engine (LOG, what a call costs, second look).
 ONE_STEP_HIDDEN = 192
+# Below this hidden size torch's LSTM runs one step without gradients as for training: oneDNN's inference rearranges the
+# weights in every call (AVX-512, B=32, us over torch.nn in training form: H=64 -83 and -50, H=256 +69 and +27).
+TRAINING_FORM_HIDDEN = 256
 # The inside of the steps is saved for the backward up to this many bytes, and computed again above.
 SAVED_BYTES = 2**29
 # Below this hidden size auto leaves float32 LSTMs with equal lengths to oneDNN, on x86 alone: on a Neoverse-N1 (B=16,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from seqloom.core.cell import Cell
+from seqloom.kernels import tuning
 from seqloom.kernels.aten.cudnn import cudnn_mode, has_one_storage, parameter_names
 from seqloom.kernels.current_stream import find_stream
 from seqloom.kernels.fused import differentiate
@@ -65,8 +66,8 @@ class AtenPlan:
         # a CPU's operator would put the time first itself, in nodes of their own
         self.transposes = self.is_cpu and stack.is_batch_first
         self.batch_first = stack.is_batch_first and not self.transposes
-        # oneDNN's inference rearranges the weights at every call, which for one step takes longer than the step
-        self.is_step = self.is_cpu and stack.T == 1
+        # the form for training, which does not rearrange the weights
+        self.is_step = self.is_cpu and stack.T == 1 and cell.hidden_size < tuning.TRAINING_FORM_HIDDEN
         self.in_order = self.order == list(range(len(weights)))
         shapes = [(len(stack.cells), stack.B, shape[-1]) for shape in self.h_shapes]
         self.start_shapes = shapes
