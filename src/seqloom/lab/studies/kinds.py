@@ -60,9 +60,10 @@ class Kinds(SymbolTrials[TrialSettings], name="kinds"):
         return [(lr, "default") for lr in rates(self.settings.lrs, self.settings.starts)]
 
     def caption(self) -> str:
+        has_conv = CONVOLVED in self.settings.models
+        convolved = f"{CONVOLVED}: the same behind a convolution over the last {TAPS} steps; " if has_conv else ""
         return (
-            f"{super().caption()}\ntransformer: two causal layers, {HEADS} heads, rotary positions; "
-            f"{CONVOLVED}: the same behind a convolution over the last {TAPS} steps; "
+            f"{super().caption()}\ntransformer: two causal layers, {HEADS} heads, rotary positions; {convolved}"
             f"{', '.join(m for m in self.settings.models if is_linear(m))}: two blocks of a linear recurrence with "
             f"{HEADS} heads, in place of the attention; lstm, attn_rnn: one layer.\n"
             f"{describe_conditions(self, ABOUT)}"
