@@ -28,7 +28,7 @@ FORMS = {
 OF_STATE = ("transformer", "min_gru", "gru", "lstm", "attn_rnn")  # models of the study state that this page shows
 SHOWN = (
     (("state-fair", "linear-fair"), ("parity",)),
-    (("linear-fair",), ("parity, up to 256", "S5 generators", "S5 generators, lower rate")),
+    (("linear-fair",), ("parity, up to 128", "S5 generators", "S5 generators, lower rate")),
     (("state-fair",), ("A5",)),
     (("kinds-fair",), ("text", "recall, 32 pairs", "first symbol")),
 )

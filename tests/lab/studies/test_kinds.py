@@ -89,4 +89,4 @@ def test_a_condition_may_train_on_longer_sequences():
     batches = study.draw(c)
     batches.prepare(torch.Generator().manual_seed(0), 0)
     x, _, labels = batches(torch.Generator(), torch.device("cpu"))
-    assert x.shape == (128, 256) and int(labels) == 128
+    assert x.shape == (128, 128) and int(labels) == 128

@@ -30,9 +30,8 @@ class Linear(State, name="linear"):
         conditions=(
             track("parity", 3_000),
             replace(
-                track("parity", 1_500, "parity, up to 256", length=256),
-                models=("gated_deltanet negative",),
-                tuned_at="parity",
+                track("parity", 1_500, "parity, up to 128", length=128, valid_lengths=(128, 500)),
+                models=("gated_deltanet", "gated_deltanet negative"),
             ),
             track("S5 generators", 6_000, batch=256),
             replace(
