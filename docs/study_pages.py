@@ -11,6 +11,8 @@ from typing import Any
 
 from records import RESULTS, Row
 
+from seqloom.lab.studies.study import find_study
+
 STUDIES = RESULTS / "studies"
 ATTN, GRU = "attn_rnn", "gru"
 VERDICTS = {"attn_rnn better": "**win**", "attn_rnn worse": "**loss**"}
@@ -169,13 +171,19 @@ def find(study: str, condition: str, model: str) -> Row:
     raise KeyError((study, condition, model))
 
 
-def quick_studies() -> str:
-    """Return the verdicts of the studies of which only the quick form has been run."""
-    lines = ["| study | command | verdict |", "|---|---|---|"]
-    for name in names("quick"):
-        document = load(name)
-        lines.append(f"| {document['study']} | `{document['command']}` | {escape(document['verdict'])} |")
+def partial_studies() -> str:
+    """Return the conditions and models of each study's full form that are not stored."""
+    lines = ["| study | not run |", "|---|---|"]
+    for name in names("fair"):
+        document, full = load(name), find_study(name.removesuffix("-fair")).full
+        stored = document["settings"]
+        conditions = [c.name for c in getattr(full, "conditions", ())]
+        have = [c["name"] for c in stored.get("conditions", ())]
+        missing = [c for c in conditions if c not in have]
+        missing += [f"`{m}`" for m in getattr(full, "models", ()) if m not in stored.get("models", ())]
+        if missing:
+            lines.append(f"| {document['study']} | {escape('; '.join(missing))} |")
     return "\n".join([*lines, ""])
 
 
-PARTS = (studies_overview, other_studies, every_study, quick_studies)
+PARTS = (studies_overview, other_studies, every_study, partial_studies)
