@@ -20,6 +20,7 @@ KERNELS = {
     "cpu": ("cpu", "aten", "parallel", "loop"),
     "cuda": ("cuda", "cluster", "graph", "aten", "parallel", "loop"),
 }
+DEVICES = {"cpu": "CPU", "cuda": "GPU"}
 DTYPES = {"cpu": ("float32",), "cuda": ("float32", "bfloat16")}
 FAMILY = {"RNN": "torch.nn.RNN", "GRU": "torch.nn.GRU", "LSTM": "torch.nn.LSTM"}
 CLAIM = "2.5 to 3 times"  # AttnRNN article: time of AttnRNN relative to a GRU
@@ -130,8 +131,8 @@ class Speed(Study[SpeedSettings, race.Timing], name="speed"):
         parts = []
         if ratios:
             parts.append(
-                f"A training step of AttnRNN takes {_span(ratios)} times as long as torch.nn.GRU with its fastest "
-                "kernel"
+                f"On a {DEVICES[self.device]}, a training step of AttnRNN takes {_span(ratios)} times as long as "
+                "torch.nn.GRU with its fastest kernel"
             )
         if loops:
             parts.append(f"{_span(loops)} times with the reference loop; the AttnRNN article says {CLAIM}")
