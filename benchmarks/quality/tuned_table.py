@@ -119,7 +119,8 @@ class Table:
             seeds = TUNING_SEEDS[: self.settings.tuning_seeds]
             self.train(problem, "tune", [(c, r, s) for r in rates for s in seeds for c in cells])
             best = {c: rate for c, rate in choose_rates(self.rows, problem.name).items() if c in cells}
-            wider = (low - (rates[0] in best.values()), high + (rates[-1] in best.values()))
+            found = best.values() or rates[1:2]  # a record that is resumed may hold rates beyond these
+            wider = (low - (min(found) <= rates[0]), high + (max(found) >= rates[-1]))
             wider = (max(0, wider[0]), min(len(LADDER), wider[1]))
             if wider == (low, high):
                 self.train(
