@@ -91,6 +91,18 @@ def test_the_interval_of_the_verdict_has_the_direction_of_the_table():
     assert "95% interval of its difference -0.1 to 1.1 percentage points" in write_verdict(results)
 
 
+def test_a_row_that_leads_on_the_test_rows_alone_is_named():
+    results = build_results({"gru": 0.7, "tcn": 0.9}, 0.8, trivial=0.5)
+    ranks = {"logistic regression": 0, "gru": 1, "tcn": 2, "majority": 3}  # on validation
+    ranked = [replace(row, rank=(float(ranks[row.name]), 0.0)) for row in results.rows]
+    results = mark_choice(replace(results, rows=sorted(ranked, key=lambda row: row.rank)))
+    assert results.chosen == "logistic regression"
+    text = write_verdict(results)
+    assert "On the test rows tcn (accuracy 90.0%, by 10.0 +- " in text
+    assert "percentage points) is ahead of it, but the validation rows decide: " in text
+    assert "On the test rows" not in write_verdict(build_results({"gru": 0.7}, 0.8, trivial=0.5))
+
+
 def test_a_difference_of_huge_errors_is_short():
     assert RMSE.format_difference(370086173413.0) == "3.7e+11" and RMSE.format_difference(123456.0) == "123456"
 

@@ -19,7 +19,8 @@ def write_verdict(results: Results, finished: bool = True) -> str:
     if not choice.has_learned:
         return _say_nothing_learned(results, choice)
     text = _recommend_baseline(results, choice) if choice.row.baseline else _recommend_model(results, choice)
-    return _join_sentences(text, _doubt(results, choice), _more_time(results) if results.is_short else "")
+    more = _more_time(results) if results.is_short else ""
+    return _join_sentences(text, _name_better_rows(results, choice), _doubt(results, choice), more)
 
 
 def _say_nothing_learned(results: Results, choice: Choice) -> str:
@@ -85,6 +86,19 @@ def _compare_with_baseline(results: Results, row: Row, baseline: Row) -> str:
     )
 
 
+def _name_better_rows(results: Results, choice: Choice) -> str:
+    """Name the rows that the validation rows did not choose and that lead the recommended one on the test rows."""
+    better = [row for row in results.rows if row.test is not None and _is_clearly_better(results, row, choice.row)]
+    if not better:
+        return ""
+    names = [f"{row.label} ({_score(results, row)}, by {_lead(results, row, choice.row)})" for row in better]
+    verb = "is" if len(better) == 1 else "are"
+    return (
+        f"On the test rows {_join_names(names)} {verb} ahead of it, but the validation rows decide: "
+        "score both on other data with `seqloom evaluate`."
+    )
+
+
 def _doubt(results: Results, choice: Choice) -> str:
     """Say so if the recommended row does not lead the trivial one significantly."""
     if choice.is_certain or choice.trivial is None:
@@ -114,6 +128,10 @@ def _join_sentences(*sentences: str) -> str:
 def _is_better(results: Results, one: Row, other: Row) -> bool:
     lead = lead_of(results, one, other)
     return lead.is_significant and lead.mean > 0
+
+
+def _is_clearly_better(results: Results, one: Row, other: Row) -> bool:
+    return _is_better(results, one, other) and lead_of(results, one, other).mean > margin_of(results, other)
 
 
 def _format_margin(results: Results, row: Row) -> str:
