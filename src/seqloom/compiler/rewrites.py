@@ -1,4 +1,4 @@
-"""Rewrites of a traced step that move work out of the loop, or leave out copies."""
+"""Rewrites of a traced step: move work out of the loop, and remove copies."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Find what is known about a call of a layer, in one call of the engine: csrc/bound_call.hpp.
+"""Find the plan of a repeated call of a layer with one call of the engine (csrc/bound_call.hpp).
 
-It compares the layer's settings, its cells, its weights, the input and the states with those of earlier calls, on any
-device. Where torch or the engine lacks a function, there is none, and Python compares.
+The engine compares the layer's settings, cells and weights, the input and the states with those of earlier calls, on
+any device. If torch or the engine lacks a function that this needs, the comparison is made in Python.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _BoundLayer(ctypes.Structure):
 
 @cache
 def load_bind() -> tuple[Any, Any, Any] | None:
-    """Return the engine's bind function, the table of functions and torch's C interface; None if there is none."""
+    """Return the engine's bind function, the table of functions and torch's C interface; None if one is missing."""
     interface, engine = load_interface(), load_library()
     if isinstance(interface, str) or isinstance(engine, str) or not hasattr(engine, "seqloom_bound_layer_size"):
         return None
@@ -140,4 +140,4 @@ class BoundLayer(Generic[Known]):
 
 
 def _find_nothing(own: dict[str, Any], input: object, state: object) -> None:
-    """Return None: Python compares."""
+    """Find nothing, so that the caller compares in Python."""

@@ -1,7 +1,8 @@
-"""Memory of earlier calls, used again: an operating system needs longer to hand out pages than a scan to fill them.
+"""Memory that is kept between calls and reused.
 
 A training step frees what it kept for the backward pass, and the C library returns large pieces to the operating system
-at once. The next step then waits for every page: half of the time of both passes of small cells on Linux with glibc.
+at once. In the next step every page must be requested again, which takes half of the time of both passes of small cells
+(Linux with glibc).
 """
 
 from __future__ import annotations

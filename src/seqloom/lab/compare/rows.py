@@ -51,7 +51,7 @@ class Results:
 
     @property
     def tested(self) -> str:
-        """The number of test examples with their noun, such as "38 test rows"."""
+        """How many examples were tested, in words: "38 test rows"."""
         return count(self.test_rows, f"test {self.example}")
 
     @property

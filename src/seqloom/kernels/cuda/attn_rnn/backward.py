@@ -220,7 +220,7 @@ class DividedChunk(Chunk):
             launch.fill(self.arguments[name], self.values)
 
     def _take_weights(self, weights: Weights) -> None:
-        """Keep the views of the weights that the products of this pass read."""
+        """Store the weights in the forms that the products of the backward pass need."""
         Wq, bq, Wo, self.bo, Wg, bg, _, _ = weights
         H = self.setting.hidden
         self.of_state = ((Wq, Wg[:, :H]), (bq, bg))

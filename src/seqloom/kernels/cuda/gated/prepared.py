@@ -177,11 +177,11 @@ class PreparedGated:
         return [self._join(y), *ends, *(saved if train else [None] * len(saved)), *(copies if train else ())]
 
     def _scale(self, normal: Tensor, own: Sequence[Any]) -> Tensor:
-        """Return normalised products (B * T, gates * H) with the scale and bias of the input."""
+        """Multiply normalised products (B * T, gates * H) by the scale of the input's norm, and add the bias."""
         return torch.addcmul(own[1], normal.view(self.B * self.T, -1), own[7])
 
     def _find_start(self) -> list[Tensor]:
-        """Return zeros that are ready on the current stream."""
+        """Return the first states, zeros that the current stream may read."""
         if self.stream is not None and self.stream == find_stream(self.device):
             return self.start
         return self._make_start()

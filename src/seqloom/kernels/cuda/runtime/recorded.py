@@ -116,6 +116,6 @@ class RecordedPass:
 
 
 def _copy(to: Sequence[Tensor], source: Sequence[Tensor]) -> None:
-    """Copy many tensors: those of each type in one launch."""
+    """Copy each tensor of `source` into that of `to`, with one launch for each type."""
     for dtype in {t.dtype for t in to}:
         torch._foreach_copy_([t for t in to if t.dtype == dtype], [t for t in source if t.dtype == dtype])
