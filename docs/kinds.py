@@ -195,7 +195,7 @@ def draw_kinds(file: Path) -> None:
 
 def add_legend(axis: Any) -> None:
     if axis.get_lines():
-        axis.legend(fontsize=7, framealpha=0.7, edgecolor="none")
+        axis.legend(fontsize=7, handlelength=4, framealpha=0.7, edgecolor="none")
 
 
 def draw_line(axis: Any, name: str, x: Sequence[float], y: Sequence[float]) -> None:
