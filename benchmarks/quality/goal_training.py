@@ -3,6 +3,9 @@
 The learning rate follows the larger of two shares: steps done of all steps, and seconds passed of the limit. So a
 training always ends with an annealed rate, and its record has the number of steps that were taken.
 
+A training can be divided into several runs of the process: each takes the share up to `until`, and stores weights,
+averages and the state of AdamW in a folder, from which the next one continues.
+
 Trainings of one recipe with different seeds can be scored together in the end, as one model that averages theirs.
 """
 
@@ -28,6 +31,7 @@ from record import describe_run
 
 STEPS_AHEAD = 4  # of the host before a stream
 BEGAN = time.perf_counter()
+SECONDS_BETWEEN_CHECKPOINTS = 20.0
 MOST_SILENCE = 60.0  # seconds without a finished step after which the device counts as stuck
 WARM_UP_STEPS = 3  # eager steps before a step is recorded
 
@@ -65,6 +69,11 @@ class Training:
     lower: bool = False  # whether less is better of it
     together: Callable[[list[nn.Module], str], dict[str, Any]] | None = None  # scores several seeds as one model
 
+    def name_checkpoint(self) -> str:
+        """Return a file name that no other training of this goal has."""
+        words = "".join(c if c.isalnum() else "-" for c in f"{self.goal}-{self.recipe}")
+        return f"{words}-{self.seed}.pt"
+
     def is_like(self, other: Training) -> bool:
         """Return whether the other differs in its seed alone."""
         return (self.goal, self.recipe) == (other.goal, other.recipe)
@@ -97,8 +106,9 @@ def draw_by_length(
 class Trainer:
     """The state of one training."""
 
-    def __init__(self, training: Training, device: torch.device, limit: float) -> None:
-        self.training, self.device, self.limit = training, device, limit
+    def __init__(self, training: Training, device: torch.device, limit: float, until: float = 1.0) -> None:
+        self.training, self.device, self.limit, self.until = training, device, limit, until
+        self.first_share, self.earlier_seconds = 0.0, 0.0  # of earlier runs of the process
         self.on_gpu = device.type == "cuda"
         torch.manual_seed(training.seed)
         self.model = training.build().to(device).train()
@@ -129,6 +139,7 @@ class Trainer:
         self.total = torch.zeros((), device=device)
         self.finite = torch.zeros((), device=device)
         self.done, self.counted, self.seen, self.began = 0, 0.0, 0.0, time.perf_counter()
+        self.taken = 0  # steps of this run of the process
         self.curve: list[dict[str, float]] = []
         self.draws = training.draw if isinstance(training.draw, Sequence) else [(training.draw, 1.0)]
         self.choices = random.Random(training.seed)
@@ -137,10 +148,46 @@ class Trainer:
         self.best: tuple[float, int, list[Tensor]] | None = None  # its metric, its step and the weights
         self.stream = torch.cuda.Stream(device) if self.on_gpu else None
         self.events: list[torch.cuda.Event] = []
+        self.stored = self.began
 
     def share(self) -> float:
         """Return the share of the training that is done."""
-        return max(self.done / self.training.steps, (time.perf_counter() - self.began) / self.limit)
+        passed = (time.perf_counter() - self.began) / self.limit
+        return max(self.done / self.training.steps, self.first_share + (self.until - self.first_share) * passed)
+
+    def seconds(self) -> float:
+        """Return the seconds of this training, with those of earlier runs."""
+        return round(self.earlier_seconds + time.perf_counter() - self.began, 1)
+
+    def store(self, folder: Path) -> None:
+        """Write what the training needs to continue; an interrupted write leaves the earlier file."""
+        self.wait()
+        facts = {"done": self.done, "share": self.share(), "seconds": self.seconds(), "finite": float(self.finite)}
+        states = {"weights": [p.detach() for p in self.weights], "average": self.average}
+        file = folder / self.training.name_checkpoint()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial = file.with_suffix(".partial")
+        torch.save(facts | states | {"optimiser": self.optimiser.state_dict()["state"], "curve": self.curve}, partial)
+        partial.replace(file)
+        self.stored = time.perf_counter()
+
+    def resume(self, folder: Path) -> None:
+        """Continue from a file of `store`, if there is one."""
+        file = folder / self.training.name_checkpoint()
+        if not file.exists():
+            return
+        state = torch.load(file, map_location=self.device, weights_only=True)
+        torch._foreach_copy_([p.detach() for p in self.weights], state["weights"])
+        torch._foreach_copy_(self.average, state["average"])
+        groups = self.optimiser.state_dict()["param_groups"]
+        self.optimiser.load_state_dict({"state": state["optimiser"], "param_groups": groups})
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.lr if self.on_gpu else 0.0
+        self.done, self.first_share, self.earlier_seconds = state["done"], state["share"], state["seconds"]
+        self.seen, self.curve = state["share"], state["curve"]
+        self.finite.fill_(state["finite"])
+        self.counted = state["finite"]
+        self.noise.manual_seed(self.training.seed + (1 << 32) + self.done)
 
     def advance(self) -> None:
         """Take one step, or start it on the device."""
@@ -167,7 +214,8 @@ class Trainer:
             event = torch.cuda.Event()
             event.record()
         self.events.append(event)
-        if self.can_record and self.done == WARM_UP_STEPS:
+        self.taken += 1
+        if self.can_record and self.taken == WARM_UP_STEPS:
             try:
                 self._record()
             except RuntimeError as error:  # a step that cannot be a graph is started operation by operation
@@ -216,6 +264,10 @@ class Trainer:
     def is_finished(self) -> bool:
         return self.done >= self.training.steps or self.share() >= 1
 
+    def is_over(self) -> bool:
+        """Return whether this run of the process has done its share."""
+        return self.is_finished() or self.share() >= self.until
+
     def is_score_due(self) -> bool:
         return self.share() - self.seen >= self.training.score_every
 
@@ -225,7 +277,7 @@ class Trainer:
         self.seen = self.share()
         if self.average and self.seen < 0.5 * self.training.warm_up + self.training.score_every:
             torch._foreach_copy_(self.average, [p.detach() for p in self.weights])  # forget the first weights
-        facts = {"step": self.done, "seconds": round(time.perf_counter() - self.began, 1), "skipped": self.skipped()}
+        facts = {"step": self.done, "seconds": self.seconds(), "skipped": self.skipped()}
         finite = float(self.finite)
         facts["loss"] = float(self.total) / max(1.0, finite - self.counted)
         self.counted = finite
@@ -275,7 +327,14 @@ class Trainer:
             self.wait()
 
 
-def train_all(trainings: Sequence[Training], device: torch.device, limit: float, ledger: Path) -> None:
+def train_all(
+    trainings: Sequence[Training],
+    device: torch.device,
+    limit: float,
+    ledger: Path,
+    until: float = 1.0,
+    checkpoints: Path | None = None,
+) -> None:
     """Run trainings side by side and append a line to the ledger for each that ends.
 
     Args:
@@ -283,6 +342,8 @@ def train_all(trainings: Sequence[Training], device: torch.device, limit: float,
         device: Where they run.
         limit: Seconds from the start of the process at which all have ended.
         ledger: A file of JSON lines; `ledger.progress` beside it gets the validations.
+        until: The share of the trainings at which this run of the process ends.
+        checkpoints: A folder from which trainings continue and in which they are stored.
     """
     progress = ledger.with_suffix(".progress")
     ledger.parent.mkdir(parents=True, exist_ok=True)
@@ -290,7 +351,10 @@ def train_all(trainings: Sequence[Training], device: torch.device, limit: float,
     ended: dict[tuple[str, str], list[Trainer]] = {}
     for training in trainings:
         try:
-            active.append(Trainer(training, device, limit - (time.perf_counter() - BEGAN)))
+            trainer = Trainer(training, device, limit - (time.perf_counter() - BEGAN), until)
+            if checkpoints is not None:
+                trainer.resume(checkpoints)
+            active.append(trainer)
         except Exception as error:
             append(ledger, describe(training) | {"failed": explain(error)})
     moved = time.perf_counter()
@@ -309,9 +373,14 @@ def train_all(trainings: Sequence[Training], device: torch.device, limit: float,
             t = trainer.training
             try:
                 trainer.advance()
-                is_last = trainer.is_finished()
-                if is_last or trainer.is_score_due():
+                is_last, is_over = trainer.is_finished(), trainer.is_over()
+                if is_over or trainer.is_score_due():
                     append(progress, {"goal": t.goal, "recipe": t.recipe, "seed": t.seed} | trainer.validate())
+                waits = not is_over and time.perf_counter() - trainer.stored < SECONDS_BETWEEN_CHECKPOINTS
+                if checkpoints is not None and not waits:
+                    trainer.store(checkpoints)
+                if is_over and not is_last:
+                    active.remove(trainer)
                 if is_last:
                     active.remove(trainer)
                     append(ledger, finish(trainer))
@@ -330,9 +399,9 @@ def train_all(trainings: Sequence[Training], device: torch.device, limit: float,
 @torch.no_grad()
 def finish(trainer: Trainer) -> dict[str, Any]:
     """Read the test split once and return the record."""
-    t, seconds = trainer.training, time.perf_counter() - trainer.began
+    t, seconds = trainer.training, trainer.seconds()
     count = sum(p.numel() for p in trainer.weights)
-    facts = {"parameters": count, "steps": trainer.done, "seconds": round(seconds, 1), "skipped": trainer.skipped()}
+    facts = {"parameters": count, "steps": trainer.done, "seconds": seconds, "skipped": trainer.skipped()}
     facts |= {"kept_step": trainer.best[1]} if trainer.best is not None else {}
     model = trainer.settle()
     facts["valid"] = t.score(model, "valid")

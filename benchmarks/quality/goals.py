@@ -64,6 +64,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--goals", nargs="+", required=True, metavar="NAME[:SEED,SEED]", help=", ".join(RECIPES))
     parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which all trainings have ended")
+    parser.add_argument("--until", type=float, default=1.0, help="share of the trainings at which this run ends")
+    parser.add_argument("--checkpoints", type=Path, help="a folder from which trainings continue, and for their states")
     parser.add_argument("--out", type=Path, required=True, help="the ledger, a file of JSON lines")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--tiny", action="store_true", help="check that everything runs")
@@ -73,7 +75,7 @@ def main() -> None:
     trainings = []
     for name, _, seeds in (goal.partition(":") for goal in args.goals):
         trainings += [RECIPES[name](int(seed), size) for seed in (seeds or "0").split(",")]
-    train_all(trainings, size.device, args.limit, args.out)
+    train_all(trainings, size.device, args.limit, args.out, args.until, args.checkpoints)
 
 
 if __name__ == "__main__":

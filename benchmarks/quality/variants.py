@@ -51,7 +51,7 @@ class Task:
     def build(self, form: str, **common: Any) -> Any:
         """Return the study in the form "full", "small" or "quick"."""
         models, seeds = common.pop("models"), common.pop("seeds")
-        grid, rest = {name: common.pop(name) for name in ("starts", "lrs")}, common
+        grid, rest = {name: common.pop(name) for name in ("starts", "lrs", "together")}, common
         if form == "quick":
             return self.study(replace(self.study.quick, models=models, seeds=2), **rest)
         own = {"conditions": (self.condition,), "models": models, "seeds": seeds, **GRID, **grid, **self.more}
@@ -105,6 +105,7 @@ def main() -> None:
         "--starts", nargs="+", default=list(GRID["starts"]), help="of the grid, the same for all models"
     )
     parser.add_argument("--rates", nargs="+", type=float, default=list(GRID["lrs"]), help="learning rates, likewise")
+    parser.add_argument("--together", type=int, default=24, help="trainings side by side on a GPU, stored when all end")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--ids", type=Path, help="word ids of IMDB, by review_ids.py; without it the reviews are read")
     parser.add_argument("--form", choices=("full", "small", "quick"), default="full")
@@ -118,6 +119,7 @@ def main() -> None:
             "seeds": args.seeds,
             "starts": tuple(args.starts),
             "lrs": tuple(args.rates),
+            "together": args.together,
         }
         run(task, args.out, args.form, device=args.device, **same)
 
