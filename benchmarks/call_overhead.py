@@ -161,9 +161,12 @@ def main() -> None:
             profile(name, args.device, dtype, wait)
         return
     lengths = [int(T) for T in args.lengths.split(",") if T]
-    rows = [row for name in names for row in compare(name, args.device, dtype, lengths, args.repetitions, wait)]
-    steps = [time_steps(name, args.device, args.repetitions, wait) for name in names]
     settings = {"device": args.device, "dtype": args.dtype, "rows": ROWS, "repetitions": args.repetitions}
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        rows += compare(name, args.device, dtype, lengths, args.repetitions, wait)
+        write_record(args.json, settings=settings, calls=rows)
+    steps = [time_steps(name, args.device, args.repetitions, wait) for name in names]
     write_record(args.json, settings=settings, calls=rows, steps=steps)
 
 

@@ -3,9 +3,10 @@
 A word language model (embedding 200, two layers of 200 units, dropout 0.2, 20 rows of 35 words, truncated
 back-propagation, 10,000 words drawn by Zipf's law) and a recurrent PPO loop (a policy of 128 units that must recall a
 cue; rollouts of 64 steps in 16 environments step by step, then 4 epochs over the whole sequences). Float32, torch's
-defaults. Both sides start from the same weights and take turns, part by part, so that other work on the machine slows
-both; the time is that of everything: data, model, loss, optimiser. A ratio above 1 means that seqloom's is faster; both
-must end with about the same loss.
+defaults. All sides start from the same weights and take turns, part by part, so that other work on the machine slows
+all; the time is that of everything: data, model, loss, optimiser. A ratio above 1 means that seqloom's is faster; both
+must end with about the same loss. nn.LSTM takes part twice: the ratio of these two, the control, says how much chance
+makes.
 """
 
 import statistics
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from call_overhead import low
 from record import build_parser, print_row, write_record
 from torch import Tensor, nn
 
@@ -22,6 +24,7 @@ import seqloom
 
 WORDS, WIDTH, LAYERS, ROWS, STEPS = 10_000, 200, 2, 20, 35
 ENVIRONMENTS, ROLLOUT, POLICY, EPOCHS, ACTIONS, OBSERVED = 16, 64, 128, 4, 4, 8
+LEAST_PARTS = 6
 Make = Callable[..., nn.Module]
 
 
@@ -142,41 +145,52 @@ TASKS: dict[str, type] = {"language model": TrainLanguageModel, "recurrent PPO":
 
 
 def compare(
-    name: str, side: type, device: str, parts: int, calls: int, wait: Callable[[], object]
+    name: str, side: type, device: str, limit: tuple[int, float], calls: int, wait: Callable[[], object]
 ) -> dict[str, object]:
-    """Return the times of both sides; each part is `calls` calls of one side, then of the other.
+    """Return the times of three sides: nn.LSTM, ours, and nn.LSTM once more, which shows what chance makes.
 
     Args:
         name: Of the task.
         side: A class whose objects make one call of training.
         device: Where the models are.
-        parts: How many times the sides take turns.
+        limit: How many times the sides take turns, and after how many seconds they stop at the latest.
         calls: Calls of a part.
         wait: Waits until the device has finished.
     """
     torch.manual_seed(0)
-    theirs, ours = side(nn.LSTM, device), side(seqloom.LSTM, device)
-    ours.model.load_state_dict(theirs.model.state_dict())
-    times: tuple[list[float], list[float]] = ([], [])
-    losses: list[list[float]] = [[], []]
+    sides = [side(kind, device) for kind in (nn.LSTM, seqloom.LSTM, nn.LSTM)]
+    for one in sides[1:]:
+        one.model.load_state_dict(sides[0].model.state_dict())
+    times: list[list[float]] = [[], [], []]
+    losses = [0.0, 0.0, 0.0]
+    parts, seconds = limit
+    started = time.perf_counter()
     for part in range(parts + 1):
-        order = (0, 1) if part % 2 else (1, 0)
-        for i in order:
-            torch.manual_seed(part)  # both sides drop the same units
-            one = (theirs, ours)[i]
+        if part > LEAST_PARTS and time.perf_counter() - started > seconds:
+            break
+        for i in [(part + k) % 3 for k in range(3)][
+            :: 1 if part % 2 else -1
+        ]:  # each side first, in the middle and last
+            torch.manual_seed(part)  # all sides drop the same units
             wait()
             start = time.perf_counter()
             for _ in range(calls):
-                loss = one()
+                loss = sides[i]()
             wait()
             if part:  # the first one warms up
                 times[i].append(1e3 * (time.perf_counter() - start) / calls)
-            losses[i].append(float(loss))
-    ratios = [a / b for a, b in zip(*times, strict=True)]
-    row: dict[str, object] = {"task": name, "device": device, "torch_ms": round(min(times[0]), 3)}
-    row |= {"seqloom_ms": round(min(times[1]), 3), "ratio_of_best": round(min(times[0]) / min(times[1]), 3)}
-    row |= {"ratio_median": round(statistics.median(ratios), 3), "parts": parts, "calls": calls}
-    row |= {"torch_loss": round(losses[0][-1], 4), "seqloom_loss": round(losses[1][-1], 4)}
+            losses[i] = float(loss)
+    row: dict[str, object] = {"task": name, "device": device, "parts": len(times[0]), "calls": calls}
+    row |= {"torch_ms": round(min(times[0]), 3), "seqloom_ms": round(min(times[1]), 3)}
+    row |= {"torch_median_ms": round(statistics.median(times[0]), 3)}
+    row |= {"seqloom_median_ms": round(statistics.median(times[1]), 3)}
+    for what, other in (("ratio", 1), ("control", 2)):
+        ratios = sorted(a / b for a, b in zip(times[0], times[other], strict=True))
+        row |= {f"{what}_of_best": round(min(times[0]) / min(times[other]), 4)}
+        row |= {f"{what}_of_low": round(low(times[0]) / low(times[other]), 4)}
+        row |= {f"{what}_median": round(statistics.median(ratios), 4)}
+        row |= {f"{what}_of_medians": round(statistics.median(times[0]) / statistics.median(times[other]), 4)}
+    row |= {"torch_loss": round(losses[0], 4), "seqloom_loss": round(losses[1], 4)}
     print_row(row)
     return row
 
@@ -185,6 +199,7 @@ def main() -> None:
     parser = build_parser(__doc__)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--parts", type=int, default=12, help="how many times the sides take turns")
+    parser.add_argument("--seconds", type=float, default=600.0, help="of a task at the most")
     parser.add_argument("--calls", type=int, default=5, help="calls of a part")
     parser.add_argument("--tasks", default=",".join(TASKS), help="names, separated by commas")
     parser.add_argument("--threads", type=int, default=1, help="of the CPU")
@@ -192,8 +207,10 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     wait: Callable[[], object] = torch.cuda.synchronize if args.device == "cuda" else lambda: None
     names = args.tasks.split(",")
-    rows = [compare(name, TASKS[name], args.device, args.parts, args.calls, wait) for name in names]
-    write_record(args.json, seed=0, threads=args.threads, rows=rows)
+    rows = []
+    for name in names:
+        rows.append(compare(name, TASKS[name], args.device, (args.parts, args.seconds), args.calls, wait))
+        write_record(args.json, seed=0, threads=args.threads, rows=rows)
 
 
 if __name__ == "__main__":
