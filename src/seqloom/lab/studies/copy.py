@@ -55,7 +55,12 @@ class Copy(SyntheticTrials[TrialSettings], name="copy"):
             at(2_000, 2_000, models=LONGEST, tuned_at="delay, T = 500"),
         ),
         models=("rnn", "lstm", "gru", "attn_rnn"),
-        lrs=(3e-3, 1e-2),
+        lrs=(3e-3, 1e-2, 3e-2, 1e-1),
+        starts=("default", "chrono", "keep 1"),
+        tuning=0.5,
+        tuning_seeds=2,
+        widen=True,
+        widen_by=0.01,
     )
     quick = TrialSettings(
         (at(5, 250, count=2), at(8, 200, "selective", count=2, tuned_at="delay, T = 5")),
