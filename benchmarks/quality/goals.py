@@ -32,7 +32,7 @@ from goal_reviews import imdb
 from goal_series import etth1, etth1_long
 from goal_size import Size
 from goal_synthetic import adding, copy
-from goal_tags import conll, conll_all, ewt
+from goal_tags import conll, conll_all, conll_drop, ewt
 from goal_training import Training, train_all
 from goal_translation import multi
 
@@ -54,6 +54,7 @@ RECIPES: dict[str, Callable[[int, Size], Training]] = {
     "ewt": ewt,
     "conll": conll,
     "conll_all": conll_all,
+    "conll_drop": conll_drop,
     "etth1": etth1,
     "etth1_long": etth1_long,
     "multi30k": multi,
