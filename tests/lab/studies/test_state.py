@@ -54,6 +54,15 @@ def test_the_training_length_grows_from_one_step_to_all():
     assert len(torch.stack(seen).flatten(1).unique(dim=0)) == len(seen)  # no batch comes twice
 
 
+def test_with_a_power_of_two_the_training_length_stays_short_for_longer():
+    draw = GrowingBatches(State(TINY).problem(TINY.conditions[0]).draw, 4, 8, growing=40, power=2)
+    random, asked = torch.Generator().manual_seed(0), []
+    draw.prepare(random, 0)
+    for _ in range(AHEAD):
+        asked.append(int((draw(random, CPU)[1] != IGNORE).sum(1)[0]))
+    assert asked == [min(8, 1 + i * i * 8 // 1600) for i in range(AHEAD)]
+
+
 def test_without_growing_every_label_is_asked_from_the_first_step_on():
     draw = GrowingBatches(State(TINY).problem(TINY.conditions[0]).draw, 4, 8, growing=0)
     draw.prepare(torch.Generator().manual_seed(0), 0)

@@ -47,7 +47,10 @@ class StateSettings(TrialSettings):
 
 
 def track(problem: str, steps: int = 4_000, name: str = "", **more: object) -> Condition:
-    """Return a condition; `batch` replaces that of the settings, `length` and `valid_lengths` its lengths."""
+    """Return a condition; `batch`, `length` and `valid_lengths` replace those of the settings.
+
+    The training length grows with the power `growth` of the steps, by default 1.
+    """
     return Condition(name or problem, steps, {"problem": problem, **more})
 
 
@@ -163,7 +166,8 @@ class State(Trials[StateSettings], name="state"):
         s = self.settings
         batch = condition.task.get("batch", s.batch)
         growing = GROWING * self.steps(condition)
-        return GrowingBatches(self.problem(condition).draw, batch, self.length(condition), growing)
+        power = condition.task.get("growth", 1)
+        return GrowingBatches(self.problem(condition).draw, batch, self.length(condition), growing, power)
 
     def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
         return labelled_loss(model, batch)

@@ -21,6 +21,7 @@ class Condition:
     tuned_at: str = ""  # an earlier condition whose tuning is reused; "": tune here
     after: str = ""  # an earlier condition whose trained model is trained further
     lower: int = 0  # learning rates below the chosen one of `tuned_at`, in steps of LADDER
+    seeds: int = 0  # at most so many seeds; 0: as many as the settings say
 
 
 class ConditionOptions(TypedDict, total=False):
@@ -30,6 +31,7 @@ class ConditionOptions(TypedDict, total=False):
     tuned_at: str
     after: str
     lower: int
+    seeds: int
 
 
 @dataclass(frozen=True)

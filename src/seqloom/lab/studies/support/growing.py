@@ -20,13 +20,14 @@ Generate = Callable[[torch.Generator, int, int], tuple[Tensor, Tensor]]  # gener
 class GrowingBatches:
     """Batches of `length` steps in which labels past the current training length are ignored.
 
-    The training length grows from 1 to `length` in `growing` steps; 0: all labels are asked from the first step on.
+    The training length grows from 1 to `length` in `growing` steps, in proportion to the share of them that is done to
+    the power of `power`: with 2 it stays short for longer. growing=0: all labels are asked from the first step on.
     Drawing takes many small kernels, so `prepare` draws the batches of AHEAD steps at once, and a training step, which
     may be a CUDA graph, takes one of them by its number: x (rows, length), y (rows, length) and the number of labels.
     """
 
-    def __init__(self, draw: Generate, rows: int, length: int, growing: float) -> None:
-        self.draw, self.rows, self.length, self.growing = draw, rows, length, growing
+    def __init__(self, draw: Generate, rows: int, length: int, growing: float, power: float = 1) -> None:
+        self.draw, self.rows, self.length, self.growing, self.power = draw, rows, length, growing, power
         self.batches: Tensors = ()  # (AHEAD, ...) each
         self.next: Tensor | None = None
 
@@ -37,7 +38,8 @@ class GrowingBatches:
         x, y = (t.view(AHEAD, self.rows, self.length) for t in self.draw(random, AHEAD * self.rows, self.length))
         if self.growing:
             steps = torch.arange(done, done + AHEAD, dtype=torch.double, device=random.device)
-            longest = 1 + torch.floor(steps * self.length / max(1.0, self.growing))
+            most = max(1.0, self.growing)
+            longest = 1 + torch.floor(steps**self.power * self.length / most**self.power)
             y = torch.where(torch.arange(self.length, device=random.device) < longest.view(-1, 1, 1), y, IGNORE)
         new = (x, y, (y != IGNORE).sum((1, 2)).clamp(min=1))
         if self.next is None:

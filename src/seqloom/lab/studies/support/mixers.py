@@ -18,6 +18,7 @@ from seqloom.layers.linear.mamba2 import Mamba2
 from seqloom.layers.transformer.layer import Transformer
 
 HEADS = 4
+WRITES = 4  # of DeltaProduct for each input: enough for the permutations of five things
 GATED = (GatedDeltaNet, DeltaProduct, Mamba2)  # their decay is exp(-exp(A) softplus(W x + b))
 DELTA = (DeltaNet, GatedDeltaNet, DeltaProduct)  # with a rate beta = sigmoid(W_b x) of every write
 NEGATIVE = " negative"  # after the name of a linear recurrence: its transition has negative eigenvalues too
@@ -47,6 +48,8 @@ def make_linear(model: str, hidden: int, layers: int = 1, start: str = "default"
         settings["negative_eigenvalues"] = model.endswith(NEGATIVE)
     elif model.endswith(NEGATIVE):
         raise UserError(f"{model.removesuffix(NEGATIVE)} has no setting for negative eigenvalues")
+    if kind is DeltaProduct:
+        settings["writes"] = WRITES
     stack = Transformer(hidden, HEADS, layers, causal=True, attention=partial(kind, **settings))
     if start != "default":
         n = float(start.removeprefix("keep "))

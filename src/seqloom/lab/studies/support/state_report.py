@@ -224,7 +224,8 @@ def caption(study: State) -> str:
         else ""
     )
     longer = "".join(
-        f"\n{c.name}: trained on up to {study.length(c)} steps, "
+        f"\n{c.name}: trained on up to {study.length(c)} steps"
+        f"{', a length that grows with the square of the steps' if c.task.get('growth') == 2 else ''}, "
         f"tuned at {' and '.join(map(str, c.task.get('valid_lengths', s.valid_lengths)))}."
         for c in s.conditions
         if "length" in c.task

@@ -88,11 +88,16 @@ class Trials(Study[S, Trial]):
         s = self.settings
         pairs = [(c, m) for c in s.conditions for m in self.models(c)]
         tuning = sum(len(self.grid(m)) * s.tuning_seeds for c, m in pairs if self.tunes(c, m))
-        return tuning + sum(self.count_seeds(m) for _, m in pairs)
+        return tuning + sum(len(self._list_seeds(c, m)) for c, m in pairs)
 
     def count_seeds(self, model: str) -> int:
         """Return the number of seeds of a model's results."""
         return self.settings.seeds
+
+    def _list_seeds(self, condition: Condition, model: str) -> range:
+        """Return the seeds of a model's results under a condition."""
+        count = self.count_seeds(model)
+        return range(min(count, condition.seeds or count))
 
     def models(self, condition: Condition) -> list[str]:
         return [m for m in self.settings.models if not condition.models or m in condition.models]
@@ -126,9 +131,7 @@ class Trials(Study[S, Trial]):
                 earlier = c.tuned_at or c.after
                 lr, start = chosen[earlier, m] if earlier else self._best(tried, c, m)
                 chosen[c.name, m] = (LADDER[max(0, LADDER.index(lr) - c.lower)] if c.lower else lr), start
-            results = [
-                Spec(c, m, *chosen[c.name, m], seed, TEST) for m in models for seed in range(self.count_seeds(m))
-            ]
+            results = [Spec(c, m, *chosen[c.name, m], seed, TEST) for m in models for seed in self._list_seeds(c, m)]
             yield from self._run_specs(results, before)
 
     def _tune(self, c: Condition, before: Callable[[str], None]) -> Iterator[Trial]:
