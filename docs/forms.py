@@ -36,7 +36,7 @@ class Result:
 def forms_table() -> str:
     """Return one row for each task and model: parameters, mean accuracy, seeds, and the difference to AttnRNN."""
     lines = [
-        "| task | model | parameters | accuracy | seeds | against the published form |",
+        "| task | model | parameters | accuracy (95 % interval) | seeds | against the published form |",
         "|---|---|--:|--:|--:|---|",
     ]
     files = sorted(RESULTS.glob(DOCUMENTS), key=lambda file: list(TASKS).index(file.parent.name))
@@ -82,9 +82,12 @@ def _correct(results: list[Result]) -> dict[tuple[str, str], float | None]:
 
 
 def _show_accuracy(row: Row) -> str:
-    """Return the accuracy; of the register, whose table has solved seeds, that at length 500 and the steps it took."""
+    """Return the accuracy and its 95 % interval.
+
+    The table of the register has solved seeds: there, the accuracy at length 500 and the steps to solve it.
+    """
     if "accuracy" in row:
-        return f"{100 * row['accuracy']:.2f}"
+        return f"{100 * row['accuracy']:.2f} ({100 * max(0, row['low']):.1f} to {100 * min(1, row['high']):.1f})"
     return f"{100 * row['T=500']:.2f}, {row['solved to 500']} solved, median {row['steps to solve']:.0f} steps"
 
 
@@ -104,8 +107,8 @@ def _describe(one: Result, p: float | None) -> str:
         return "no significant difference"  # no interval: all seeds have all or none right
     odds = f"odds x {1 / change.effect:.2f} ({1 / change.high:.2f} to {1 / change.low:.2f})"  # change: of the published
     if p is None or p >= LEVEL:
-        return f"no significant difference, {odds}"
-    return f"{'worse' if change.effect > 1 else '**better**'}, {odds}"
+        return f"no significant difference, {odds}" + ("" if p is None else f", p = {p:.2g}")
+    return f"{'worse' if change.effect > 1 else '**better**'}, {odds}, p = {p:.2g}"
 
 
 PARTS = (forms_table,)
