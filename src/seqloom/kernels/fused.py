@@ -114,22 +114,22 @@ class _Twice(torch.autograd.Function):
 
 
 def differentiate(
-    inputs: Sequence[Tensor], outputs: Sequence[Tensor], grads: Sequence[Tensor | None], keep: bool, again: bool
+    inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], grads: Sequence[Tensor | None], keep: bool, again: bool
 ) -> list[Tensor | None]:
     """Return the gradients of inputs from those of outputs.
 
     Args:
-        inputs: Tensors of which some require gradients.
+        inputs: Tensors of which some require gradients; None for those that a cell lacks.
         outputs: What was computed from them.
         grads: The gradients of the outputs; None for those that do not matter.
         keep: Whether the graph is kept.
         again: Whether the gradients can be differentiated again.
     """
-    leaves = [t for t in inputs if t.requires_grad]
+    leaves = [t for t in inputs if t is not None and t.requires_grad]
     pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if o.requires_grad and g is not None]
     ends, pulls = [o for o, _ in pairs], [g for _, g in pairs]
     gradients = iter(run_backward(ends, leaves, pulls, keep, again))
-    return [next(gradients) if t.requires_grad else None for t in inputs]
+    return [next(gradients) if t is not None and t.requires_grad else None for t in inputs]
 
 
 def run_backward(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob, reverse_steps
 from seqloom.core.weights import bind_weights
 from seqloom.kernels import loop
+from seqloom.kernels.fused import differentiate
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,3 +86,30 @@ class Stack:
         y = rows if self.is_batch_first else rows.transpose(0, 1)
         pairs = zip(zip(*ends, strict=True), self.state_shapes, strict=True)
         return [y.reshape(*self.shape[:-1], -1), *(torch.stack(part).view(shape) for part, shape in pairs)]
+
+    def differentiate(
+        self,
+        x: Tensor,
+        states: Sequence[Tensor],
+        weights: Sequence[Any],  # Tensor; None for one that the cells lack
+        grads: Sequence[Tensor | None],
+        dtype: torch.dtype | None = None,
+    ) -> list[Tensor | None]:
+        """Return the gradients of a kernel's first derivative, in a form that can be differentiated again.
+
+        Args:
+            x: The kernel's input, of `shape`.
+            states: The first states, in torch's form; empty for the initial states.
+            weights: All weights of the stack.
+            grads: The gradients of the output and of the last states; None for those that do not matter.
+            dtype: The type in which the kernel computes; default: that of x.
+
+        Returns:
+            The gradients of x, of the states and of the weights; None for those that are not needed.
+        """
+        tensors, k = [x, *states, *weights], len(states)
+        with torch.enable_grad():
+            typed: list[Any] = [None if t is None else t.to(dtype or x.dtype) for t in tensors]
+            y, *ends = self.run(typed[0], typed[1 : 1 + k], typed[1 + k :])
+            pulls = (None if d is None else d.to(o.dtype) for d, o in zip(grads, (y, *ends), strict=True))
+        return differentiate(tensors, (y, *ends), tuple(pulls), True, True)

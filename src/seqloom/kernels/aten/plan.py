@@ -16,7 +16,6 @@ from seqloom.core.cell import Cell
 from seqloom.kernels import tuning
 from seqloom.kernels.aten.cudnn import cudnn_mode, has_one_storage, parameter_names
 from seqloom.kernels.current_stream import find_stream
-from seqloom.kernels.fused import differentiate
 from seqloom.kernels.stack import Stack
 
 # Nodes without a second derivative. Their inputs are x, the weights, h and, for an LSTM, c.
@@ -126,13 +125,12 @@ class AtenPlan:
         def hook(gradients: Sequence[Any], grads: Sequence[Any]) -> tuple[Any, ...] | None:
             if not torch.is_grad_enabled():
                 return None
-            outputs = self.stack.run(x, states, weights)
             dy = grads[0]
             if dy is not None:
                 dy = dy.squeeze(1) if self.is_single else dy.transpose(0, 1) if self.transposes else dy
             ends = [None if d is None else d.view(shape) for d, shape in zip(grads[1:], self.h_shapes, strict=False)]
-            pulls = (dy, *ends, *([None] * (len(outputs) - 1 - len(ends))))
-            dx, *rest = differentiate([x, *states, *weights], outputs, pulls, True, True)
+            pulls = (dy, *ends, *([None] * (len(self.h_shapes) - len(ends))))
+            dx, *rest = self.stack.differentiate(x, states, weights, pulls)
             if dx is not None:
                 dx = dx.unsqueeze(1) if self.is_single else dx.transpose(0, 1) if self.transposes else dx
             k = len(states)

@@ -22,7 +22,6 @@ from seqloom.kernels import tuning
 from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES
 from seqloom.kernels.cpu.engine import CELLS, TYPES, Args, load_library, record_size, split_threads
 from seqloom.kernels.cpu.kernels import CONTEXT_FLAGS
-from seqloom.kernels.fused import differentiate
 from seqloom.kernels.stack import Stack
 
 # The cells that have a plan: the names of the two tensors that multiply the input, and the engine's weights.
@@ -285,9 +284,7 @@ class _StackScan(torch.autograd.Function):
         count = len(tensors) - 5 * len(plan.parts)
         states, weights, saved = tensors[:k], tensors[k:count], tensors[count:]
         if torch.is_grad_enabled():  # a second derivative is wanted
-            inputs = [x, *states, *weights]
-            outputs = plan.stack.run(x, states, weights)
-            dx, *rest = differentiate(inputs, outputs, (dy, *dend), True, True)
+            dx, *rest = plan.stack.differentiate(x, states, weights, (dy, *dend))
             return None, dx, None, *rest
         dx, dstates, dweights = plan.go_back(ctx, saved, states, weights, dy, dend)
         return None, dx, None, *dstates, *dweights

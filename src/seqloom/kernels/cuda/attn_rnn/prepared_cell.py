@@ -24,7 +24,6 @@ from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs
 from seqloom.kernels.cuda.attn_rnn.whole_pass import WholePass
 from seqloom.kernels.cuda.runtime.recorded import Recorder
 from seqloom.kernels.current_stream import find_stream
-from seqloom.kernels.fused import differentiate
 from seqloom.kernels.stack import Stack
 
 Maybe = Tensor | None
@@ -284,10 +283,8 @@ class _PreparedScan(torch.autograd.Function):
         x, h0, u, y, first, *own = read_saved(ctx)
         if torch.is_grad_enabled():  # a second derivative is wanted
             states = [] if h0 is None else [h0]
-            inputs = [x, *states, *(w for w in own if w is not None)]
-            found = iter(differentiate(inputs, cell.stack.run(x, states, own), (dy, dlast), True, True))
-            dx, dh0 = next(found), None if h0 is None else next(found)
-            return None, dx, dh0, *(None if w is None else next(found) for w in own)
+            dx, *rest = cell.stack.differentiate(x, states, own, (dy, dlast))
+            return None, dx, *(rest if states else (None, *rest))
         needs = ctx.needs_input_grad
         ends = (None if d is None else d.contiguous() for d in (dy, dlast))
         wanted = needs[1], needs[2], needs[11], needs[12]

@@ -16,12 +16,11 @@ from seqloom.core.checks import read_saved
 from seqloom.core.job import ScanJob
 from seqloom.core.precision import autocast_dtype
 from seqloom.core.weights import bind_weights
-from seqloom.kernels import loop, tuning
+from seqloom.kernels import fused, loop, tuning
 from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES
 from seqloom.kernels.cuda.attn_rnn.backward import Chunk, align, name_weights
 from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs, AttnRNNSetting, find_setting
 from seqloom.kernels.cuda.runtime import launch
-from seqloom.kernels.fused import why_not_fused
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +63,7 @@ def why_not(
         return f"it takes up to {heads} heads, not {cell.heads}"
     if job.x.shape[0] == 0 or job.x.shape[1] == 0:
         return "the batch is empty"
-    reason = why_not_fused() or launch.why_not(job.x.device)
+    reason = fused.why_not_fused() or launch.why_not(job.x.device)
     if reason is None and largest and slots > 1 and (cell.hidden_size % multiple or cell.hidden_size > largest):
         return f"it takes hidden sizes {multiple}, {2 * multiple}, .. {largest}, not {cell.hidden_size}"
     if reason is None and largest and (padded := cell.heads * pad_head(cell)) > largest:
@@ -183,10 +182,7 @@ def differentiate(
         keep = () if inputs.keep is None else (cut(inputs.keep),)
         job = ScanJob(u, (h0.to(u.dtype),), inputs.lengths, inputs.reset, None, cut(inputs.mask), keep)
         y, (h,) = loop.run(view, job)
-        wanted = [t for t in tensors if t is not None and t.requires_grad]
-        known = [cut(d) for d in grads]
-        gradients = iter(torch.autograd.grad([y, h.float()], wanted, known, create_graph=True, allow_unused=True))
-    return [next(gradients) if t is not None and t.requires_grad else None for t in tensors]
+        return fused.differentiate(tensors, [y, h.float()], [cut(d) for d in grads], True, True)
 
 
 class _TierScan(torch.autograd.Function):

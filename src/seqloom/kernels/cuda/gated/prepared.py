@@ -25,7 +25,6 @@ from seqloom.kernels.cuda.gated.heads import GatedHeads
 from seqloom.kernels.cuda.gated.kernels import KINDS, Gated, pad_weight, round_up
 from seqloom.kernels.cuda.runtime.recorded import Recorder
 from seqloom.kernels.current_stream import find_stream
-from seqloom.kernels.fused import differentiate
 from seqloom.kernels.stack import Stack
 
 Maybe = Tensor | None
@@ -351,13 +350,7 @@ def _go_back(
     saved, x, tensors = kept[: ctx.many], kept[ctx.many], kept[ctx.many + 1 :]
     states, own = tensors[: ctx.given], tensors[ctx.given : ctx.given + len(OWN)]
     if torch.is_grad_enabled():  # a second derivative is wanted
-        inputs = [x, *states, *(w for w in own if w is not None)]
-        with torch.enable_grad():
-            typed: list[Any] = [None if t is None else t.to(cell.dtype) for t in (x, *states, *own)]
-            y, *ends = cell.stack.run(typed[0], typed[1 : 1 + ctx.given], typed[1 + ctx.given :])
-            outputs = [y, *(s.to(cell.weight_dtype) for s in ends)]
-        found = iter(differentiate(inputs, outputs, (dy, *dlast), True, True))
-        return None, None, *(None if t is None else next(found) for t in (x, *states, *own))
+        return None, None, *cell.stack.differentiate(x, states, own, (dy, *dlast), cell.dtype)
     gradients = (None if d is None else d.contiguous() for d in (dy, *dlast))
     needs = ctx.needs_input_grad[2], *ctx.needs_input_grad[3 + ctx.given : 5 + ctx.given]
     copies = tensors[ctx.given + len(OWN) :] or own

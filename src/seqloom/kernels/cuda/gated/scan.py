@@ -15,6 +15,7 @@ from seqloom.core.job import ScanJob
 from seqloom.kernels import loop
 from seqloom.kernels.cuda.gated.backward import go_back
 from seqloom.kernels.cuda.gated.code import GatedSetting, arrange_weights, find_code
+from seqloom.kernels.fused import differentiate
 
 WEIGHTS = ("weight", "bias", "scale", "scale_c", "bias_c", "vectors")  # of the kernels' arguments
 
@@ -171,7 +172,4 @@ def _differentiate(
         state = tuple(s.to(x.dtype) for s in first)
         job = ScanJob(x, state, inputs.lengths, inputs.reset, None, inputs.mask, inputs.keep)
         y, last = loop.run(view, job)
-        wanted = [t for t in tensors if t is not None and t.requires_grad]
-        ends = [y, *(s.float() for s in last)]
-        gradients = iter(torch.autograd.grad(ends, wanted, grads, create_graph=True, allow_unused=True))
-    return [next(gradients) if t is not None and t.requires_grad else None for t in tensors]
+        return differentiate(tensors, [y, *(s.float() for s in last)], grads, True, True)
