@@ -142,6 +142,12 @@ COMPILED_OWN_STEPS = (64, 128)
 PIECE_ROWS = {torch.float32: 32, torch.bfloat16: 1024, torch.float16: 1024}
 PIECE_NUMBERS = 1 << 20  # in the sums of all pieces of one weight: a limit on memory
 
+# --- Products of float32 in halves, on tensor cores ---
+
+# Multiplications in a product that is worth it: cuBLAS takes 45 us for so many, and three launches replace one.
+EXACT_LEAST_PRODUCTS = 1 << 30
+EXACT_PIECE_ROWS = 512  # at least, of a piece of a sum over rows
+
 # --- gru, lstm, ln_gru, ln_lstm on GPUs ---
 
 GATED_LARGEST_HIDDEN = 1024  # on a grid 32 blocks of 32 units, or in float32 64 of 16

@@ -372,6 +372,12 @@ void put_global(u16* to, u32 v) {
   else
     memcpy(to, &v, 4);
 }
+void put_global(u16* to, const u32 (&v)[4]) {
+  if ((uintptr_t)to % 16)
+    gpu::fail("global memory: misaligned store");
+  else
+    memcpy(to, v, 16);
+}
 void put_global(float* to, float v, float w) {
   if ((uintptr_t)to % 8)
     gpu::fail("global memory: misaligned store");

@@ -37,6 +37,11 @@ void arrive_threads(int name, int threads);
 void wait_warp();
 template <int TYPE>
 void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1);
+template <int TYPE>
+void mma_from_zero(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  c[0] = c[1] = c[2] = c[3] = 0.f;
+  mma<TYPE>(c, a0, a1, a2, a3, b0, b1);
+}
 u32 to_bits(float v);
 float to_float(u32 v);
 u32 to_tf32(float v);
@@ -77,6 +82,7 @@ V get_constant(const V* from) {
 }
 void get_constant(u32 (&v)[4], const void* from);
 void put_global(u16* to, u32 v);
+void put_global(u16* to, const u32 (&v)[4]);
 void put_global(float* to, float v, float w);
 void put_global(float* to, const float (&v)[4]);
 float shuffle(float v, int lane);

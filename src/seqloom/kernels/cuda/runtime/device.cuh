@@ -7,8 +7,11 @@
 //   C  c0 (row, column 2pair)   c1 (row, 2pair + 1)   c2 (row + 8, 2pair)   c3 (row + 8, 2pair + 1)
 #pragma once
 #define DEV __device__ __forceinline__
+#ifndef AT_ONCE
+#define AT_ONCE 1  // blocks that a multiprocessor has registers for
+#endif
 #define KERNEL(name, Args, threads) \
-  extern "C" __global__ void __launch_bounds__(threads, 1) name(const __grid_constant__ Args a)
+  extern "C" __global__ void __launch_bounds__(threads, AT_ONCE) name(const __grid_constant__ Args a)
 typedef unsigned int u32;
 typedef unsigned short u16;
 typedef unsigned char u8;
@@ -52,6 +55,16 @@ DEV void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
         "{%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+// The same with c = A B instead of c += A B.
+template <int TYPE>
+DEV void mma_from_zero(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  static_assert(TYPE == FP16);
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%10,%10,%10,%10};"
+      : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(0.f));
 }
 // The same for tf32 (19 of 32 bits): mma.m16n8k8, where a0 and a1 have k = pair, a2 and a3 have pair + 4, and
 // b0 and b1 likewise.
@@ -197,6 +210,10 @@ DEV void get_constant(u32 (&v)[4], const void* from) {
       : "l"(from));
 }
 DEV void put_global(u16* to, u32 v) { asm volatile("st.global.b32 [%0], %1;" ::"l"(to), "r"(v) : "memory"); }
+DEV void put_global(u16* to, const u32 (&v)[4]) {
+  asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(to), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
+               : "memory");
+}
 DEV void put_global(float* to, float v, float w) {
   asm volatile("st.global.v2.f32 [%0], {%1,%2};" ::"l"(to), "f"(v), "f"(w) : "memory");
 }

@@ -1,0 +1,133 @@
+"""Products of large float32 matrices on a GPU, as exact as torch's and faster.
+
+Tensor cores do not multiply float32. A number is split into two of fp16 with 11 bits each, and three products of such
+halves make one of 22 bits; sums are in float32. torch's exact products of float32 run without tensor cores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from seqloom.core.precision import allows_tf32
+from seqloom.kernels import tuning
+from seqloom.kernels.cuda.runtime import launch
+from seqloom.kernels.cuda.runtime.launch import CudaCode
+
+ROWS = 32  # that are scaled together
+TILE, DEPTH, THREADS = 128, 32, 256  # of multiply.cu
+WIDE, STAGES, AT_ONCE = 4, 3, 2
+
+
+def pays(like: Tensor, rows: int, columns: int, depth: int) -> bool:
+    """Return whether products of these sizes, (rows, depth) times (depth, columns), should run here.
+
+    Args:
+        like: One of the factors.
+        rows: Any number.
+        columns: A multiple of 8.
+        depth: A multiple of 8.
+    """
+    if like.dtype != torch.float32 or columns % 8 or depth % 8 or rows % 8 or allows_tf32():
+        return False
+    return (
+        rows * columns * depth >= tuning.EXACT_LEAST_PRODUCTS and like.is_cuda and launch.why_not(like.device) is None
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class SplitMatrix:
+    """A matrix (rows, columns) of float32 in two of fp16: (parts[0] + parts[1]) * units, one unit for 32 rows."""
+
+    parts: Tensor  # (2, rows, columns)
+    units: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.parts.shape[1], self.parts.shape[2]
+
+
+def split(t: Tensor) -> SplitMatrix:
+    """Split a matrix.
+
+    Args:
+        t: (rows, columns) or (some, others, columns), float32; columns is a multiple of 8. Only the columns must be
+            contiguous.
+    """
+    t = t.unsqueeze(0) if t.dim() == 2 else t
+    if t.stride(2) != 1 or any(s % 4 for s in t.stride()[:2]) or t.data_ptr() % 16:
+        t = t.contiguous()
+    some, others, columns = t.shape
+    rows = some * others
+    parts = torch.empty(2, rows, columns, dtype=torch.float16, device=t.device)
+    units = torch.empty(-(-rows // ROWS), dtype=torch.float32, device=t.device)
+    code, numbers = _split_code(), {"rows": rows, "inner": others, "columns": columns}
+    numbers |= {"outer_stride": t.stride(0), "inner_stride": t.stride(1)}
+    code.launch(code.pack({"from_": t, "to": parts, "unit": units, **numbers}), len(units), t.device)
+    return SplitMatrix(parts, units)
+
+
+def multiply(a: SplitMatrix, b: SplitMatrix, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+    """Return a b^T + bias.
+
+    Args:
+        a: (rows, depth).
+        b: (columns, depth).
+        bias: (columns,), or None.
+        out: (rows, columns), contiguous: where the result is written.
+    """
+    (M, K), N = a.shape, b.shape[0]
+    if out is None:
+        out = a.units.new_empty(M, N)
+    _launch(0, a, b, bias, out, (M, N, K), K)
+    return out
+
+
+def multiply_turned(a: SplitMatrix, b: SplitMatrix) -> Tensor:
+    """Return a^T b of (depth, rows) and (depth, columns): a sum over many rows of both."""
+    (K, M), N = a.shape, b.shape[1]
+    depth = choose_depth(M, N, K, launch.multiprocessors(a.parts.device))
+    pieces = -(-K // depth)
+    out = a.units.new_empty(pieces, M, N)
+    _launch(1, a, b, None, out, (M, N, K), depth)
+    return out[0] if pieces == 1 else out.sum(0)
+
+
+@cache
+def choose_depth(M: int, N: int, K: int, multiprocessors: int) -> int:
+    """Return how many rows of a sum a block takes, so that blocks fill the GPU a whole number of times."""
+    tiles, room = -(-M // TILE) * -(-N // (32 * WIDE)), AT_ONCE * multiprocessors
+    most = max(1, K // tuning.EXACT_PIECE_ROWS)
+    ways = [max(1, min(most, room * waves // tiles)) for waves in (1, 2, 3, 4)]
+    pieces = max(ways, key=lambda n: (tiles * n / (room * -(-tiles * n // room)), -n))
+    return DEPTH * -(-K // (DEPTH * pieces))
+
+
+def _launch(
+    turned: int,
+    a: SplitMatrix,
+    b: SplitMatrix,
+    bias: Tensor | None,
+    out: Tensor,
+    sizes: tuple[int, int, int],
+    depth: int,
+) -> None:
+    M, N, K = sizes
+    code = _multiply_code(turned)
+    known = {"a": a.parts, "b": b.parts, "a_unit": a.units, "b_unit": b.units, "bias": bias, "c": out}
+    arguments = code.pack(known | {"M": M, "N": N, "K": K, "depth": depth})
+    code.launch(arguments, -(-M // TILE) * -(-N // (32 * WIDE)) * -(-K // depth), out.device)
+
+
+@cache
+def _split_code() -> CudaCode:
+    return CudaCode("exact_split", "products/split.cu", (), 256, 32)
+
+
+@cache
+def _multiply_code(turned: int) -> CudaCode:
+    macros = ("TURNED", turned), ("AT_ONCE", AT_ONCE), ("STAGES", STAGES), ("WIDE", WIDE)
+    return CudaCode("exact_multiply", "products/multiply.cu", macros, THREADS, STAGES * 4 * DEPTH * (TILE + 32 * WIDE))

@@ -1,0 +1,172 @@
+// Multiply matrices of float32 that split.cu has split: three products of fp16 for one, of halves of 11 bits.
+// TURNED 0: c = a b^T + bias, a (M, K), b (N, K). TURNED 1: c = a^T b, a (K, M), b (K, N), in pieces of K. A
+// block makes a tile of 128 x 32 WIDE. mma truncates its sums, so the products of 16 numbers are added up
+// outside of it.
+#ifndef TURNED
+#define TURNED 0
+#define AT_ONCE 2
+#define STAGES 3
+#define WIDE 4
+#endif
+#include "runtime/device.cuh"
+
+constexpr int TALL = 4;  // tiles of 16 x 8 of a warp: TALL x WIDE; there are 2 x 4 warps
+constexpr int TILE_M = 32 * TALL, TILE_N = 32 * WIDE, DEPTH = 32, THREADS = 256;
+constexpr int PLANE_A = 2 * TILE_M * DEPTH, PLANE_B = 2 * TILE_N * DEPTH, STAGE = 2 * PLANE_A + 2 * PLANE_B;
+constexpr int EXACT_MULTIPLY_BYTES = STAGES * STAGE;
+
+struct Product {
+  const u16 *a, *b;              // high, then low
+  const float *a_unit, *b_unit;  // one for each 32 rows of a and b as they lie in memory
+  const float* bias;             // (N,), or null
+  float* c;                      // (pieces, M, N)
+  i64 M;
+  int N, K, depth;  // K and N, with TURNED M and N, are multiples of 8; depth, of a piece, is one of 32
+};
+
+// Return where 8 numbers lie in a plane; what a warp reads at once lies in different banks.
+template <int TILE>
+DEV u32 find_place(int line, int eight) {
+  return TURNED ? 2 * TILE * line + 16 * (eight ^ (line & 7)) : 64 * line + 16 * (eight ^ (line >> 1 & 3));
+}
+// A tile of two planes that is fetched step by step: a thread has MANY times eight numbers of each.
+template <int TILE>
+struct Source {
+  static constexpr int EIGHTS = TURNED ? TILE / 8 : DEPTH / 8, LINES = THREADS / EIGHTS,
+                       MANY = TILE * DEPTH / 8 / THREADS;
+  const u16* at;
+  int line, eight, lines;  // lines: those that exist, from the tile's first one on
+  bool has_eight;
+  // `first`: of the lines, or with TURNED of the columns, of which there are `count`; `from`: the first of K.
+  DEV Source(const u16* matrix, i64 first, i64 count, int from, int width) {
+    line = thread() / EIGHTS;
+    eight = thread() % EIGHTS;
+    const i64 rest = count - first;
+    has_eight = 8 * eight < rest;
+    lines = rest < TILE ? (int)rest : TILE;
+    at = TURNED ? matrix + (i64)(from + line) * width + first + 8 * eight
+                : matrix + (first + line) * width + from + 8 * eight;
+  }
+  // Fetch a step, of which `rest` numbers of K are left; what lies outside becomes 0.
+  DEV void fetch(u32 to, i64 plane, int width, int rest) {
+#pragma unroll
+    for (int j = 0; j < MANY; j++) {
+      const int own = line + LINES * j;
+      const bool is_inside = TURNED ? own < rest && has_eight : own < lines && 8 * eight < rest;
+      const u16* from = is_inside ? at + (i64)LINES * j * width : at;
+      const u32 place = to + find_place<TILE>(own, eight);
+      fetch16(place, from, is_inside ? 16 : 0);
+      fetch16(place + 2 * TILE * DEPTH, from + (is_inside ? plane : 0), is_inside ? 16 : 0);
+    }
+    at += TURNED ? (i64)DEPTH * width : DEPTH;
+  }
+};
+
+KERNEL(exact_multiply, Product, THREADS) {
+  const int lane = thread() & 31, warp = thread() >> 5;
+  const u32 memory = shared_memory();
+  const int across = (a.N + TILE_N - 1) / TILE_N, down = (int)((a.M + TILE_M - 1) / TILE_M);
+  const int piece = block() / (across * down);
+  const i64 m = (i64)TILE_M * (block() / across % down);
+  const int n = TILE_N * (block() % across), from = piece * a.depth;
+  const int to = from + a.depth < a.K ? from + a.depth : a.K, steps = (to - from + DEPTH - 1) / DEPTH;
+  const int own_m = 16 * TALL * (warp & 1), own_n = 8 * WIDE * (warp >> 1);
+  const int wide_a = TURNED ? (int)a.M : a.K, wide_b = TURNED ? a.N : a.K;
+  Source<TILE_M> left(a.a, m, a.M, from, wide_a);
+  Source<TILE_N> right(a.b, n, a.N, from, wide_b);
+  auto fetch = [&](int step) {
+    const u32 stage = memory + step % STAGES * STAGE;
+    if (step < steps) {
+      left.fetch(stage, a.M * a.K, wide_a, to - from - DEPTH * step);
+      right.fetch(stage + 2 * PLANE_A, (i64)a.N * a.K, wide_b, to - from - DEPTH * step);
+    }
+    fetch_commit();
+  };
+  auto find_unit = [&](int step) {
+    const int k = (from + DEPTH * step) / DEPTH;
+    return TURNED && step < steps ? get_constant(a.a_unit + k) * get_constant(a.b_unit + k) : 1.f;
+  };
+  float sum[TALL][WIDE][4] = {};
+#pragma unroll
+  for (int step = 0; step < STAGES - 1; step++) fetch(step);
+  float next = find_unit(0);
+#pragma unroll 1
+  for (int step = 0; step < steps; step++) {
+    const u32 stage = memory + step % STAGES * STAGE;
+    const float unit = next;
+    next = find_unit(step + 1);
+    fetch_wait<STAGES - 2>();
+    wait_block();  // all have fetched their part, and read the stage that is fetched next
+    fetch(step + STAGES - 1);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      u32 b[2][WIDE][2];  // high, low
+#pragma unroll
+      for (int k = 0; k < 2; k++)
+#pragma unroll
+        for (int j = 0; j < WIDE; j += 2) {
+          u32(&p)[2] = b[k][j], (&q)[2] = b[k][j + 1];
+          const int column = own_n + 8 * j;
+          if constexpr (TURNED)
+            load4_transposed(p[0], p[1], q[0], q[1],
+                             stage + 2 * PLANE_A + k * PLANE_B +
+                                 find_place<TILE_N>(16 * half + 8 * (lane >> 3 & 1) + (lane & 7),
+                                                    column / 8 + (lane >> 4)));
+          else
+            load4(p[0], p[1], q[0], q[1],
+                  stage + 2 * PLANE_A + k * PLANE_B +
+                      find_place<TILE_N>(column + 8 * (lane >> 4) + (lane & 7), 2 * half + (lane >> 3 & 1)));
+        }
+#pragma unroll
+      for (int i = 0; i < TALL; i++) {
+        u32 h[4], l[4];
+        float part[WIDE][4];
+        const int row = own_m + 16 * i;
+        const u32 at = stage + (TURNED ? find_place<TILE_M>(16 * half + 8 * (lane >> 4) + (lane & 7),
+                                                            row / 8 + (lane >> 3 & 1))
+                                       : find_place<TILE_M>(row + (lane & 15), 2 * half + (lane >> 4)));
+        if constexpr (TURNED) {
+          load4_transposed(l[0], l[1], l[2], l[3], at + PLANE_A);
+          load4_transposed(h[0], h[1], h[2], h[3], at);
+        } else {
+          load4(l[0], l[1], l[2], l[3], at + PLANE_A);
+          load4(h[0], h[1], h[2], h[3], at);
+        }
+#pragma unroll
+        for (int j = 0; j < WIDE; j++)
+          mma_from_zero<FP16>(part[j], l[0], l[1], l[2], l[3], b[0][j][0], b[0][j][1]);
+#pragma unroll
+        for (int j = 0; j < WIDE; j++) mma<FP16>(part[j], h[0], h[1], h[2], h[3], b[1][j][0], b[1][j][1]);
+#pragma unroll
+        for (int j = 0; j < WIDE; j++) mma<FP16>(part[j], h[0], h[1], h[2], h[3], b[0][j][0], b[0][j][1]);
+#pragma unroll
+        for (int j = 0; j < 4 * WIDE; j++) {
+          float& s = sum[i][j / 4][j % 4];
+          s = TURNED ? s + unit * part[j / 4][j % 4] : s + part[j / 4][j % 4];
+        }
+      }
+    }
+  }
+  float* c = a.c + piece * a.M * a.N;
+#pragma unroll
+  for (int i = 0; i < TALL; i++)
+#pragma unroll
+    for (int j = 0; j < WIDE; j++)
+#pragma unroll
+      for (int k = 0; k < 2; k++) {
+        const i64 row = m + own_m + 16 * i + (lane >> 2) + 8 * k;
+        const int column = n + own_n + 8 * j + 2 * (lane & 3);
+        if (row >= a.M || column >= a.N) continue;
+        float v = sum[i][j][2 * k], w = sum[i][j][2 * k + 1];
+        if constexpr (!TURNED) {
+          const float p = get_constant(a.a_unit + row / 32), q = get_constant(a.b_unit + column / 32);
+          v = v * p * q;
+          w = w * p * q;
+          if (a.bias) {
+            v += get_constant(a.bias + column);
+            w += get_constant(a.bias + column + 1);
+          }
+        }
+        put_global(c + row * a.N + column, v, w);
+      }
+}

@@ -1,0 +1,72 @@
+// Split float32 into two numbers of fp16, 11 bits each, for multiply.cu. Fp16 has few exponents: the numbers
+// of 32 rows are multiplied by a power of 2 first, so that the largest is just below 2^15.
+#include "runtime/device.cuh"
+
+constexpr int ROWS = 32, WARPS = 8, EACH = ROWS / WARPS, EXACT_SPLIT_BYTES = 4 * WARPS;
+
+struct Split {
+  const float* from;  // (rows / inner, inner, columns), with strides; the last one is 1
+  u16* to;            // (2, rows, columns): high and low
+  float* unit;        // (rows / 32, rounded up): what high + low is multiplied by
+  i64 rows, inner, outer_stride, inner_stride;
+  int columns;  // a multiple of 8
+};
+
+KERNEL(exact_split, Split, 32 * WARPS) {
+  const int lane = thread() & 31, warp = thread() >> 5;
+  const u32 memory = shared_memory();
+  const float* from[EACH];
+  i64 row[EACH];
+#pragma unroll
+  for (int j = 0; j < EACH; j++) {
+    row[j] = (i64)ROWS * block() + warp + WARPS * j;
+    const i64 r = row[j] < a.rows ? row[j] : 0;
+    from[j] = a.from + r / a.inner * a.outer_stride + r % a.inner * a.inner_stride;
+  }
+  float largest = 0.f;
+  for (int c = 8 * lane; c < a.columns; c += 8 * 32) {
+    float v[EACH][2][4];  // many loads at once
+#pragma unroll
+    for (int j = 0; j < EACH; j++)
+#pragma unroll
+      for (int k = 0; k < 2; k++) get_global(v[j][k], from[j] + c + 4 * k);
+#pragma unroll
+    for (int j = 0; j < EACH; j++)
+#pragma unroll
+      for (int k = 0; k < 8; k++) {
+        const float size = absolute(v[j][k / 4][k % 4]);
+        if (size < to_float(0x7f800000u)) largest = maximum(largest, size);  // what is not finite stays so
+      }
+  }
+#pragma unroll
+  for (int bits = 1; bits < 32; bits *= 2) largest = maximum(largest, shuffle_xor(largest, bits));
+  if (lane == 0) put_shared(memory + 4 * warp, largest);
+  wait_block();
+#pragma unroll
+  for (int w = 0; w < WARPS; w++) largest = maximum(largest, get_shared(memory + 4 * w));
+  const int wanted = 127 + 14 + 127 - (int)(to_bits(largest) >> 23), exponent = wanted < 253 ? wanted : 253;
+  const float scale = to_float((u32)exponent << 23);
+  if (thread() == 0) a.unit[block()] = to_float((u32)(254 - exponent) << 23);
+  for (int c = 8 * lane; c < a.columns; c += 8 * 32) {
+    float v[EACH][2][4];
+#pragma unroll
+    for (int j = 0; j < EACH; j++)
+#pragma unroll
+      for (int k = 0; k < 2; k++) get_global(v[j][k], from[j] + c + 4 * k);
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+      if (row[j] >= a.rows) continue;
+      u32 high[4], low[4];
+#pragma unroll
+      for (int k = 0; k < 4; k++) {
+        const float x = scale * v[j][k / 2][k % 2 * 2], y = scale * v[j][k / 2][k % 2 * 2 + 1];
+        float p, q;
+        high[k] = pack<FP16>(x, y);
+        unpack<FP16>(p, q, high[k]);
+        low[k] = pack<FP16>(x - p, y - q);
+      }
+      put_global(a.to + row[j] * a.columns + c, high);
+      put_global(a.to + (a.rows + row[j]) * a.columns + c, low);
+    }
+  }
+}
