@@ -230,8 +230,14 @@ FAULTS = {
         "share_state(t + 1, later.is_reset);",
     ),
     "one side alone": ("const u32 side = (i & 1) * SIDE", "const u32 side = 0 * SIDE"),
-    "sums not expected": ("if constexpr (NORM) expect(barrier(SUMS_BARRIER), SUMS / CLUSTER * WORKING);", ""),
-    "sums taken before they came": ("await(barrier(WHICH), i & 1);", ""),
+    "sums not expected": (
+        "if constexpr (NORM) expect(barrier(SUMS_BARRIER + (i & 1)), SUMS / 2 / CLUSTER * WORKING);",
+        "",
+    ),
+    "sums taken before they came": (
+        "if constexpr (CLUSTER > 1) await(barrier(find_barrier(WHICH, i)), WHICH ? i & 1 : i >> 1 & 1);",
+        "",
+    ),
     "gradients taken before they came": ("b.take(i);", ""),
     "a wrong sign": ("d[0] *= in.z;", "d[0] *= -in.z;"),
 }

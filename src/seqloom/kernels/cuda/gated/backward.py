@@ -1,11 +1,13 @@
 """A gated cell back through time on a GPU, one chunk of steps after another, the last first.
 
-A batched product computes U h of all steps of a chunk again, a kernel goes back through them, and a batched product
-makes the gradient of the weight. Those of biases and scales are summed on the way, for each row of the batch.
+A batched product computes U h of all steps of a chunk again (with layer normalisation U^T U h, too), a kernel goes back
+through them, and a batched product makes the gradient of the weight. Those of biases and scales are summed on the way,
+for each row of the batch.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +15,7 @@ import torch
 from torch import Tensor
 
 from seqloom.kernels import tuning
-from seqloom.kernels.cuda.gated.code import GatedSetting, arrange_weights, find_code
+from seqloom.kernels.cuda.gated.code import GatedSetting, arrange_weights, centre_weights, find_code
 
 
 def go_back(
@@ -27,11 +29,13 @@ def go_back(
         dlast: The gradients of the last states; None for zeros.
         heads: Number of heads.
     """
-    kind, H, x, weight = setting.kind, setting.hidden, values["x"], values["weight"]
+    kind, H, x, weight = setting.kind, setting.hidden, values["x"], centre_weights(setting, values["weight"])
     (B, T), wide = x.shape[:2], kind.gates * H
     steps = min(T, max(1, tuning.GATED_CHUNK_NUMBERS // (B * H)))
     dx, turned = torch.empty_like(x), arrange_weights(setting, weight.view(-1, H, H).transpose(1, 2))
-    seen, u, du = x.new_empty(B * steps, H), x.new_empty(B * steps, wide), x.new_empty(B * steps, wide)
+    known_weight = _add_squares(weight.view(heads, wide, H)) if kind.norm else weight
+    seen, du = x.new_empty(B * steps, H), x.new_empty(B * steps, wide)
+    u = x.new_empty(B * steps, len(known_weight) // heads)
     ds = [_copy_gradient(d, values[f"first_{i}"]) for i, d in enumerate(dlast)]
     dstart = [torch.zeros_like(values["first_0"]) for i in range(kind.states) if f"start_{i}" in values]
     sums = {"dbias": wide, "dscale": wide * kind.norm, "dbias_c": H * kind.memory, "dscale_c": H * kind.memory}
@@ -46,14 +50,29 @@ def go_back(
         arguments.from_, arguments.steps = begin, min(steps, T - begin)
         rows = B * arguments.steps
         _copy_states(seen[:rows].view(B, -1, H), values, begin)
-        _multiply_weight(u[:rows], seen[:rows], weight, None if kind.norm else values["bias"], heads)
+        _multiply_weight(u[:rows], seen[:rows], known_weight, None if kind.norm else values["bias"], heads)
         code.start(arguments, B, x.device)
         more = _multiply(du[:rows], seen[:rows], heads)
         dweight = more if dweight is None else dweight.add_(more)
+    if kind.norm:
+        assert dweight is not None
+        each = dweight.view(-1, H, H)
+        dweight = (each - each.mean(1, keepdim=True)).view_as(dweight)  # as the weights were centred
     added = {name: None if t is None else t.unflatten(0, (heads, -1)).sum(1).flatten() for name, t in totals.items()}
     dbias = None if values["bias"] is None else added["dbias"]
     own = (dweight, dbias, added["dscale"], added["dscale_c"], added["dbias_c"], added["dvectors"])
     return [dx, *(None if t is None else t.to(x.dtype) for t in own), *ds, *dstart]
+
+
+def _add_squares(weight: Tensor) -> Tensor:
+    """Return weights U (heads, gates * H, H), each head's with U^T U / sqrt(H) of all gates behind it.
+
+    So one product has what a normalised product is corrected by on its way back, too (reverse.cu).
+    """
+    heads, _, H = weight.shape
+    each = weight.view(-1, H, H).float()
+    squares = torch.bmm(each.transpose(1, 2), each / math.ceil(math.sqrt(H))).to(weight.dtype)
+    return torch.cat((weight, squares.view(heads, -1, H)), 1).view(-1, H)
 
 
 def _copy_gradient(d: Tensor | None, like: Tensor) -> Tensor:

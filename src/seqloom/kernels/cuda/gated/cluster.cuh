@@ -36,18 +36,19 @@ constexpr int BUFFER = ROWS * ROW, SIDE = UNIT_VALUES * BUFFER;
 constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * ROWS * LINE;  // [part][row][unit], floats
 constexpr int CHUNK = 16 / SIZE, CHUNKS = SPAN / CHUNK;           // units of a message, messages of a warp
 constexpr int STAGE = SIZE * UNIT_VALUES * SPAN;
+// Four sums to a slot; those of the gates have two sides.
 constexpr int SLOTS = CLUSTER * SPANS, SUMS = 32 * NORM * SLOTS * ROWS,
               MEMORY_SUMS = 16 * MEMORY * SLOTS * ROWS;
-constexpr int NORMS = GATES * NORM + MEMORY;
+constexpr int SPREAD = GATES * NORM + 2 * MEMORY;
 constexpr int AT_PARTS = 2 * SIDE;
 constexpr int AT_STAGE = AT_PARTS + UNIT_PRODUCTS * PARTS;
 constexpr int AT_SUMS = AT_STAGE + ROWS * SPANS * STAGE;
 constexpr int AT_MEMORY_SUMS = AT_SUMS + SUMS, AT_BARRIERS = AT_MEMORY_SUMS + MEMORY_SUMS,
-              AT_WEIGHTS = AT_BARRIERS + 32;
+              AT_WEIGHTS = AT_BARRIERS + 48;
 constexpr int WORDS = 2 * SIZE;  // of a lane in a tile of weights
 constexpr int GATED_BYTES = AT_WEIGHTS + IN_SHARED * WARPS * 128 * WORDS;
-// Barriers: the two sides have 0 and 1.
-constexpr int SUMS_BARRIER = 2, MEMORY_BARRIER = 3;
+// Barriers: the two sides have 0 and 1, and those of the sums 2 and 3.
+constexpr int SUMS_BARRIER = 2, MEMORY_BARRIER = 4;
 static_assert(WARPS >= ROWS * SPANS && UNITS <= 128 && EACH * CLUSTER >= TILES &&
                   IN_SHARED + FROM_CACHE <= GATES * DEEP,
               "no such division");
@@ -89,7 +90,7 @@ struct Block {
     else {
       if (thread == 0) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) make_barrier(barrier(i));
+        for (int i = 0; i < 5; i++) make_barrier(barrier(i));
         show_barriers();
       }
       wait_cluster();
@@ -103,7 +104,7 @@ struct Block {
   DEV void expect_all(int i) const {
     if (CLUSTER > 1 && thread == 0) {
       expect(barrier(i & 1), UNIT_VALUES * ROWS * SIZE * H);
-      if constexpr (NORM) expect(barrier(SUMS_BARRIER), SUMS / CLUSTER * WORKING);
+      if constexpr (NORM) expect(barrier(SUMS_BARRIER + (i & 1)), SUMS / 2 / CLUSTER * WORKING);
       if constexpr (MEMORY) expect(barrier(MEMORY_BARRIER), MEMORY_SUMS / CLUSTER * WORKING);
     }
   }
@@ -145,46 +146,55 @@ struct Block {
       wait_warp();
     }
   }
-  // Sum N numbers over all units of this row, in step i: 8 for the gates, 4 for the memory.
-  template <int N>
-  DEV void sum_row(float (&v)[N], int i) const {
-    constexpr int WHERE = N == 8 ? AT_SUMS : AT_MEMORY_SUMS, WHICH = N == 8 ? SUMS_BARRIER : MEMORY_BARRIER;
-    constexpr int EVERY = 32 / N;
-    float sum = sum_numbers<32>(v, lane);  // of number lane / EVERY
-    if constexpr (SLOTS == 1) {
-#pragma unroll
-      for (int j = 0; j < N; j++) v[j] = shuffle(sum, EVERY * j);
-      return;
-    }
-    const u32 slot = WHERE + ((rank * SPANS + span) * ROWS + column) * 4 * N;
-    if constexpr (CLUSTER == 1) {
-      if (lane % EVERY == 0) put_shared(memory + slot + 4 * (lane / EVERY), sum);
-      wait_threads(1 + column, 32 * SPANS);
-    } else {
-      const u32 stage = memory + AT_STAGE + warp * STAGE;
-      if (lane % EVERY == 0) put_shared(stage + 4 * (lane / EVERY), sum);
-      wait_warp();
-      const int other = lane / (N / 4), piece = lane % (N / 4);
-      if (other < WORKING) {
-        float w[4];
-        const u32 peer = map_to_block(memory, other);
-        get_shared(w, stage + 16 * piece);
-        send(peer + slot + 16 * piece, peer + AT_BARRIERS + 8 * WHICH, w);
+  // Sum N numbers over this warp's units and send the sums, in step i, to the warps that have this row: first
+  // those of the gates (WHICH is 0), which have two sides, or those of the memory (1). On one block they are
+  // there after a barrier.
+  template <int WHICH, int N>
+  DEV void send_sums(float (&v)[N], int i) const {
+    sum_lanes<32>(v, lane);
+    if constexpr (SLOTS > 1) {
+      const float all[4] = {v[0], N > 1 ? v[N > 1] : 0.f, N > 2 ? v[N > 2 ? 2 : 0] : 0.f,
+                            N > 3 ? v[N > 3 ? 3 : 0] : 0.f};
+      const u32 slot = find_sums(WHICH, i) + ((rank * SPANS + span) * ROWS + column) * 16;
+      if constexpr (CLUSTER == 1) {
+        if (lane == 0) put_shared(memory + slot, all);
+      } else if (lane < WORKING) {
+        const u32 peer = map_to_block(memory, lane);
+        send(peer + slot, peer + AT_BARRIERS + 8 * find_barrier(WHICH, i), all);
       }
-      await(barrier(WHICH), i & 1);
     }
-    sum = 0.f;
-#pragma unroll
-    for (int j = 0; j < (WORKING * SPANS * N + 31) / 32; j++) {
-      const int from = lane / N + EVERY * j;
-      if (from < WORKING * SPANS)
-        sum += get_shared(memory + WHERE + (from * ROWS + column) * 4 * N + 4 * (lane % N));
-    }
-#pragma unroll
-    for (int bits = N; bits < 32; bits *= 2) sum += shuffle_xor(sum, bits);
-#pragma unroll
-    for (int j = 0; j < N; j++) v[j] = shuffle(sum, j);
   }
+  // Wait for these sums, and add them up. A few slots are read by every lane, many by lanes in turns.
+  template <int WHICH, int N>
+  DEV void take_sums(float (&v)[N], int i) const {
+    constexpr int MANY = WORKING * SPANS, TURNS = MANY > 8 ? 4 : 1;
+    if constexpr (SLOTS == 1) return;
+    if constexpr (CLUSTER > 1) await(barrier(find_barrier(WHICH, i)), WHICH ? i & 1 : i >> 1 & 1);
+    const u32 at = memory + find_sums(WHICH, i) + 16 * column;
+#pragma unroll
+    for (int j = 0; j < N; j++) v[j] = 0.f;
+#pragma unroll
+    for (int n = 0; n < MANY; n += TURNS) {
+      const int from = n + lane % TURNS;
+      float w[4] = {};
+      if (from < MANY) get_shared(w, at + from * ROWS * 16);
+#pragma unroll
+      for (int j = 0; j < N; j++) v[j] += w[j];
+    }
+#pragma unroll
+    for (int bits = 1; bits < TURNS; bits *= 2)
+#pragma unroll
+      for (int j = 0; j < N; j++) v[j] += shuffle_xor(v[j], bits);
+  }
+  // Sum N numbers over all units of this row, in step i.
+  template <int WHICH, int N>
+  DEV void sum_row(float (&v)[N], int i) const {
+    send_sums<WHICH>(v, i);
+    if constexpr (CLUSTER == 1 && SPANS > 1) wait_threads(1 + column, 32 * SPANS);
+    take_sums<WHICH>(v, i);
+  }
+  DEV int find_sums(int which, int i) const { return which ? AT_MEMORY_SUMS : AT_SUMS + (i & 1) * SUMS / 2; }
+  DEV int find_barrier(int which, int i) const { return which ? MEMORY_BARRIER : SUMS_BARRIER + (i & 1); }
   // Write a part of the products to shared memory; get_sums adds up the parts for this lane's units.
   DEV void put_parts(const float (&c)[UNIT_PRODUCTS][NTILES][4]) const {
 #pragma unroll

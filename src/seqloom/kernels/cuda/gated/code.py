@@ -43,6 +43,11 @@ class Kind:
         """Planes of x."""
         return self.inputs or self.gates
 
+    @property
+    def spread(self) -> int:
+        """Numbers that a step of a row saves of its normalisations."""
+        return self.gates * self.norm + 2 * self.memory
+
 
 @dataclass(frozen=True)
 class GatedSetting:
@@ -106,7 +111,7 @@ class GatedDivision:
         buffers = 2 * values * R * (64 * (wide | 1) if self.size == 4 else 32 * wide + 16)
         parts, stage = products * 4 * self.split * R * (U + 4), R * spans * self.size * values * span
         sums = (32 * kind.norm + 16 * kind.memory) * self.cluster * spans * R
-        return buffers + parts + stage + sums + 32 + self.in_shared * self.warps * self.tile_bytes
+        return buffers + parts + stage + sums + 48 + self.in_shared * self.warps * self.tile_bytes
 
 
 def place_weights(way: GatedDivision, kind: Kind, back: bool) -> GatedDivision | None:
@@ -207,7 +212,7 @@ def place_grid(setting: GatedSetting, name: str, rows: int, units: int) -> GridD
     registers = tuning.GATED_GRID_REGISTERS[setting.size][name, rows]
     rest = max(0, tiles - registers)
     most = tuning.GATED_GRID_REGISTERS_TF32 if setting.tf32 else registers
-    packets = 2 * values * 6 * GRID_SOURCES * rounds + (3 * kind.norm + kind.memory) * blocks
+    packets = 2 * values * 6 * GRID_SOURCES * rounds + (2 * -(-kind.gates // 3) * kind.norm + kind.memory) * blocks
     return GridDivision(blocks, units, min(rest, room), tiles - room <= most, parts, packets)
 
 
@@ -250,6 +255,17 @@ def arrange_weights(setting: GatedSetting, w: Tensor) -> Tensor:
     if setting.size == 4:
         return w.view(gates, n, 2, 8, n, 4, 4).permute(0, 1, 4, 3, 5, 6, 2).contiguous()
     return w.view(gates, n, 2, 8, n, 2, 4, 2).permute(0, 1, 4, 3, 6, 5, 2, 7).contiguous()
+
+
+def centre_weights(setting: GatedSetting, w: Tensor) -> Tensor:
+    """Return weights (gates * H, H) as a normalisation sees them: without the mean over the units of a gate.
+
+    Their products have no mean then, and a kernel sums squares alone. Others are returned as they are.
+    """
+    if not setting.kind.norm:
+        return w
+    each = w.view(-1, setting.hidden, setting.hidden).float()
+    return (each - each.mean(1, keepdim=True)).to(w.dtype).view_as(w)
 
 
 def why_not_job(

@@ -6,7 +6,8 @@
 constexpr int GATED_FORWARD_BYTES = GATED_BYTES, PREFETCH_STEPS = 4;
 
 struct Forward {
-  // tiles of U, (GATES, H) or null; with NORM scale and bias are the norm's
+  // tiles of U, (GATES, H) or null; with NORM U has no mean over the units of a gate, so that U h has none,
+  // and scale and bias are the norm's
   const Element *weight, *bias, *scale;
   const Element *scale_c, *bias_c;   // (H,): the memory's norm
   const Element *x, *keep[4];        // (B, T, INPUTS, H), (B, T, H) for each state
@@ -16,7 +17,7 @@ struct Forward {
   const i64* lengths;                // (B,), or null
   // (B, T, H), zeros past a length already: state 0, and states 1 .. 3 or null if nobody needs them
   Element *y, *c[3];
-  float *last[4], *spread;  // (B, H); (B, T, NORMS, 2): means and 1 / deviations, or null
+  float *last[4], *spread;  // (B, H); (B, T, SPREAD): 1 / deviations, the memory's mean too, or null
   int B, T;
   const Element* vectors;  // (VECTORS, H)
   int head_rows;  // rows of a head, in whole groups; each head has its own weights. 0: all have the same
@@ -95,22 +96,18 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
 #pragma unroll
         for (int i = 0; i < STATES; i++) from_pair(keep[0][i], keep[1][i], v.keep[i]);
       b.get_sums(u);
-      float* spread = a.spread + (steps + t) * 2 * NORMS;
+      float* spread = a.spread + (steps + t) * SPREAD;
       if constexpr (NORM) {
-        float sums[8] = {};
+        float squares[GATES];
+#pragma unroll
+        for (int k = 0; k < GATES; k++) squares[k] = u[0][k] * u[0][k] + u[1][k] * u[1][k];
+        b.template sum_row<0>(squares, t);
 #pragma unroll
         for (int k = 0; k < GATES; k++) {
-          sums[2 * k] = u[0][k] + u[1][k];
-          sums[2 * k + 1] = u[0][k] * u[0][k] + u[1][k] * u[1][k];
-        }
-        b.sum_row(sums, t);
+          const float r = inverse_root(squares[k] * (1.0f / H) + 1e-5f);
 #pragma unroll
-        for (int k = 0; k < GATES; k++) {
-          const float mean = sums[2 * k] * (1.0f / H),
-                      r = inverse_root(maximum(sums[2 * k + 1] * (1.0f / H) - mean * mean, 0.f) + 1e-5f);
-#pragma unroll
-          for (int e = 0; e < 2; e++) u[e][k] = (u[e][k] - mean) * r * scale[e][k];
-          if (writes_spread && t < length) put_global(spread + 2 * k, mean, r);
+          for (int e = 0; e < 2; e++) u[e][k] *= r * scale[e][k];
+          if (writes_spread && t < length) spread[k] = r;
         }
       }
       Inside in[2];
@@ -121,15 +118,15 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
         in[e] = compute_inside(x[e], u[e], s[e] VECTOR_ARGUMENT(vectors[e]));
       }
 #if MEMORY
-      float sums[4] = {b.active ? in[0].c + in[1].c : 0.f,
+      float sums[2] = {b.active ? in[0].c + in[1].c : 0.f,
                        b.active ? in[0].c * in[0].c + in[1].c * in[1].c : 0.f};
-      b.sum_row(sums, t);
+      b.template sum_row<1>(sums, t);
       const float mean = sums[0] * (1.0f / H),
                   r = inverse_root(maximum(sums[1] * (1.0f / H) - mean * mean, 0.f) + 1e-5f);
 #pragma unroll
       for (int e = 0; e < 2; e++)
         in[e].q = hyperbolic_tangent((in[e].c - mean) * r * scale_c[e][0] + bias_c[e][0]);
-      if (writes_spread && t < length) put_global(spread + 2 * GATES, mean, r);
+      if (writes_spread && t < length) put_global(spread + GATES, mean, r);
 #endif
 #pragma unroll
       for (int e = 0; e < 2; e++) {

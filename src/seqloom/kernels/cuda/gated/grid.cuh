@@ -24,10 +24,12 @@ constexpr int WARPS = SPLIT, THREADS = 32 * WARPS;
 // Numbers of a unit in a message, and products per unit.
 constexpr int UNIT_VALUES = BACK ? GATES : 1, UNIT_PRODUCTS = BACK ? 1 : GATES;
 constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * ROWS * LINE;  // [part][row][unit], floats
-constexpr int NORMS = GATES * NORM + MEMORY;
+constexpr int SPREAD = GATES * NORM + 2 * MEMORY;
 constexpr int MESSAGE = ROWS * SPLIT * ROUNDS * PACKETS * SOURCES, SIDE = UNIT_VALUES * MESSAGE;  // packets
 constexpr int AT_SUMS = 2 * SIDE;
-constexpr int AT_MEMORY_SUMS = AT_SUMS + 3 * NORM * ROWS * CLUSTER;
+// Packets of a row's sums; those of the gates have two sides.
+constexpr int GATE_PIECES = (GATES + 2) / 3;
+constexpr int AT_MEMORY_SUMS = AT_SUMS + 2 * GATE_PIECES * NORM * ROWS * CLUSTER;
 constexpr int GROUP = AT_MEMORY_SUMS + MEMORY * ROWS * CLUSTER;
 constexpr int AT_WEIGHTS = UNIT_PRODUCTS * PARTS, GATED_BYTES = AT_WEIGHTS + IN_SHARED * WARPS * 512;
 static_assert(ALL_SOURCES <= SPLIT * SOURCES * ROUNDS && UNITS * CLUSTER >= H && UNITS <= 32 &&
@@ -112,38 +114,78 @@ struct Block {
       if (sends && has_packet) put_packet(to + k * MESSAGE, to_bits(a), to_bits(b), to_bits(c), i + 1);
     }
   }
-  // Sum N numbers over all units of this row, in step i: 8 for the gates, 4 (the last unused) for the memory.
+  // Sum N numbers over this block's units and send the sums, in step i, to all blocks: those of the gates
+  // (WHICH is 0), which have two sides, or those of the memory (1).
+  template <int WHICH, int N>
+  DEV void send_sums(float (&v)[N], int i) const {
+    constexpr int PIECES = (N + 2) / 3;
+    sum_lanes<16>(v, lane);
+    Packet* to = find_sums(WHICH, i) + (column * CLUSTER + rank) * PIECES;
+#pragma unroll
+    for (int k = 0; k < PIECES; k++)
+      if (sends && lane % 16 == k)
+        put_packet(to + k, to_bits(v[3 * k]), 3 * k + 1 < N ? to_bits(v[3 * k + 1 < N ? 3 * k + 1 : 0]) : 0u,
+                   3 * k + 2 < N ? to_bits(v[3 * k + 2 < N ? 3 * k + 2 : 0]) : 0u, i + 1);
+  }
+  // Wait for these sums, and add them up.
+  template <int WHICH, int N>
+  DEV void take_sums(float (&v)[N], int i) const {
+    Inbox<N> in;
+    look_for_sums<WHICH>(in, i, false);
+    take_sums<WHICH>(v, in, i);
+  }
+  // Packets of sums, read before they have to be there.
   template <int N>
-  DEV void sum_row(float (&v)[N], int i) const {
-    constexpr int EVERY = 16 / N, PIECES = N == 8 ? 3 : 1, TIMES = (CLUSTER + 15) / 16;
-    Packet* at = packets + (N == 8 ? AT_SUMS : AT_MEMORY_SUMS) + column * CLUSTER * PIECES;
-    float sum = sum_numbers<16>(v, lane), w[3];
+  struct Inbox {
+    static constexpr int PIECES = (N + 2) / 3, ALL = PIECES * ((CLUSTER + 15) / 16);
+    u32 p[ALL][4];
+  };
+  template <int WHICH, int N>
+  DEV void look_for_sums(Inbox<N>& in, int i, bool reads) const {
+    const Packet* from[Inbox<N>::ALL];
+    u32 numbers[Inbox<N>::ALL];
+    find_packets<WHICH, N>(from, numbers, i);
 #pragma unroll
-    for (int j = 0; j < 3; j++) {
-      const int which = 3 * (lane % 16) + j;
-      w[j] = shuffle(sum, (lane & 16) + (which < N ? EVERY * which : 0));
+    for (int j = 0; j < Inbox<N>::ALL; j++) {
+      in.p[j][0] = in.p[j][1] = in.p[j][2] = in.p[j][3] = 0u;
+      if (reads && numbers[j]) get_packet(in.p[j], from[j]);
     }
-    if (sends && lane % 16 < PIECES)
-      put_packet(at + rank * PIECES + lane % 16, to_bits(w[0]), to_bits(w[1]), to_bits(w[2]), i + 1);
-    u32 p[PIECES * TIMES][4] = {}, numbers[PIECES * TIMES];
-    const Packet* from[PIECES * TIMES];
+  }
+  template <int WHICH, int N>
+  DEV void take_sums(float (&v)[N], Inbox<N>& in, int i) const {
+    const Packet* from[Inbox<N>::ALL];
+    u32 numbers[Inbox<N>::ALL];
+    find_packets<WHICH, N>(from, numbers, i);
+    collect<false>(in.p, from, numbers, rows, row);
 #pragma unroll
-    for (int j = 0; j < PIECES * TIMES; j++) {
+    for (int k = 0; k < N; k++) {
+      v[k] = 0.f;
+#pragma unroll
+      for (int j = 0; j < Inbox<N>::ALL; j += Inbox<N>::PIECES) v[k] += to_float(in.p[j + k / 3][k % 3]);
+    }
+    sum_lanes<16>(v, lane);
+  }
+  // Sum N numbers over all units of this row, in step i.
+  template <int WHICH, int N>
+  DEV void sum_row(float (&v)[N], int i) const {
+    send_sums<WHICH>(v, i);
+    take_sums<WHICH>(v, i);
+  }
+  DEV Packet* find_sums(int which, int i) const {
+    return packets + (which ? AT_MEMORY_SUMS : AT_SUMS + (i & 1) * ROWS * CLUSTER * GATE_PIECES);
+  }
+  // Find the packets that this lane takes: those of every 16th block.
+  template <int WHICH, int N>
+  DEV void find_packets(const Packet* (&from)[Inbox<N>::ALL], u32 (&numbers)[Inbox<N>::ALL], int i) const {
+    constexpr int PIECES = Inbox<N>::PIECES;
+    const Packet* at = find_sums(WHICH, i) + column * CLUSTER * PIECES;
+#pragma unroll
+    for (int j = 0; j < Inbox<N>::ALL; j++) {
       const int other = lane % 16 + 16 * (j / PIECES);
       const bool arrives = sends && other < CLUSTER;
       from[j] = arrives ? at + other * PIECES + j % PIECES : packets;
       numbers[j] = arrives ? i + 1 : 0u;
     }
-    collect<false>(p, from, numbers, rows, row);
-#pragma unroll
-    for (int k = 0; k < N; k++) {
-      v[k] = 0.f;
-#pragma unroll
-      for (int j = 0; j < TIMES && k < 3 * PIECES; j++) v[k] += to_float(p[j * PIECES + k / 3][k % 3]);
-    }
-    sum = sum_numbers<16>(v, lane);
-#pragma unroll
-    for (int k = 0; k < N; k++) v[k] = shuffle(sum, (lane & 16) + EVERY * k);
   }
   // Write a part of one product of eight rows to shared memory; get_sums adds up the parts for this lane's
   // units.

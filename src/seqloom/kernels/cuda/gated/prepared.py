@@ -20,7 +20,7 @@ from seqloom.core.job import ScanJob
 from seqloom.core.precision import product_flags
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.gated.backward import go_back
-from seqloom.kernels.cuda.gated.code import arrange_weights, find_code
+from seqloom.kernels.cuda.gated.code import arrange_weights, centre_weights, find_code
 from seqloom.kernels.cuda.gated.heads import GatedHeads
 from seqloom.kernels.cuda.gated.kernels import KINDS, Gated, pad_weight, round_up
 from seqloom.kernels.cuda.runtime.recorded import Recorder
@@ -151,11 +151,10 @@ class PreparedGated:
         if kind.norm:
             product = torch._C._nn.linear(inputs, own[0]).view(-1, H)
             u = self._scale(torch.native_layer_norm(product, (H,), None, None, EPSILON)[0], own).view(B, T, -1)
-            norms = kind.gates + kind.memory
-            spread = u.new_empty(B, T, norms, 2, dtype=torch.float32) if train else None
+            spread = u.new_empty(B, T, kind.spread, dtype=torch.float32) if train else None
         else:
             u = self._divide(torch._C._nn.linear(inputs, own[0].view(-1, inputs.shape[1]), _flatten(own[1])))
-        weight = arrange_weights(self.setting, own[2].view(-1, H, H))
+        weight = arrange_weights(self.setting, centre_weights(self.setting, own[2]).view(-1, H, H))
         first = [self._divide_state(s).float() for s in states] or self._find_start()
         paths = [u.new_empty(self.rows, T, H) if train or i == kind.output else None for i in range(kind.states)]
         last = [torch.empty_like(s) for s in first]

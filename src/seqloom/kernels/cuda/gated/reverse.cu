@@ -1,5 +1,8 @@
 // A gated cell back through a chunk of time. Letters as in the cell's file (gru.cuh, lstm.cuh); d is a
-// gradient.
+// gradient. With NORM, U has no mean over the units of a gate, n = r U h is what is scaled, and g the
+// gradient of n. That of U h is r (g - mean(g n) n), but for a mean that U^T takes to 0. Products do not wait
+// for the sum over units in it: U^T r g is computed from what each unit has, and U^T n comes from batched
+// products.
 #define BACK 1
 #include "gated/units.cuh"
 
@@ -10,9 +13,10 @@ struct Reverse {
   const Element *weight, *bias, *scale;
   const Element *scale_c, *bias_c;
   const Element *dy, *x, *y, *c[3], *keep[4];  // (B, T, H), (B, T, INPUTS, H), ..
-  const Element* u;                            // (B, steps, GATES, H): U h + b, with NORM U h
-  const float* spread;                         // (B, T, NORMS, 2)
-  const float *first[4], *start[4];            // (B, H)
+  // (B, steps, PLANES, H): U h + b, or with NORM U h and then U^T U h / ROOT
+  const Element* u;
+  const float* spread;               // (B, T, SPREAD)
+  const float *first[4], *start[4];  // (B, H)
   const Element* mask;
   const u8* reset;
   const i64* lengths;
@@ -26,16 +30,26 @@ struct Reverse {
   int head_rows;           // as in the forward
 };
 
+constexpr int PLANES = NORM ? 2 * GATES : GATES;
+DEV constexpr int find_root(int n) {
+  int r = 1;
+  while (r * r < n) r++;
+  return r;
+}
+constexpr float ROOT = find_root(H);  // keeps U^T U within the range of 16 bits
+
 // What a lane loads of a step, unconverted: any use would wait for the load.
 struct StepInputs {
-  Pair dy, x[INPUTS], u[GATES], keep[STATES], past[STATES];
-  float spread[NORMS ? NORMS : 1][2];
+  Pair dy, x[INPUTS], u[PLANES], keep[STATES], past[STATES];
+  float spread[SPREAD ? SPREAD : 1];
   int is_reset;
 };
 // The inside of that step.
 struct StepValues {
   Inside in[2];
-  float dy[2], past[2][STATES], keep[2][STATES], xhat[2][GATES], deviation[GATES], mhat[2], deviation_c;
+  float dy[2], past[2][STATES], keep[2][STATES], mhat[2], deviation_c;
+  Pair u[PLANES];
+  float r[GATES];
   bool is_reset = false;  // also for a warp without a row, which looks at nothing
 };
 
@@ -74,13 +88,13 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
     const i64 i = whole + t, j = piece + t;
     v = {};
     if (active && t >= a.from && t < length) {
-      const Element *x = a.x + i * INPUTS * H + b.unit, *u = a.u + j * GATES * H + b.unit;
+      const Element *x = a.x + i * INPUTS * H + b.unit, *u = a.u + j * PLANES * H + b.unit;
       const Element *dy = a.dy + i * H + b.unit, *y = a.y + i * H + b.unit;
       v.dy = get_pair(dy);
 #pragma unroll
-      for (int k = 0; k < most(INPUTS, GATES); k++) {
+      for (int k = 0; k < most(INPUTS, PLANES); k++) {
         if (k < INPUTS) v.x[k] = get_pair(x + k * H);
-        if (k < GATES) v.u[k] = get_pair(u + k * H);
+        if (k < PLANES) v.u[k] = get_pair(u + k * H);
       }
       if constexpr (RESET) v.is_reset = a.reset[i];
 #pragma unroll
@@ -89,15 +103,14 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
         if (t > 0) v.past[k] = get_pair((k ? a.c[k - 1] + i * H + b.unit : y) - H);
       }
 #pragma unroll
-      for (int k = 0; k < NORMS; k++)
-        get_global(v.spread[k][0], v.spread[k][1], a.spread + (i * NORMS + k) * 2);
+      for (int k = 0; k < SPREAD; k++) v.spread[k] = get_constant(a.spread + i * SPREAD + k);
       if (t - PREFETCH_STEPS >= a.from) {
         prefetch_global(dy - PREFETCH_STEPS * H);
         prefetch_global(y - PREFETCH_STEPS * H);
 #pragma unroll
-        for (int k = 0; k < most(INPUTS, GATES); k++) {
+        for (int k = 0; k < most(INPUTS, PLANES); k++) {
           if (k < INPUTS) prefetch_global(x + (k - PREFETCH_STEPS * INPUTS) * H);
-          if (k < GATES) prefetch_global(u + (k - PREFETCH_STEPS * GATES) * H);
+          if (k < PLANES) prefetch_global(u + (k - PREFETCH_STEPS * PLANES) * H);
         }
       }
     }
@@ -112,12 +125,11 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
       if (k >= GATES) continue;
       from_pair(u[0][k], u[1][k], v.u[k]);
       if constexpr (NORM) {
-        n.deviation[k] = v.spread[k][1];
+        n.r[k] = v.spread[k];
+        n.u[k] = v.u[k];
+        n.u[GATES + k] = v.u[GATES + k];
 #pragma unroll
-        for (int e = 0; e < 2; e++) {
-          n.xhat[e][k] = (u[e][k] - v.spread[k][0]) * v.spread[k][1];
-          u[e][k] = n.xhat[e][k] * scale[e][k] + bias[e][k];
-        }
+        for (int e = 0; e < 2; e++) u[e][k] = u[e][k] * n.r[k] * scale[e][k] + bias[e][k];
       }
     }
 #pragma unroll
@@ -131,8 +143,8 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
     for (int e = 0; e < 2; e++) {
       n.in[e] = compute_inside(x[e], u[e], n.past[e] VECTOR_ARGUMENT(vectors[e]));
 #if MEMORY
-      n.deviation_c = v.spread[GATES][1];
-      n.mhat[e] = (n.in[e].c - v.spread[GATES][0]) * n.deviation_c;
+      n.deviation_c = v.spread[GATES + 1];
+      n.mhat[e] = (n.in[e].c - v.spread[GATES]) * n.deviation_c;
       n.in[e].q = hyperbolic_tangent(n.mhat[e] * scale_c[e][0] + bias_c[e][0]);
 #endif
     }
@@ -161,6 +173,9 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
   for (int t = top; t >= a.from; t--) {
     const int i = top - t;
     float acc[2][STATES];
+    // of this step: g and n
+    float sums[GATES], r[GATES];
+    Pair all[GATES], u[PLANES];
     const bool is_reset = n.is_reset;
     b.expect_all(i);
     if (b.has_row) {
@@ -175,7 +190,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
           d[e][k] = KEEP ? dafter - acc[e][k] : dafter;
         }
 #if MEMORY
-      float dm[2], v[4] = {};
+      float dm[2], v[2] = {};
 #pragma unroll
       for (int e = 0; e < 2; e++) {
         dm[e] = find_memory_gradient(d[e], n.in[e]);
@@ -185,7 +200,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
         v[0] += dm[e];
         v[1] += dm[e] * n.mhat[e];
       }
-      b.sum_row(v, i);
+      b.template sum_row<1>(v, i);
 #pragma unroll
       for (int e = 0; e < 2; e++)
         backpropagate(d[e], dx[e], du[e], n.in[e], n.past[e],
@@ -203,46 +218,69 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
 #pragma unroll
         for (int k = 0; k < GATES; k++) dbias[e][k] += du[e][k];
       }
-      if constexpr (NORM) {
-        float v[8] = {};
+      if constexpr (NORM)
 #pragma unroll
-        for (int k = 0; k < GATES; k++)
+        for (int k = 0; k < GATES; k++) {
+          float normal[2];
+          from_pair(normal[0], normal[1], n.u[k]);
+          sums[k] = 0.f;
 #pragma unroll
           for (int e = 0; e < 2; e++) {
-            dscale[e][k] += du[e][k] * n.xhat[e][k];
+            normal[e] *= n.r[k];
+            dscale[e][k] += du[e][k] * normal[e];
             du[e][k] *= scale[e][k];
-            v[2 * k] += du[e][k];
-            v[2 * k + 1] += du[e][k] * n.xhat[e][k];
+            sums[k] += du[e][k] * normal[e];
+            du[e][k] *= n.r[k];
           }
-        b.sum_row(v, i);
-#pragma unroll
-        for (int k = 0; k < GATES; k++)
-#pragma unroll
-          for (int e = 0; e < 2; e++)
-            du[e][k] = n.deviation[k] *
-                       (du[e][k] - v[2 * k] * (1.0f / H) - n.xhat[e][k] * (v[2 * k + 1] * (1.0f / H)));
-      }
-      Pair all[GATES];
+        }
 #pragma unroll
       for (int k = 0; k < GATES; k++) all[k] = to_pair(du[0][k], du[1][k]);
       b.share(all, i);
+      if constexpr (NORM)
+#pragma unroll
+        for (int k = 0; k < PLANES; k++) {
+          u[k] = n.u[k];
+          if (k < GATES) r[k] = n.r[k];
+        }
       if (active)
 #pragma unroll
         for (int k = 0; k < most(INPUTS, GATES); k++) {
-          if (k < GATES) put_pair(a.du + ((piece + t) * GATES + k) * H + b.unit, all[k]);
+          if (k < GATES && !NORM) put_pair(a.du + ((piece + t) * GATES + k) * H + b.unit, all[k]);
           if (k < INPUTS)
             put_pair(a.dx + ((whole + t) * INPUTS + k) * H + b.unit, to_pair(dx[0][k], dx[1][k]));
         }
     }
-    if (CLUSTER > 1 && b.has_row) prepare_next(t);
+    auto do_meanwhile = [&] {
+      if (!b.has_row) return;
+      if constexpr (NORM) b.template send_sums<0>(sums, i);
+      prepare_next(t);
+    };
+    if (CLUSTER > 1) do_meanwhile();
     // in the time of a product; above, of a message
     compute_products(W, i, b, [&] {
-      if (CLUSTER == 1 && b.has_row) prepare_next(t);
+      if (CLUSTER == 1) do_meanwhile();
     });
     wait_block();
     if (b.has_row) {
       float dseen[2][UNIT_PRODUCTS];
       b.get_sums(dseen);
+      if constexpr (NORM) {
+        b.template take_sums<0>(sums, i);
+#pragma unroll
+        for (int k = 0; k < GATES; k++) {
+          const float share = sums[k] * (1.0f / H) * r[k] * r[k];
+          float d[2], v[2], w[2];
+          from_pair(d[0], d[1], all[k]);
+          from_pair(v[0], v[1], u[k]);
+          from_pair(w[0], w[1], u[GATES + k]);
+#pragma unroll
+          for (int e = 0; e < 2; e++) {
+            d[e] -= share * v[e];
+            dseen[e][0] -= ROOT * share * w[e];
+          }
+          if (active) put_pair(a.du + ((piece + t) * GATES + k) * H + b.unit, to_pair(d[0], d[1]));
+        }
+      }
 #pragma unroll
       for (int e = 0; e < 2; e++) {
         acc[e][0] += MASK ? mask[e] * dseen[e][0] : dseen[e][0];

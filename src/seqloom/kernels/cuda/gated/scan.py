@@ -14,7 +14,7 @@ from seqloom.core.checks import read_saved
 from seqloom.core.job import ScanJob
 from seqloom.kernels import loop
 from seqloom.kernels.cuda.gated.backward import go_back
-from seqloom.kernels.cuda.gated.code import GatedSetting, arrange_weights, find_code
+from seqloom.kernels.cuda.gated.code import GatedSetting, arrange_weights, centre_weights, find_code
 from seqloom.kernels.fused import differentiate
 
 WEIGHTS = ("weight", "bias", "scale", "scale_c", "bias_c", "vectors")  # of the kernels' arguments
@@ -111,12 +111,12 @@ class _GatedScan(torch.autograd.Function):
             (x.new_zeros if i in whole else x.new_empty)(B, T, H) if train or i in (0, kind.output) else None
             for i in range(kind.states)
         ]
-        norms = kind.gates * kind.norm + kind.memory
-        spread = x.new_empty(B, T, norms, 2, dtype=torch.float32) if train and norms else None
+        spread = x.new_empty(B, T, kind.spread, dtype=torch.float32) if train and kind.spread else None
         last = [torch.empty_like(s) for s in first]
         known = _name(own, first, start, paths) | inputs.name() | {"x": x, "spread": spread, "B": B, "T": T}
         known |= {f"last_{i}": s for i, s in enumerate(last)}
-        known |= {"weight": arrange_weights(inputs.setting, own[0].view(-1, H, H))}
+        weight = centre_weights(inputs.setting, own[0])
+        known |= {"weight": arrange_weights(inputs.setting, weight.view(-1, H, H))}
         known |= {"head_rows": inputs.count_head_rows(B)}
         code = find_code(inputs.setting, "forward", B, x.device)
         code.start(code.pack(known), B, x.device)
