@@ -12,6 +12,10 @@ from typing import Any
 from records import RESULTS, Row
 
 from seqloom.lab.studies.study import find_study
+from seqloom.lab.studies.support.outcome import Trial
+from seqloom.lab.studies.support.replay import restore_study
+from seqloom.lab.studies.support.trial_report import find_edges
+from seqloom.lab.studies.support.trials import Trials
 
 STUDIES = RESULTS / "studies"
 ATTN, GRU = "attn_rnn", "gru"
@@ -40,6 +44,28 @@ def all_differences() -> list[tuple[str, Row]]:
     return [(name.removesuffix("-fair"), row) for name in names("fair") for row in differences(name)]
 
 
+@cache
+def edges(name: str) -> dict[tuple[str, str], float | None]:
+    """Return {(condition, model): rate} of a stored study; the rate is None if it lies inside its grid."""
+    study = restore_study(STUDIES / name)
+    if not isinstance(study, Trials):
+        return {}
+    return find_edges(study, [Trial(**row) for row in load(name)["rows"]])
+
+
+def count_edges(name: str) -> str:
+    """Return how many models have their best learning rate at the edge of the grid, so that they are not tuned."""
+    found = list(edges(name).values())
+    at_edge = sum(rate is not None for rate in found)
+    return f"{at_edge} of {len(found)}" if at_edge else ""
+
+
+def name_edges(name: str, condition: str, models: Sequence[str] = (ATTN, GRU)) -> str:
+    """Return which of these models have their best learning rate at the edge of the grid, and that rate."""
+    found = {model: edges(name).get((condition, model)) for model in models}
+    return ", ".join(f"{model} {rate:g}" for model, rate in found.items() if rate is not None)
+
+
 def studies_overview() -> str:
     """Return one row for each condition of each study that trains AttnRNN and a GRU, losses first."""
     by_place: dict[tuple[str, str], list[Row]] = {}
@@ -62,11 +88,12 @@ def studies_overview() -> str:
             against["seeds"],
         ]
         verdict = VERDICTS.get(against["result"], against["result"])
-        table.append((ORDER.index(verdict), [*cells, verdict, shorten(better), shorten(worse)]))
+        edge = name_edges(f"{study}-fair", condition)
+        table.append((ORDER.index(verdict), [*cells, verdict, edge, shorten(better), shorten(worse)]))
     lines = [
-        "| study | condition | AttnRNN | GRU | effect, 95% interval | seeds | against the GRU | better than AttnRNN "
-        "| worse than AttnRNN |",
-        "|---|---|--:|--:|---|---|---|---|---|",
+        "| study | condition | AttnRNN | GRU | effect, 95% interval | seeds | against the GRU "
+        "| rate at the edge of the grid | better than AttnRNN | worse than AttnRNN |",
+        "|---|---|--:|--:|---|---|---|---|---|---|",
         *("| " + " | ".join(cells) + " |" for _, cells in sorted(table, key=lambda row: row[0])),
     ]
     places = [place for place, _ in table]
@@ -101,11 +128,15 @@ def every_study() -> str:
         cells = [
             f"{shown}{mark_quick(name)}",
             ", ".join(words) if rows else "",
+            count_edges(name),
             others,
             escape(tell_short(document, rows)),
         ]
         table.append((document["protocol"] == "paper", -counts[0], not rows, shown, cells))
-    lines = ["| study | AttnRNN against the GRU | also better than AttnRNN | in short |", "|---|---|---|---|"]
+    lines = [
+        "| study | AttnRNN against the GRU | not tuned | also better than AttnRNN | in short |",
+        "|---|---|---|---|---|",
+    ]
     return "\n".join([*lines, *("| " + " | ".join(row[-1]) + " |" for row in sorted(table)), ""])
 
 

@@ -60,21 +60,31 @@ def caption(study: Trials[Any]) -> str:
     )
 
 
-def describe_edges(study: Trials[Any], rows: Sequence[Trial]) -> str:
-    """Say which models are not tuned, because their best learning rate is the lowest or highest one tried."""
+def find_edges(study: Trials[Any], rows: Sequence[Trial]) -> dict[tuple[str, str], float | None]:
+    """Return, for each tuned pair of condition and model, its rate if that is the lowest or highest tried, else None.
+
+    A condition that takes over the tuning of another has the rate of that one.
+    """
     tried: dict[tuple[str, str], list[Trial]] = {}
     for t in rows:
         if t.split == VALID:
             tried.setdefault((t.condition, t.model), []).append(t)
-    tested = {(t.condition, t.model) for t in rows if t.split == TEST}
-    grids = {place: mine for place, mine in tried.items() if place in tested and len({t.lr for t in mine}) > 1}
-    found = [(place, study.find_edge(mine, place[1])) for place, mine in grids.items()]
-    edges = [f"{condition}: {model} {lr:g}" for (condition, model), lr in found if lr is not None]
+    tested = dict.fromkeys((t.condition, t.model) for t in rows if t.split == TEST)
+    source = {c.name: c.tuned_at or c.after for c in study.settings.conditions}
+    grids = {place: tried.get((source.get(place[0]) or place[0], place[1]), []) for place in tested}
+    return {place: study.find_edge(mine, place[1]) for place, mine in grids.items() if len({t.lr for t in mine}) > 1}
+
+
+def describe_edges(study: Trials[Any], rows: Sequence[Trial]) -> str:
+    """Say which models are not tuned, because their best learning rate is the lowest or highest one tried."""
+    here = {t.condition for t in rows if t.split == VALID}  # others take over a rate
+    found = {place: lr for place, lr in find_edges(study, rows).items() if place[0] in here}
+    edges = [f"{condition}: {model} {lr:g}" for (condition, model), lr in found.items() if lr is not None]
     if not edges:
         return ""
     named = f" ({'; '.join(edges)})" if len(edges) <= EDGES_NAMED else ""
     return (
-        f"Not tuned: the best learning rate is the lowest or highest one tried in {len(edges)} of {len(grids)} "
+        f"Not tuned: the best learning rate is the lowest or highest one tried in {len(edges)} of {len(found)} "
         f"pairs of condition and model{named}."
     )
 
