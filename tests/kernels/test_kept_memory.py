@@ -1,4 +1,4 @@
-"""Memory that compiled cells use again on a CPU."""
+"""Memory that kernels use again on a CPU."""
 
 import pytest
 import torch
@@ -67,10 +67,20 @@ def test_small_tensors_are_not_kept():
 
 
 @needs_machine
-@pytest.mark.parametrize("name", ["mgu", "t_lstm"])
-def test_results_do_not_change_when_a_later_call_runs(name):
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("mgu", "compiled"),
+        ("t_lstm", "compiled"),
+        ("gru", "cpu"),
+        ("lstm", "cpu"),
+        ("attn_rnn", "cpu"),
+        ("ln_gru", "cpu"),
+    ],
+)
+def test_results_do_not_change_when_a_later_call_runs(name, kind):
     torch.manual_seed(0)
-    layer, loop = (seqloom.Recurrent(name, 32, 64, kernel=k) for k in ("compiled", "loop"))
+    layer, loop = (seqloom.Recurrent(name, 32, 64, kernel=k) for k in (kind, "loop"))
     loop.load_state_dict(layer.state_dict())
     batches = [torch.randn(64, 8, 32) for _ in range(3)]
     results = []
@@ -89,6 +99,18 @@ def test_results_do_not_change_when_a_later_call_runs(name):
         torch.testing.assert_close(x.grad, own.grad, rtol=1e-4, atol=1e-4)
     if module._count_uses is not None:
         assert kept_memory.bytes > 0
+
+
+@needs_counts
+@needs_machine
+def test_the_engine_takes_the_same_memory_in_every_training_step():
+    layer, x = seqloom.LSTM(64, 64, kernel="cpu"), torch.randn(32, 20, 64)
+    kept_memory.forget()
+    sizes = []
+    for _ in range(3):
+        layer(x)[0].sum().backward()
+        sizes.append([size for size, _ in kept_memory.pieces])
+    assert sizes[0] and sizes[0] == sizes[1] == sizes[2]
 
 
 @needs_machine

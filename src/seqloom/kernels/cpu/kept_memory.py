@@ -70,6 +70,12 @@ class KeptMemory:
             strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
             return like.new_empty(0).set_(piece, 0, shape, strides)
 
+    def allocate_like(self, like: Tensor) -> Tensor:
+        """Return a contiguous tensor of any values, with the type and the shape of another one, on the CPU."""
+        if like.numel() * like.element_size() < LEAST_BYTES:
+            return torch.empty_like(like)
+        return self.allocate(like, *like.shape)
+
     def _find(self, size: int) -> torch.UntypedStorage | None:
         """Remove a piece of this size that no tensor refers to, and return it."""
         assert _count_uses is not None

@@ -21,6 +21,7 @@ from seqloom.core.checks import read_saved
 from seqloom.kernels import tuning
 from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES
 from seqloom.kernels.cpu.engine import CELLS, TYPES, Args, load_library, record_size, split_threads
+from seqloom.kernels.cpu.kept_memory import LEAST_BYTES, kept_memory
 from seqloom.kernels.cpu.kernels import CONTEXT_FLAGS
 from seqloom.kernels.stack import Stack
 
@@ -35,6 +36,7 @@ SETTINGS |= {"heads", "context", "norm", "gate_bias", "slots", "initial", "input
 Maybe = Tensor | None
 
 _address, _empty_like, _linear = Tensor.data_ptr, torch.empty_like, torch._C._nn.linear
+_keep_like = kept_memory.allocate_like  # for what no caller sees
 
 
 def why_not_plan(cell: Cell) -> str | None:
@@ -67,6 +69,7 @@ class Part:
     record: Maybe  # like what is saved for the backward; None: it computes that again
     width: int  # of the projected input
     gx_like: Tensor
+    is_large: bool  # whether the projected input is in memory that is kept
 
 
 class StackPlan:
@@ -86,6 +89,7 @@ class StackPlan:
         self.stack, self.ways, self.batch_first = stack, stack.ways, stack.is_batch_first
         self.T, self.B, self.H, self.dtype = stack.T, stack.B, first.hidden_size, weights[0].dtype
         self.rows, self.type_number = stack.shape[:-1], TYPES[self.dtype]
+        self.copies_output = self.ways == 1 and not self.batch_first  # in training
         # without memory: torch.empty_like is faster than torch.empty
         self.like = torch.empty((), dtype=self.dtype, device="cpu")
         self.y_like = self.like.expand(*self.rows, self.H)
@@ -127,6 +131,7 @@ class StackPlan:
             record,
             width,
             self.like.expand(*self.rows, width),
+            self.T * self.B * width * self.dtype.itemsize >= LEAST_BYTES,
         )
 
     def run(self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], train: bool) -> tuple[Tensor, Any]:
@@ -159,10 +164,8 @@ class StackPlan:
         for layer in self.layers:
             outputs = []
             for part in layer:
-                gx = x
-                if part.weight is not None:
-                    gx = _linear(x, weights[part.weight], None if part.bias is None else weights[part.bias])
-                y = _empty_like(self.y_like)
+                gx = x if part.weight is None else self._project(part, x, weights, train)
+                y = _keep_like(self.y_like) if train and self.copies_output else _empty_like(self.y_like)
                 args: Any = Args.from_buffer_copy(part.template)
                 args.x, args.y = _address(gx), _address(y)
                 s0, s1 = args.s0, args.s1
@@ -173,10 +176,10 @@ class StackPlan:
                 if train:
                     c = record = None
                     if self.states == 2:
-                        c = _empty_like(self.y_like)
+                        c = _keep_like(self.y_like)
                         args.c = _address(c)
                     if part.record is not None:
-                        record = _empty_like(part.record)
+                        record = _keep_like(part.record)
                         args.saved = _address(record)
                     saved += (x, gx, y, c, record)
                 if self.run_engine(part.number, 0, self.type_number, threads, ctypes.byref(args)):
@@ -185,6 +188,20 @@ class StackPlan:
                 offset += self.step
             x = y if self.ways == 1 else torch.cat(outputs, -1)
         return x, end, saved
+
+    def _project(self, part: Part, x: Tensor, weights: Sequence[Tensor], train: bool) -> Tensor:
+        """Return the product of the input and a cell's weight, with its bias."""
+        assert part.weight is not None
+        weight, bias = weights[part.weight], None if part.bias is None else weights[part.bias]
+        if not (train and part.is_large):
+            return _linear(x, weight, bias)
+        gx = _keep_like(part.gx_like)
+        rows, products = x.view(-1, x.shape[-1]), gx.view(-1, part.width)
+        if bias is None:
+            torch.mm(rows, weight.t(), out=products)
+        else:
+            torch.addmm(bias, rows, weight.t(), out=products)
+        return gx
 
     def go_back(
         self,
@@ -219,7 +236,7 @@ class StackPlan:
                     own = dy if self.ways == 1 else dy.narrow(-1, way * self.H, self.H)
                     own = own.contiguous()
                     args.dy = _address(own)
-                dgx = _empty_like(part.gx_like)
+                dgx = _empty_like(part.gx_like) if part.weight is None else _keep_like(part.gx_like)
                 args.x, args.y, args.dx = _address(gx), _address(y), _address(dgx)
                 if c is not None:
                     args.c = _address(c)
@@ -269,7 +286,7 @@ class _StackScan(torch.autograd.Function):
         ctx.plan, ctx.k = plan, k
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, *tensors, *saved)
-        if plan.ways == 1 and not plan.batch_first:
+        if plan.copies_output:
             y = y.clone()  # as torch's, which callers may change in place
         return y, *end
 

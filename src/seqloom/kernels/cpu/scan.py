@@ -15,6 +15,7 @@ from seqloom.core.job import ScanJob
 from seqloom.core.weights import bind_weights
 from seqloom.kernels import tuning
 from seqloom.kernels.cpu.engine import Args, ThreadSplit, record_size, run_cell, set_addresses, split_threads
+from seqloom.kernels.cpu.kept_memory import kept_memory
 
 Maybe = Tensor | None
 
@@ -69,9 +70,17 @@ class _Constants:
     mask: Maybe
     keep: tuple[Tensor, ...]
 
-    def allocate(self, like: Tensor, *shape: int) -> Tensor:
-        """Allocate a result; with lengths as zeros, since the engine does not write padding."""
-        return like.new_empty(shape) if self.lengths is None else like.new_zeros(shape)
+    def allocate(self, like: Tensor, *shape: int, keep: bool = False) -> Tensor:
+        """Allocate a result; with lengths as zeros, since the engine does not write padding.
+
+        Args:
+            like: Has the type.
+            shape: The shape.
+            keep: Whether the memory is kept for later calls; for what no caller sees.
+        """
+        if self.lengths is None:
+            return kept_memory.allocate(like, *shape) if keep else like.new_empty(shape)
+        return like.new_zeros(shape)
 
     def args(self, k: int, tensors: Sequence[Maybe], split: ThreadSplit) -> Args:
         """Return the engine's arguments for k states."""
@@ -97,9 +106,10 @@ class _EngineScan(torch.autograd.Function):
         split, train = split_threads(B, H, constants.kind["slots"]), any(ctx.needs_input_grad)
         args = constants.args(k, tensors, split)
         y, last = constants.allocate(x, B, T, H), [torch.empty_like(s) for s in tensors[1 : 1 + k]]
-        c = constants.allocate(x, B, T, H) if train and k > 1 else None
+        c = constants.allocate(x, B, T, H, keep=True) if train and k > 1 else None
         size = record_size(constants.cell, x.dtype, args) * B * T
-        saved = x.new_empty(size) if train and size * x.element_size() <= tuning.SAVED_BYTES else None
+        is_saved = train and size * x.element_size() <= tuning.SAVED_BYTES
+        saved = kept_memory.allocate(x, size) if is_saved else None
         run_cell(constants.cell, False, x.dtype, split.threads, set_addresses(args, y=y, c=c, s1=last, saved=saved))
         if train:
             ctx.constants, ctx.k, ctx.split = constants, k, split
