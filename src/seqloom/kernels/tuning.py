@@ -219,6 +219,9 @@ GATED_GRID_REGISTERS_TF32 = 26  # at most, where shared memory is full: products
 # Units of a block on a grid, by bytes of a number. The first if all rows then run at once: fewer units, fewer products.
 # GRU H=512 B=64, forward / both passes: float32 16 units 7.0 / 21.8, 32: 6.7 / 20.8; tf32 3.9 / 11.0, 2.9 / 8.3.
 GATED_GRID_UNITS = {2: (32,), 4: (16, 32)}
+# Most blocks of the normalisation of the input, there and back: a few of 256 threads on each of 132 multiprocessors; on
+# the way back fewer, because each team of warps has a sum of its own.
+NORM_BLOCKS, NORM_BACK_BLOCKS = 792, 396
 GATED_CHUNK_NUMBERS = 1 << 23  # in one plane of a chunk of the backward: 16 MB
 GATED_PIECE_ROWS = {2: 256, 4: 32}  # of a product that is a weight's gradient, by bytes of a number
 GATED_PIECE_NUMBERS = 1 << 22  # in the sums of all pieces

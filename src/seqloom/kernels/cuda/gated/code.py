@@ -120,7 +120,9 @@ def place_weights(way: GatedDivision, kind: Kind, back: bool) -> GatedDivision |
     room = free // (way.tile_bytes * way.warps)
     if room < 0:
         return None
-    registers = tuning.GATED_REGISTERS[way.size][way.warps] - 16 * back * (1 + kind.norm)  # it holds more besides
+    # the way back holds more besides, and so do normalised cells, of which a thread of 16 warps has few
+    more = back * (1 + kind.norm) + (way.warps > 12) * (kind.memory + back * kind.norm)
+    registers = max(0, tuning.GATED_REGISTERS[way.size][way.warps] - 16 * more)
     tiles, underway = registers // (2 * way.size), 2 * tuning.GATED_TILES_UNDERWAY // way.size // way.warps
     rest = every - min(every, tiles)
     if rest > room:
@@ -209,7 +211,7 @@ def place_grid(setting: GatedSetting, name: str, rows: int, units: int) -> GridD
     products, values = (1, kind.gates) if back else (kind.gates, 1)
     parts = products * 4 * GRID_WARPS * rows * (units + 4)
     tiles, room = kind.gates * units // 2 * rounds, (tuning.SHARED_BYTES - parts) // (TILE * GRID_WARPS)
-    registers = tuning.GATED_GRID_REGISTERS[setting.size][name, rows]
+    registers = tuning.GATED_GRID_REGISTERS[setting.size][name, rows] - back * (kind.norm + 3 * kind.memory)
     rest = max(0, tiles - registers)
     most = tuning.GATED_GRID_REGISTERS_TF32 if setting.tf32 else registers
     packets = 2 * values * 6 * GRID_SOURCES * rounds + (2 * -(-kind.gates // 3) * kind.norm + kind.memory) * blocks

@@ -34,13 +34,11 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
   const int row = b.first + b.column;
   const bool active = b.active && row < a.B;
   const Weights W(find_head(a.weight, GATES * H * H, a, b), b);
-  float bias[2][GATES], scale[2][GATES], scale_c[2][1], bias_c[2][1], s[2][STATES], mask[2];
-  load_units(bias, find_head(a.bias, GATES * H, a, b), b.unit, b.active);
-  if constexpr (NORM) load_units(scale, find_head(a.scale, GATES * H, a, b), b.unit, b.active);
-  if constexpr (MEMORY) {
-    load_units(scale_c, find_head(a.scale_c, H, a, b), b.unit, b.active);
-    load_units(bias_c, find_head(a.bias_c, H, a, b), b.unit, b.active);
-  }
+  float s[2][STATES], mask[2];
+  const Units<GATES> bias(find_head(a.bias, GATES * H, a, b), b.unit, b.active),
+      scale(NORM ? find_head(a.scale, GATES * H, a, b) : nullptr, b.unit, b.active);
+  const Units<1> scale_c(MEMORY ? find_head(a.scale_c, H, a, b) : nullptr, b.unit, b.active),
+      bias_c(MEMORY ? find_head(a.bias_c, H, a, b) : nullptr, b.unit, b.active);
 #if VECTORS
   float vectors[2][VECTORS];
   load_units(vectors, find_head(a.vectors, VECTORS * H, a, b), b.unit, b.active);
@@ -105,16 +103,23 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
 #pragma unroll
         for (int k = 0; k < GATES; k++) {
           const float r = inverse_root(squares[k] * (1.0f / H) + 1e-5f);
+          float by[2];
+          scale.get(by, k);
 #pragma unroll
-          for (int e = 0; e < 2; e++) u[e][k] *= r * scale[e][k];
+          for (int e = 0; e < 2; e++) u[e][k] *= r * by[e];
           if (writes_spread && t < length) spread[k] = r;
         }
+      }
+#pragma unroll
+      for (int k = 0; k < GATES; k++) {
+        float v[2];
+        bias.get(v, k);
+        u[0][k] += v[0];
+        u[1][k] += v[1];
       }
       Inside in[2];
 #pragma unroll
       for (int e = 0; e < 2; e++) {
-#pragma unroll
-        for (int k = 0; k < GATES; k++) u[e][k] += bias[e][k];
         in[e] = compute_inside(x[e], u[e], s[e] VECTOR_ARGUMENT(vectors[e]));
       }
 #if MEMORY
@@ -123,9 +128,11 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
       b.template sum_row<1>(sums, t);
       const float mean = sums[0] * (1.0f / H),
                   r = inverse_root(maximum(sums[1] * (1.0f / H) - mean * mean, 0.f) + 1e-5f);
+      float by[2], plus[2];
+      scale_c.get(by, 0);
+      bias_c.get(plus, 0);
 #pragma unroll
-      for (int e = 0; e < 2; e++)
-        in[e].q = hyperbolic_tangent((in[e].c - mean) * r * scale_c[e][0] + bias_c[e][0]);
+      for (int e = 0; e < 2; e++) in[e].q = hyperbolic_tangent((in[e].c - mean) * r * by[e] + plus[e]);
       if (writes_spread && t < length) put_global(spread + GATES, mean, r);
 #endif
 #pragma unroll

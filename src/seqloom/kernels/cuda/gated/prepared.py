@@ -22,6 +22,7 @@ from seqloom.kernels import tuning
 from seqloom.kernels.cuda.gated.backward import go_back
 from seqloom.kernels.cuda.gated.code import arrange_weights, centre_weights, find_code
 from seqloom.kernels.cuda.gated.heads import GatedHeads
+from seqloom.kernels.cuda.gated.input_norm import normalise, undo_norm
 from seqloom.kernels.cuda.gated.kernels import KINDS, Gated, pad_weight, round_up
 from seqloom.kernels.cuda.runtime.recorded import Recorder
 from seqloom.kernels.current_stream import find_stream
@@ -29,7 +30,6 @@ from seqloom.kernels.stack import Stack
 
 Maybe = Tensor | None
 OWN = ("weight_ih", "bias_ih", "weight_hh", "bias_hh", "scale_hh", "scale_c", "bias_c", "scale_ih")
-EPSILON = 1e-5  # of layer normalisation
 
 
 def read_head(cell: Cell) -> Cell:
@@ -110,7 +110,7 @@ class PreparedGated:
         """Return the outputs, the last states, what the backward pass reads, and the weights if they were cast.
 
         The third is the projected input (rows, T, gates * H), the states after all steps, the first states in float32,
-        and with layer normalisation the product (B * T * gates, H) and what the kernel saves.
+        and with layer normalisation the product (B, T, gates * H), what its normalisation and what the kernel saved.
         """
         stream, k = self._find_recording_stream(), self.kind.states
 
@@ -125,7 +125,7 @@ class PreparedGated:
         else:
             key = stream, product_flags(), train, x.dtype, len(states), _list_addresses(own)
             found = self.recorder.run(launch, key, (x, *states))
-        many, (y, *rest) = 3 + 2 * k, found
+        many, (y, *rest) = 4 + 2 * k, found
         return cast(Tensor, y), cast(list[Tensor], rest[:k]), rest[k : k + many], rest[k + many :]
 
     def _cast_weights(self, own: Sequence[Any]) -> list[Any]:
@@ -147,10 +147,10 @@ class PreparedGated:
         copies = self._cast_weights(own) if self.is_cast else []
         B, T, H, kind = self.B, self.T, self.H, self.kind
         inputs, own = self._order(x), self._pad_weights(copies or own)
-        product, spread = None, None
+        product, normed, spread = None, None, None
         if kind.norm:
-            product = torch._C._nn.linear(inputs, own[0]).view(-1, H)
-            u = self._scale(torch.native_layer_norm(product, (H,), None, None, EPSILON)[0], own).view(B, T, -1)
+            product = torch._C._nn.linear(inputs, own[0]).view(B, T, -1)
+            u, normed = normalise(product, own[7], own[1], kind.gates, train)
             spread = u.new_empty(B, T, kind.spread, dtype=torch.float32) if train else None
         else:
             u = self._divide(torch._C._nn.linear(inputs, own[0].view(-1, inputs.shape[1]), _flatten(own[1])))
@@ -171,12 +171,8 @@ class PreparedGated:
         y = paths[kind.output]
         assert y is not None
         ends = [self._join_state(s).to(self.weight_dtype) for s in last]
-        saved = [u, *paths, *first, product, spread]
+        saved = [u, *paths, *first, product, normed, spread]
         return [self._join(y), *ends, *(saved if train else [None] * len(saved)), *(copies if train else ())]
-
-    def _scale(self, normal: Tensor, own: Sequence[Any]) -> Tensor:
-        """Multiply normalised products (B * T, gates * H) by the scale of the input's norm, and add the bias."""
-        return torch.addcmul(own[1], normal.view(self.B * self.T, -1), own[7])
 
     def _find_start(self) -> list[Tensor]:
         """Return the first states, zeros that the current stream may read."""
@@ -249,27 +245,23 @@ class PreparedGated:
 
     def _launch_back(self, tensors: Sequence[Maybe], own: Sequence[Any], needs: tuple[bool, bool, bool]) -> list[Maybe]:
         """Do what `find_gradients` does, launch by launch."""
-        many, x = 4 + 2 * self.kind.states, tensors[0]
+        many, x = 5 + 2 * self.kind.states, tensors[0]
         assert x is not None
         du, *recurrent, ds = self._go_back(tensors[1:many], own, tensors[many], tensors[many + 1 :])
-        dscale_ih, dbias_ih = None, du.sum(0).view_as(own[1]) if needs[2] else None
+        dscale_ih: Maybe = None
+        dbias_ih: Maybe = None
         if self.kind.norm:
-            du, dscale_ih = self._undo_norm(du, tensors[many - 2], own)
+            product, normed = tensors[many - 3 : many - 1]
+            assert product is not None
+            assert normed is not None
+            du, dscale_ih, dbias_ih = undo_norm(du, product, normed, own[7], self.kind.gates)
+            du = du.view(self.B * self.T, -1)
+        elif needs[2]:
+            dbias_ih = du.sum(0).view_as(own[1])
         dx = self._restore(du.mm(own[0].view(du.shape[1], -1))).to(x.dtype) if needs[0] else None
         dweight_ih = du.t().mm(self._order(x)).view_as(own[0]) if needs[1] else None
         found = (dweight_ih, dbias_ih, *recurrent, dscale_ih)
         return [dx, *(None if d is None else d.to(self.weight_dtype) for d in found), *ds]
-
-    def _undo_norm(self, du: Tensor, product: Maybe, own: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        """Return the gradients of the input's product (B * T, gates * H) and of its scale."""
-        assert product is not None
-        normal, mean, deviation = torch.native_layer_norm(product, (self.H,), None, None, EPSILON)
-        dscale = (du * normal.view_as(du)).sum(0)
-        dnormal = (du * own[7]).view_as(product)
-        dproduct = torch.ops.aten.native_layer_norm_backward(
-            dnormal, product, (self.H,), mean, deviation, None, None, (True, False, False)
-        )[0]
-        return dproduct.view_as(du), dscale
 
     def _go_back(
         self, saved: Sequence[Maybe], own: Sequence[Any], dy: Maybe, dlast: Sequence[Maybe]

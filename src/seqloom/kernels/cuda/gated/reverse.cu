@@ -40,7 +40,7 @@ constexpr float ROOT = find_root(H);  // keeps U^T U within the range of 16 bits
 
 // What a lane loads of a step, unconverted: any use would wait for the load.
 struct StepInputs {
-  Pair dy, x[INPUTS], u[PLANES], keep[STATES], past[STATES];
+  Pair dy, x[INPUTS], u[GATES], keep[STATES], past[STATES];
   float spread[SPREAD ? SPREAD : 1];
   int is_reset;
 };
@@ -48,7 +48,7 @@ struct StepInputs {
 struct StepValues {
   Inside in[2];
   float dy[2], past[2][STATES], keep[2][STATES], mhat[2], deviation_c;
-  Pair u[PLANES];
+  Pair u[GATES];
   float r[GATES];
   bool is_reset = false;  // also for a warp without a row, which looks at nothing
 };
@@ -58,17 +58,12 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
   const int row = b.first + b.column;
   const bool active = b.active && row < a.B;
   const Weights W(find_head(a.weight, GATES * H * H, a, b), b);
-  float bias[2][GATES], scale[2][GATES], scale_c[2][1], bias_c[2][1], mask[2];
-  float ds[2][STATES], dstart[2][STATES] = {}, dbias[2][GATES] = {}, dscale[2][GATES] = {}, dbias_c[2] = {},
-                       dscale_c[2] = {};
-  if constexpr (NORM) {
-    load_units(bias, find_head(a.bias, GATES * H, a, b), b.unit, b.active);
-    load_units(scale, find_head(a.scale, GATES * H, a, b), b.unit, b.active);
-  }
-  if constexpr (MEMORY) {
-    load_units(scale_c, find_head(a.scale_c, H, a, b), b.unit, b.active);
-    load_units(bias_c, find_head(a.bias_c, H, a, b), b.unit, b.active);
-  }
+  float mask[2], ds[2][STATES], dstart[2][STATES] = {}, dbias[2][GATES] = {}, dscale[2][GATES] = {},
+                                dbias_c[2] = {}, dscale_c[2] = {};
+  const Units<NORM ? GATES : 1> bias(NORM ? find_head(a.bias, GATES * H, a, b) : nullptr, b.unit, b.active),
+      scale(NORM ? find_head(a.scale, GATES * H, a, b) : nullptr, b.unit, b.active);
+  const Units<1> scale_c(MEMORY ? find_head(a.scale_c, H, a, b) : nullptr, b.unit, b.active),
+      bias_c(MEMORY ? find_head(a.bias_c, H, a, b) : nullptr, b.unit, b.active);
 #if VECTORS
   float vectors[2][VECTORS], dvectors[2][VECTORS] = {};
   load_units(vectors, find_head(a.vectors, VECTORS * H, a, b), b.unit, b.active);
@@ -92,9 +87,9 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
       const Element *dy = a.dy + i * H + b.unit, *y = a.y + i * H + b.unit;
       v.dy = get_pair(dy);
 #pragma unroll
-      for (int k = 0; k < most(INPUTS, PLANES); k++) {
+      for (int k = 0; k < most(INPUTS, GATES); k++) {
         if (k < INPUTS) v.x[k] = get_pair(x + k * H);
-        if (k < PLANES) v.u[k] = get_pair(u + k * H);
+        if (k < GATES) v.u[k] = get_pair(u + k * H);
       }
       if constexpr (RESET) v.is_reset = a.reset[i];
 #pragma unroll
@@ -125,11 +120,13 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
       if (k >= GATES) continue;
       from_pair(u[0][k], u[1][k], v.u[k]);
       if constexpr (NORM) {
+        float by[2], plus[2];
+        scale.get(by, k);
+        bias.get(plus, k);
         n.r[k] = v.spread[k];
         n.u[k] = v.u[k];
-        n.u[GATES + k] = v.u[GATES + k];
 #pragma unroll
-        for (int e = 0; e < 2; e++) u[e][k] = u[e][k] * n.r[k] * scale[e][k] + bias[e][k];
+        for (int e = 0; e < 2; e++) u[e][k] = u[e][k] * n.r[k] * by[e] + plus[e];
       }
     }
 #pragma unroll
@@ -143,9 +140,12 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
     for (int e = 0; e < 2; e++) {
       n.in[e] = compute_inside(x[e], u[e], n.past[e] VECTOR_ARGUMENT(vectors[e]));
 #if MEMORY
+      float by[2], plus[2];
+      scale_c.get(by, 0);
+      bias_c.get(plus, 0);
       n.deviation_c = v.spread[GATES + 1];
       n.mhat[e] = (n.in[e].c - v.spread[GATES]) * n.deviation_c;
-      n.in[e].q = hyperbolic_tangent(n.mhat[e] * scale_c[e][0] + bias_c[e][0]);
+      n.in[e].q = hyperbolic_tangent(n.mhat[e] * by[e] + plus[e]);
 #endif
     }
   };
@@ -175,7 +175,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
     float acc[2][STATES];
     // of this step: g and n
     float sums[GATES], r[GATES];
-    Pair all[GATES], u[PLANES];
+    Pair all[GATES], u[PLANES] = {};
     const bool is_reset = n.is_reset;
     b.expect_all(i);
     if (b.has_row) {
@@ -190,13 +190,14 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
           d[e][k] = KEEP ? dafter - acc[e][k] : dafter;
         }
 #if MEMORY
-      float dm[2], v[2] = {};
+      float dm[2], v[2] = {}, by[2];
+      scale_c.get(by, 0);
 #pragma unroll
       for (int e = 0; e < 2; e++) {
         dm[e] = find_memory_gradient(d[e], n.in[e]);
         dbias_c[e] += dm[e];
         dscale_c[e] += dm[e] * n.mhat[e];
-        dm[e] *= scale_c[e][0];
+        dm[e] *= by[e];
         v[0] += dm[e];
         v[1] += dm[e] * n.mhat[e];
       }
@@ -221,14 +222,15 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
       if constexpr (NORM)
 #pragma unroll
         for (int k = 0; k < GATES; k++) {
-          float normal[2];
+          float normal[2], by[2];
           from_pair(normal[0], normal[1], n.u[k]);
+          scale.get(by, k);
           sums[k] = 0.f;
 #pragma unroll
           for (int e = 0; e < 2; e++) {
             normal[e] *= n.r[k];
             dscale[e][k] += du[e][k] * normal[e];
-            du[e][k] *= scale[e][k];
+            du[e][k] *= by[e];
             sums[k] += du[e][k] * normal[e];
             du[e][k] *= n.r[k];
           }
@@ -238,9 +240,9 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
       b.share(all, i);
       if constexpr (NORM)
 #pragma unroll
-        for (int k = 0; k < PLANES; k++) {
+        for (int k = 0; k < GATES; k++) {
           u[k] = n.u[k];
-          if (k < GATES) r[k] = n.r[k];
+          r[k] = n.r[k];
         }
       if (active)
 #pragma unroll
@@ -252,7 +254,12 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
     }
     auto do_meanwhile = [&] {
       if (!b.has_row) return;
-      if constexpr (NORM) b.template send_sums<0>(sums, i);
+      if constexpr (NORM) {
+        b.template send_sums<0>(sums, i);
+        if (active && t < length)
+#pragma unroll
+          for (int k = GATES; k < PLANES; k++) u[k] = get_pair(a.u + ((piece + t) * PLANES + k) * H + b.unit);
+      }
       prepare_next(t);
     };
     if (CLUSTER > 1) do_meanwhile();

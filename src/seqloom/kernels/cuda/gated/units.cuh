@@ -16,6 +16,27 @@ DEV void load_units(float (&v)[2][N], const Element* from, int unit, bool active
 #pragma unroll
     for (int e = 0; e < 2; e++) v[e][k] = active && from ? get_one(from + k * H + unit + e) : 0.f;
 }
+// Such numbers of N planes. A normalised cell has many, so it keeps them as they lie in memory.
+template <int N>
+struct Units {
+  float plain[2][NORM ? 1 : N];
+  Pair packed[NORM ? N : 1];
+  DEV Units(const Element* from, int unit, bool active) {
+    if constexpr (NORM)
+#pragma unroll
+      for (int k = 0; k < N; k++) packed[k] = active && from ? get_pair(from + k * H + unit) : Pair{};
+    else
+      load_units(plain, from, unit, active);
+  }
+  DEV void get(float (&v)[2], int k) const {
+    if constexpr (NORM)
+      from_pair(v[0], v[1], packed[k]);
+    else {
+      v[0] = plain[0][k];
+      v[1] = plain[1][k];
+    }
+  }
+};
 // Return where the weights of this block's rows begin: of each head there are so many numbers.
 template <class Args>
 DEV const Element* find_head(const Element* all, i64 numbers, const Args& a, const Block& b) {

@@ -1,0 +1,93 @@
+"""Layer normalisation of the input's products of LN-GRU and LN-LSTM, in one pass over memory each way."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from seqloom.core.checks import read_saved
+from seqloom.kernels import tuning
+from seqloom.kernels.cuda.gated.code import TYPES
+from seqloom.kernels.cuda.runtime.launch import CudaCode
+
+WARPS = 8  # of a block, as in input_norm.cu
+
+
+class InputNorm(torch.autograd.Function):
+    """Map products (.., gates * H), scale and bias (gates * H,), and the number of gates to normalised products."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401  # takes any attribute
+        product: Tensor,
+        scale: Tensor,
+        bias: Tensor,
+        gates: int,
+    ) -> Tensor:
+        y, spread = normalise(product, scale, bias, gates, any(ctx.needs_input_grad))
+        ctx.gates = gates
+        ctx.save_for_backward(product, scale, bias, spread)
+        return y
+
+    @staticmethod
+    def backward(
+        ctx: Any,  # noqa: ANN401  # has what forward set
+        dy: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        product, scale, bias, spread = read_saved(ctx)
+        if torch.is_grad_enabled():  # a second derivative is wanted
+            with torch.enable_grad():
+                y = F.layer_norm(product.unflatten(-1, (ctx.gates, -1)), (len(scale) // ctx.gates,)).flatten(-2)
+                y = torch.addcmul(bias, y, scale)
+            return *torch.autograd.grad(y, (product, scale, bias), dy, create_graph=True), None
+        return *undo_norm(dy.contiguous(), product, spread, scale, ctx.gates), None
+
+
+def normalise(product: Tensor, scale: Tensor, bias: Tensor, gates: int, keeps: bool) -> tuple[Tensor, Tensor | None]:
+    """Return normalised products, and with `keeps` what the way back needs: means and 1 / deviations.
+
+    Args:
+        product: (.., gates * H), contiguous, of 16 bits.
+        scale: (gates * H,) of the same type.
+        bias: (gates * H,) of the same type.
+        gates: Number of gates; each is normalised by itself.
+        keeps: Whether gradients will be asked for.
+    """
+    H = len(scale) // gates
+    vectors, y = product.numel() // H, torch.empty_like(product)
+    spread = product.new_empty(vectors, 2, dtype=torch.float32) if keeps else None
+    code = _make_code("normalise", gates, H, product.dtype)
+    known = {"product": product, "scale": scale, "bias": bias, "to": y, "spread": spread, "vectors": vectors}
+    code.launch(code.pack(known), _count_blocks(code, gates, vectors, tuning.NORM_BLOCKS), product.device)
+    return y, spread
+
+
+def undo_norm(dy: Tensor, product: Tensor, spread: Tensor, scale: Tensor, gates: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of the product, the scale and the bias."""
+    H = len(scale) // gates
+    vectors, dproduct = product.numel() // H, torch.empty_like(product)
+    code = _make_code("normalise_back", gates, H, product.dtype)
+    blocks = _count_blocks(code, gates, vectors, tuning.NORM_BACK_BLOCKS)
+    partial = product.new_empty(blocks * code.rows // gates, gates, 2, H, dtype=torch.float32)
+    known = {"product": product, "scale": scale, "dy": dy, "spread": spread, "dproduct": dproduct, "partial": partial}
+    code.launch(code.pack(known | {"vectors": vectors}), blocks, product.device)
+    dbias, dscale = partial.sum(0).to(scale.dtype).transpose(0, 1).reshape(2, -1)
+    return dproduct, dscale, dbias
+
+
+@cache
+def _make_code(name: str, gates: int, hidden: int, dtype: torch.dtype) -> CudaCode:
+    """Return a kernel of input_norm.cu; its rows are the vectors that a block has at a time."""
+    team = 1 if hidden <= 256 else 2 if hidden <= 512 else 4  # up to eight units to a lane
+    macros = ("HIDDEN", hidden), ("GATES", gates), ("TEAM", team), ("FORMAT", TYPES[dtype])
+    shared = 16 * WARPS if team > 1 else 0
+    return CudaCode(name, "gated/input_norm.cu", macros, 32 * WARPS, shared, rows=WARPS // team)
+
+
+def _count_blocks(code: CudaCode, gates: int, vectors: int, most: int) -> int:
+    """Return how many blocks take so many vectors: a multiple of the gates, so that a team has one gate alone."""
+    return -(-min(most, -(-vectors // code.rows)) // gates) * gates

@@ -1,0 +1,61 @@
+"""Layer normalisation of the input's products, the CUDA kernels' own text on the CPU, against float64."""
+
+import emulator
+import pytest
+import torch
+import torch.nn.functional as F
+
+from seqloom.kernels import tuning
+from seqloom.kernels.cuda.gated.input_norm import InputNorm
+from seqloom.kernels.cuda.runtime import launch
+
+pytestmark = pytest.mark.usefixtures("emulated")
+
+
+def make_inputs(rows, gates, H, dtype):
+    torch.manual_seed(0)
+    product = (torch.randn(rows, gates * H) + 3).to(dtype)  # with a mean
+    scale, bias, dy = torch.rand(gates * H).to(dtype), torch.randn(gates * H).to(dtype), torch.randn(rows, gates * H)
+    return [t.requires_grad_() for t in (product, scale, bias)], dy.to(dtype)
+
+
+def normalise_slowly(product, scale, bias, gates):
+    parts = F.layer_norm(product.unflatten(-1, (gates, -1)), (len(scale) // gates,))
+    return parts.flatten(-2) * scale + bias
+
+
+def find_errors(inputs, dy, gates):
+    """Return how far outputs and gradients are from float64, relative to half a last bit."""
+    exact = [t.detach().double().requires_grad_() for t in inputs]
+    results = []
+    for run, given in ((InputNorm.apply, inputs), (normalise_slowly, exact)):
+        y = run(*given, gates)
+        results.append([y.detach(), *torch.autograd.grad(y, given, dy.to(y.dtype))])
+    eps = torch.finfo(inputs[0].dtype).eps
+    return [float((a - b).norm() / (0.25 * eps * b.norm())) for a, b in zip(*results, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "gates", "H", "dtype"),
+    [
+        (37, 3, 48, torch.bfloat16),  # four vectors at a time, not all lanes have units
+        (5, 4, 208, torch.float16),
+        (3, 3, 272, torch.bfloat16),  # teams of two warps
+        (2, 4, 1024, torch.bfloat16),  # of four
+    ],
+)
+def test_results_are_rounded_once(rows, gates, H, dtype, monkeypatch):
+    monkeypatch.setattr(tuning, "NORM_BLOCKS", 4)
+    monkeypatch.setattr(tuning, "NORM_BACK_BLOCKS", 4)
+    assert max(find_errors(*make_inputs(rows, gates, H, dtype), gates)) < 1.5
+
+
+def test_a_missing_barrier_is_caught(monkeypatch):
+    change = "if (p.lane == j) put_shared(at + 4 * (4 * p.warp + j), v[j]); wait_threads(1 + p.team, 32 * TEAM);"
+    fault = change, change.rpartition("wait_threads")[0]
+    monkeypatch.setattr(launch.CudaCode, "launch", lambda *given: emulator.launch(*given, change=fault))
+    try:
+        errors = find_errors(*make_inputs(3, 3, 272, torch.bfloat16), 3)
+    except RuntimeError:
+        return  # the emulation itself saw it
+    assert not max(errors) < 2  # NaN, most often
