@@ -33,6 +33,8 @@ GRID: dict[str, Any] = {
     "tuning": 0.5,
     "tuning_seeds": 2,
     "widen": True,
+    "widen_by": 0.0,
+    "finalists": 0,
 }
 
 

@@ -7,7 +7,7 @@ import torch
 
 from seqloom.lab.studies.adding import Adding, at
 from seqloom.lab.studies.support import trials
-from seqloom.lab.studies.support.conditions import TrialSettings
+from seqloom.lab.studies.support.conditions import FINALISTS, TrialSettings
 from seqloom.lab.studies.support.contenders import (
     OF_CUDNN,
     Reader,
@@ -160,6 +160,20 @@ def test_a_best_rate_at_the_edge_of_its_grid_is_not_reported_as_tuned():
     assert tell(0.3, 0.1, 0.2) == "" == describe_edges(Adding(TINY), [])
     assert tell(0.3, 0.2, 0.1).endswith("in 1 of 1 pairs of condition and model (T = 4, marks anywhere: gru 0.01).")
     assert tell(0.1, 0.2, 0.3).endswith("gru 0.001).")
+
+
+def test_the_best_settings_are_tuned_again_with_all_steps_and_that_round_decides(monkeypatch):
+    monkeypatch.setattr(Adding, "rate_tuning", lambda _, t: -abs(t.lr - (1e-2 if t.seed < FINALISTS else 3e-3)))
+    settings = replace(
+        TINY, conditions=(ONE,), models=("gru",), lrs=(1e-3, 3e-3, 1e-2, 3e-2), starts=("default",), tuning=0.5
+    )
+    rows = run(replace(settings, finalists=2))
+    second = [t for t in rows if t.seed >= FINALISTS]
+    assert [t.lr for t in second] == [1e-2, 3e-3] and {t.split for t in second} == {"valid"}
+    assert {t.lr for t in rows if t.split == "test"} == {3e-3}
+    assert {t.lr for t in run(settings) if t.split == "test"} == {1e-2}
+    steps = [Adding(replace(settings, finalists=n)).parts for n in (0, 2)]
+    assert steps == [len(rows) - 2, len(rows)]
 
 
 def test_a_trial_with_other_fields_names_its_file(tmp_path):

@@ -61,6 +61,7 @@ class Copy(SyntheticTrials[TrialSettings], name="copy"):
         tuning_seeds=2,
         widen=True,
         widen_by=0.01,
+        finalists=3,
     )
     quick = TrialSettings(
         (at(5, 250, count=2), at(8, 200, "selective", count=2, tuned_at="delay, T = 5")),

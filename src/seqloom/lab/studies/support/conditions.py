@@ -7,6 +7,7 @@ from typing import Any, TypedDict
 
 VALID, TEST = "valid", "test"  # the split that a trial is scored on: for tuning, or for the result
 TUNING = 1000  # first seed of tuning; results use 0, 1, 2, ...
+FINALISTS = 2000  # first seed of the second round of tuning
 LADDER = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # learning rates that a grid may be widened to
 
 
@@ -56,6 +57,7 @@ class TrialSettings:
     widen_by: float = 0.0  # ... if it is better than all inner ones by at least this
     constant_rate: bool = False  # instead of warm-up and cosine decay
     precision: str = "natural"  # on a GPU: "natural" (AttnRNN and Transformers in bfloat16), "bfloat16", "float32"
+    finalists: int = 0  # best settings of each model that are tuned in a second round, with all steps; 0: no such round
 
 
 @dataclass(frozen=True)

@@ -46,10 +46,13 @@ def caption(study: Trials[Any]) -> str:
         else f"hidden sizes chosen for {s.budget:,} trained parameters{describe_steps(study)}"
     )
     share = "" if s.tuning == 1 else f" with {s.tuning:g} of the steps"
+    again = (
+        f", the best {s.finalists} settings of each model again with all steps and other seeds" if s.finalists else ""
+    )
     tuned = (
         f"tuning: learning rates {', '.join(f'{lr:g}' for lr in s.lrs)} x {count(len(s.starts), 'start')} for every "
         f"model{share} "
-        f"on {s.valid:,} validation sequences, with {_describe_tuning_seeds(s.tuning_seeds)}; then "
+        f"on {s.valid:,} validation sequences, with {_describe_tuning_seeds(s.tuning_seeds)}{again}; then "
     )
     return (
         f"a new model for every condition; {size}; batches of {s.batch}, Adam, warm-up, cosine decay, clip 1.\n"

@@ -16,7 +16,16 @@ from seqloom.core.errors import UserError
 from seqloom.lab.report.page import PageBlock
 from seqloom.lab.studies.study import Study
 from seqloom.lab.studies.support import trial_report
-from seqloom.lab.studies.support.conditions import LADDER, TEST, TUNING, VALID, Condition, Spec, TrialSettings
+from seqloom.lab.studies.support.conditions import (
+    FINALISTS,
+    LADDER,
+    TEST,
+    TUNING,
+    VALID,
+    Condition,
+    Spec,
+    TrialSettings,
+)
 from seqloom.lab.studies.support.contenders import count_trained, find_hidden_size, multiple, starts
 from seqloom.lab.studies.support.ledger import Ledger
 from seqloom.lab.studies.support.outcome import Contest, Trial, TrialMetric, contests, format_contests, groups
@@ -87,7 +96,7 @@ class Trials(Study[S, Trial]):
     def parts(self) -> int:
         s = self.settings
         pairs = [(c, m) for c in s.conditions for m in self.models(c)]
-        tuning = sum(len(self.grid(m)) * s.tuning_seeds for c, m in pairs if self.tunes(c, m))
+        tuning = sum((len(self.grid(m)) + s.finalists) * s.tuning_seeds for c, m in pairs if self.tunes(c, m))
         return tuning + sum(len(self._list_seeds(c, m)) for c, m in pairs)
 
     def count_seeds(self, model: str) -> int:
@@ -135,7 +144,10 @@ class Trials(Study[S, Trial]):
             yield from self._run_specs(results, before)
 
     def _tune(self, c: Condition, before: Callable[[str], None]) -> Iterator[Trial]:
-        """Try the grid for every model; with `widen`, extend it until no best learning rate is at its edge."""
+        """Try the grid for every model; with `widen`, extend it until no best learning rate is at its edge.
+
+        With `finalists`, the best settings are tried again with all steps: what learns fastest may not be best then.
+        """
         s, tried = self.settings, list[Trial]()
         short = replace(c, steps=round(s.tuning * c.steps))
         grids = {m: self.grid(m) for m in self.models(c) if self.tunes(c, m)}
@@ -155,6 +167,13 @@ class Trials(Study[S, Trial]):
                 rates, kinds = {lr for lr, _ in grid}, dict.fromkeys(start for _, start in grid)
                 new[m] = list(product(sorted(beyond - rates), kinds))
                 grids[m] = grid + new[m]
+        finalists = [
+            Spec(c, m, *setting, FINALISTS + i, VALID)
+            for m in grids
+            for setting in self._rank(tried, m)[: s.finalists]
+            for i in range(s.tuning_seeds)
+        ]
+        yield from self._run_specs(finalists, before)
 
     def _check(self) -> None:
         """Raise a UserError if a condition or model is invalid, before any training."""
@@ -168,14 +187,21 @@ class Trials(Study[S, Trial]):
             seen[c.name] = self.models(c)
 
     def _best(self, tried: Sequence[Trial], condition: Condition, model: str) -> tuple[float, str]:
-        values = self._tuning_values(tried, model)
-        return min(values, key=lambda setting: -values[setting]) if values else self.untuned(condition, model)
+        ranked = self._rank(tried, model, last_round=True) or self._rank(tried, model)
+        return ranked[0] if ranked else self.untuned(condition, model)
 
-    def _tuning_values(self, tried: Sequence[Trial], model: str) -> dict[tuple[float, str], float]:
-        """Return the mean of `rate_tuning` for each learning rate and start that never failed."""
+    def _rank(self, tried: Sequence[Trial], model: str, last_round: bool = False) -> list[tuple[float, str]]:
+        """Return learning rates and starts of a model, the best first."""
+        values = self._tuning_values(tried, model, last_round)
+        return sorted(values, key=lambda setting: -values[setting])
+
+    def _tuning_values(
+        self, tried: Sequence[Trial], model: str, last_round: bool = False
+    ) -> dict[tuple[float, str], float]:
+        """Return the mean of `rate_tuning` for each learning rate and start that never failed, of one round."""
         by_setting: dict[tuple[float, str], list[Trial]] = {}
         for t in tried:
-            if t.model == model:
+            if t.model == model and (t.seed >= FINALISTS) == last_round:
                 by_setting.setdefault((t.lr, t.start), []).append(t)
         return {
             setting: sum(map(self.rate_tuning, mine)) / len(mine)
@@ -196,6 +222,9 @@ class Trials(Study[S, Trial]):
             return None
         best = {lr: max((v for (at, _), v in values.items() if at == lr), default=-math.inf) for lr in rates}
         top = max(rates, key=lambda lr: best[lr])
+        finalists = self._rank(tried, model, last_round=True)
+        if finalists:  # the second round decides
+            return finalists[0][0] if finalists[0][0] in (rates[0], rates[-1]) else None
         inner = max((best[lr] for lr in rates[1:-1]), default=-math.inf)
         close = inner > -math.inf and best[top] - inner < self.settings.widen_by
         return top if top in (rates[0], rates[-1]) and not close else None
