@@ -6,6 +6,7 @@ import torch
 import seqloom
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.gated import plan, prepared
+from seqloom.kernels.cuda.products import exact
 from seqloom.kernels.cuda.runtime import graphs, recorded
 from seqloom.kernels.dispatch import TOGETHER
 from seqloom.kernels.kernel_plan import KernelPlan
@@ -31,6 +32,16 @@ def make_plans(name, dtype, shape, amp=None, **settings):
     kernels = [TOGETHER if "heads" in settings else find_kernel(kernel)] * len(cells)
     ready = plan.GatedPlan(stack, [kernel.code for kernel in kernels], weights, "cuda", amp)
     return layer, ready, KernelPlan(stack, kernels)
+
+
+class Loop:
+    """A plan that calls the layer itself."""
+
+    def __init__(self, layer):
+        self.layer = layer
+
+    def run(self, x, hx, weights, train):
+        return self.layer(x, *hx)
 
 
 def run(one, layer, x, hx, train):
@@ -73,6 +84,21 @@ def test_a_prepared_call_has_the_results_of_an_ordinary_one(name, dtype, shape, 
             torch.testing.assert_close(actual[:ends], expected[:ends], rtol=0, atol=0)
             for mine, theirs in zip(actual[ends:], expected[ends:], strict=True):  # products have another order
                 assert (mine - theirs).norm() < (2e-5 if dtype == FP32 else 2e-2) * theirs.norm() + 1e-6
+
+
+def test_products_in_halves_are_as_exact_as_those_of_torch(monkeypatch):
+    layer, ready, _ = make_plans("GRU", FP32, (5, 9, 24))
+    x, given = torch.randn(5, 9, 24), [torch.randn(s) for s in ready.h_shapes]
+    usual = run(ready, layer, x, given, True)
+    sizes = []
+    monkeypatch.setattr(exact, "pays", lambda _, *size: not sizes.append(size))
+    in_halves = run(ready, layer, x, given, True)
+    assert sizes == [(45, 48, 24), (45, 48, 16), (45, 48, 24)]
+    wide = layer.double()
+    true = run(Loop(wide), wide, x.double(), [s.double() for s in given], True)
+    for mine, theirs, exactly in zip(in_halves, usual, true, strict=True):
+        assert not torch.equal(mine, theirs)
+        assert (mine - exactly).norm() < 1.5 * (theirs - exactly).norm() + 1e-8 * exactly.norm()
 
 
 def test_a_prepared_call_has_second_derivatives_and_takes_missing_gradients():

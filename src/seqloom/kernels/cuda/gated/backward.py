@@ -16,6 +16,7 @@ from torch import Tensor
 
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.gated.code import GatedSetting, arrange_weights, centre_weights, find_code
+from seqloom.kernels.cuda.products import exact
 
 
 def go_back(
@@ -44,15 +45,22 @@ def go_back(
     known = values | totals | {"dx": dx, "u": u, "du": du, "weight": turned, "B": B, "T": T}
     known |= {"head_rows": B // heads if heads > 1 else 0}
     known |= {f"ds_{i}": d for i, d in enumerate(ds)} | {f"dstart_{i}": d for i, d in enumerate(dstart)}
-    code, dweight = find_code(setting, "reverse", B, x.device), None
+    code, dweight, bias = find_code(setting, "reverse", B, x.device), None, None if kind.norm else values["bias"]
+    halves = exact.split(known_weight) if heads == 1 and exact.pays(x, B * steps, wide, H) else None
     arguments = code.pack(known)
     for begin in reversed(range(0, T, steps)):
         arguments.from_, arguments.steps = begin, min(steps, T - begin)
         rows = B * arguments.steps
         _copy_states(seen[:rows].view(B, -1, H), values, begin)
-        _multiply_weight(u[:rows], seen[:rows], known_weight, None if kind.norm else values["bias"], heads)
-        code.start(arguments, B, x.device)
-        more = _multiply(du[:rows], seen[:rows], heads)
+        if halves is None:
+            _multiply_weight(u[:rows], seen[:rows], known_weight, bias, heads)
+            code.start(arguments, B, x.device)
+            more = _multiply(du[:rows], seen[:rows], heads)
+        else:
+            states = exact.split(seen[:rows])
+            exact.multiply(states, halves, bias, u[:rows])
+            code.start(arguments, B, x.device)
+            more = exact.multiply_turned(exact.split(du[:rows]), states)
         dweight = more if dweight is None else dweight.add_(more)
     if kind.norm:
         assert dweight is not None

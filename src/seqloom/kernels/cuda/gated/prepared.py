@@ -24,6 +24,7 @@ from seqloom.kernels.cuda.gated.code import arrange_weights, centre_weights, fin
 from seqloom.kernels.cuda.gated.heads import GatedHeads
 from seqloom.kernels.cuda.gated.input_norm import normalise, undo_norm
 from seqloom.kernels.cuda.gated.kernels import KINDS, Gated, pad_weight, round_up
+from seqloom.kernels.cuda.products import exact
 from seqloom.kernels.cuda.runtime.recorded import Recorder
 from seqloom.kernels.current_stream import find_stream
 from seqloom.kernels.stack import Stack
@@ -137,23 +138,23 @@ class PreparedGated:
         each = iter(copies)
         return [None if w is None else next(each) for w in own]
 
-    def _order(self, x: Tensor) -> Tensor:
-        """Return an input as (B * T, D), in the type of the kernels."""
+    def _turn(self, x: Tensor) -> Tensor:
+        """Return an input as (B, T, D), in the type of the kernels; its memory may have another order."""
         x = x.to(self.dtype)
-        return (x.transpose(0, 1) if self.is_time_first else x).reshape(self.B * self.T, -1)
+        return x.transpose(0, 1) if self.is_time_first else x.view(self.B, self.T, -1)
 
     def _launch_forward(self, x: Tensor, states: Sequence[Tensor], own: Sequence[Any], train: bool) -> list[Maybe]:
         """Do what `find_outputs` does, launch by launch."""
         copies = self._cast_weights(own) if self.is_cast else []
         B, T, H, kind = self.B, self.T, self.H, self.kind
-        inputs, own = self._order(x), self._pad_weights(copies or own)
+        inputs, own = self._turn(x), self._pad_weights(copies or own)
         product, normed, spread = None, None, None
         if kind.norm:
-            product = torch._C._nn.linear(inputs, own[0]).view(B, T, -1)
+            product = exact.linear(inputs, own[0], None).view(B, T, -1)
             u, normed = normalise(product, own[7], own[1], kind.gates, train)
             spread = u.new_empty(B, T, kind.spread, dtype=torch.float32) if train else None
         else:
-            u = self._divide(torch._C._nn.linear(inputs, own[0].view(-1, inputs.shape[1]), _flatten(own[1])))
+            u = self._divide(exact.linear(inputs, own[0].view(-1, inputs.shape[-1]), _flatten(own[1])))
         weight = arrange_weights(self.setting, centre_weights(self.setting, own[2]).view(-1, H, H))
         first = [self._divide_state(s).float() for s in states] or self._find_start()
         paths = [u.new_empty(self.rows, T, H) if train or i == kind.output else None for i in range(kind.states)]
@@ -258,8 +259,9 @@ class PreparedGated:
             du = du.view(self.B * self.T, -1)
         elif needs[2]:
             dbias_ih = du.sum(0).view_as(own[1])
-        dx = self._restore(du.mm(own[0].view(du.shape[1], -1))).to(x.dtype) if needs[0] else None
-        dweight_ih = du.t().mm(self._order(x)).view_as(own[0]) if needs[1] else None
+        found_x, dweight_ih = exact.differentiate_linear(du, self._turn(x), own[0].view(du.shape[1], -1), needs[:2])
+        dx = None if found_x is None else self._restore(found_x).to(x.dtype)
+        dweight_ih = None if dweight_ih is None else dweight_ih.view_as(own[0])
         found = (dweight_ih, dbias_ih, *recurrent, dscale_ih)
         return [dx, *(None if d is None else d.to(self.weight_dtype) for d in found), *ds]
 

@@ -27,9 +27,9 @@ def pays(like: Tensor, rows: int, columns: int, depth: int) -> bool:
 
     Args:
         like: One of the factors.
-        rows: Any number.
-        columns: A multiple of 8.
-        depth: A multiple of 8.
+        rows: Of the result.
+        columns: Of the result.
+        depth: Of the sums.
     """
     if like.dtype != torch.float32 or columns % 8 or depth % 8 or rows % 8 or allows_tf32():
         return False
@@ -94,6 +94,40 @@ def multiply_turned(a: SplitMatrix, b: SplitMatrix) -> Tensor:
     out = a.units.new_empty(pieces, M, N)
     _launch(1, a, b, None, out, (M, N, K), depth)
     return out[0] if pieces == 1 else out.sum(0)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return x weight^T + bias, (rows, columns), by the faster of these kernels and torch's.
+
+    Args:
+        x: (rows, depth), or (some, others, depth) with any strides.
+        weight: (columns, depth).
+        bias: (columns,), or None.
+    """
+    depth = x.shape[-1]
+    if pays(x, x.numel() // depth, len(weight), depth):
+        return multiply(split(x), split(weight), bias)
+    result: Tensor = torch._C._nn.linear(x.reshape(-1, depth), weight, bias)
+    return result
+
+
+def differentiate_linear(
+    d: Tensor, x: Tensor, weight: Tensor, needs: tuple[bool, bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the gradients of x (rows, depth) and of the weight that `linear` has, if they are needed.
+
+    Args:
+        d: The gradient of the result, (rows, columns).
+        x: As in `linear`.
+        weight: As in `linear`.
+        needs: Whether each of the two is needed.
+    """
+    depth = x.shape[-1]
+    if any(needs) and pays(d, len(d), d.shape[1], depth):
+        halves = split(d)
+        dx = multiply(halves, split(weight.t().contiguous())) if needs[0] else None
+        return dx, multiply_turned(halves, split(x)) if needs[1] else None
+    return d.mm(weight) if needs[0] else None, d.t().mm(x.reshape(-1, depth)) if needs[1] else None
 
 
 @cache
