@@ -3,10 +3,13 @@
 // units or one each, are a source; in float32 a block of 32 units is two of them. A warp has all tiles of the
 // block's units, and of every sum the units of four sources: what these send is its B of mma as it arrives, a
 // lane's words from one of them. Pointwise work has 16 lanes to a row. A row of a source is six packets of
-// three words: words 8half .. 8half + 7 in three of them. Packets have two sides, used in turn: a block sends
-// to one side only after it has received all of the other.
+// three words: words 8half .. 8half + 7 in three of them. Exact float32 is sent in halves
+// (runtime/halves.cuh): two words are those of two units, and the word that is left in a packet is their
+// unit. Packets have two sides, used in turn: a block sends to one side only after it has received all of the
+// other.
 #pragma once
 #include "gated/cell.cuh"
+#include "runtime/halves.cuh"
 #include "runtime/packets.cuh"
 #include "runtime/pairs.cuh"
 #include "runtime/sums.cuh"
@@ -14,6 +17,7 @@
 #ifndef TALL    // Python gives it with -D; the value here serves editors
 #define TALL 2  // tiles of 16 units to a block
 #endif
+constexpr bool IN_HALVES = TYPE == FP32 && !TF32;
 constexpr int H = HIDDEN, NTILES = ROWS / 8, SPLIT = 8, SOURCES = 4, PACKETS = 6;
 constexpr int UNITS = 16 * TALL, SOURCE_UNITS = 64 / SIZE, BLOCK_SOURCES = UNITS / SOURCE_UNITS,
               ALL_SOURCES = (H + SOURCE_UNITS - 1) / SOURCE_UNITS;
@@ -70,9 +74,10 @@ struct Block {
   DEV void open() const {}
   DEV void close() const {}
   DEV void expect_all(int) const {}
-  // Receive N messages of step i, from the k-th on: eight rows of one number of the units of a round each.
+  // Receive N messages of step i, from the k-th on: eight rows of one number of the units of a round each. In
+  // halves, what this lane gets of a message has a unit.
   template <int N>
-  DEV void take(u32 (&v)[N][WIDE][2], int i, int k) const {
+  DEV void take(u32 (&v)[N][WIDE][2], float (&unit)[N], int i, int k) const {
     u32 p[N * PACKETS][4] = {}, numbers[N * PACKETS];
     const Packet* from[N * PACKETS];
 #pragma unroll
@@ -85,9 +90,11 @@ struct Block {
     }
     collect<true>(p, from, numbers, rows, row);
 #pragma unroll
-    for (int n = 0; n < N; n++)
+    for (int n = 0; n < N; n++) {
+      if constexpr (IN_HALVES) unit[n] = to_float(p[PACKETS * n + 2][2]);
 #pragma unroll
       for (int w = 0; w < 16; w++) v[n][w / 2][w % 2] = p[PACKETS * n + 3 * (w / 8) + w % 8 / 3][w % 8 % 3];
+    }
   }
   // Return a word of this row: two units, or in float32 one.
   DEV float get_word(Pair mine, int word) const {
@@ -109,8 +116,19 @@ struct Block {
                  ((column * SPLIT * ROUNDS + source / SOURCES) * PACKETS + j) * SOURCES + source % SOURCES;
 #pragma unroll
     for (int k = 0; k < UNIT_VALUES; k++) {
-      const Pair mine = active ? round_factors(v[k]) : Pair{};
-      const float a = get_word(mine, from), b = get_word(mine, from + 1), c = get_word(mine, from + 2);
+      Pair mine = active ? round_factors(v[k]) : Pair{};
+      float unit = 0.f;
+#if FORMAT == 2
+      if constexpr (IN_HALVES) {
+        const float scale = find_scale(max_of_lanes<8>(find_size(mine.low, mine.high)), unit);
+        u32 high, low;
+        split_halves(high, low, scale * mine.low, scale * mine.high);
+        mine = {to_float(high), to_float(low)};
+        unit = shuffle(unit, (lane & 16) + 8 * which);
+      }
+#endif
+      const float a = get_word(mine, from), b = get_word(mine, from + 1), word = get_word(mine, from + 2),
+                  c = IN_HALVES && j % 3 == 2 ? unit : word;
       if (sends && has_packet) put_packet(to + k * MESSAGE, to_bits(a), to_bits(b), to_bits(c), i + 1);
     }
   }

@@ -3,7 +3,6 @@
 // gate.
 #pragma once
 #include "gated/grid.cuh"
-#include "runtime/tf32.cuh"
 
 constexpr int WARP_TILES = GATES * TALL * DEEP, IN_REGISTERS = WARP_TILES - IN_SHARED;
 DEV constexpr int count_shared_before(int j) { return j * IN_SHARED / WARP_TILES; }
@@ -11,10 +10,58 @@ DEV constexpr int find_tile(int gate, int k, int tall) {
   return BACK ? (gate * DEEP + k) * TALL + tall : (k * GATES + gate) * TALL + tall;
 }
 
+// Of exact float32, tiles 2k and 2k + 1 of a row of tiles are the halves of 16 columns, four of each source.
 struct Weights {
   u32 in_registers[IN_REGISTERS ? IN_REGISTERS : 1][4], at;
+  float unit;  // of all weights of the warp, in halves
   DEV Weights(const Element* W, const Block& b) {
     at = b.memory + AT_WEIGHTS + b.warp * IN_SHARED * 512 + 16 * b.lane;
+    if constexpr (IN_HALVES)
+      load_halves(W, b);
+    else
+      load(W, b);
+  }
+  DEV void keep(const u32 (&w)[4], int j) {
+    const int shared = count_shared_before(j);
+    if (count_shared_before(j + 1) > shared)
+      put_shared(at + 512 * shared, w);
+    else
+#pragma unroll
+      for (int n = 0; n < 4; n++) in_registers[j - shared][n] = w[n];
+  }
+  DEV void load_halves(const Element* W, const Block& b) {
+    auto load = [&](float (&v)[4], int gate, int k, int r) {  // columns 4k .. of a row
+      const int c = SOURCE_UNITS * b.source(k / (WIDE / 2)) + 4 * (k % (WIDE / 2));
+      v[0] = v[1] = v[2] = v[3] = 0.f;
+      if (c < H && r < H) get_global(v, (const float*)W + ((i64)gate * H + r) * H + c);
+    };
+    float largest = 0.f, v[4], w[4];
+#pragma unroll 1
+    for (int k = 0; k < DEEP / 2; k++)
+#pragma unroll
+      for (int i = 0; i < 2 * GATES * TALL; i++) {
+        load(v, i / (2 * TALL), k, b.base + i % (2 * TALL) * 8 + b.row);
+        largest = maximum(largest, maximum(find_size(v[0], v[1]), find_size(v[2], v[3])));
+      }
+    const float scale = find_scale(max_of_lanes<32>(largest), unit);
+#pragma unroll
+    for (int k = 0; k < DEEP / 2; k++)
+#pragma unroll
+      for (int gate = 0; gate < GATES; gate++)
+#pragma unroll
+        for (int tall = 0; tall < TALL; tall++) {
+          u32 high[4], low[4];
+          load(v, gate, k, b.base + 16 * tall + b.row);
+          load(w, gate, k, b.base + 16 * tall + b.row + 8);
+          split_halves(high[0], low[0], scale * v[0], scale * v[1]);
+          split_halves(high[1], low[1], scale * w[0], scale * w[1]);
+          split_halves(high[2], low[2], scale * v[2], scale * v[3]);
+          split_halves(high[3], low[3], scale * w[2], scale * w[3]);
+          keep(high, find_tile(gate, 2 * k, tall));
+          keep(low, find_tile(gate, 2 * k + 1, tall));
+        }
+  }
+  DEV void load(const Element* W, const Block& b) {
 #pragma unroll
     for (int k = 0; k < DEEP; k++)
 #pragma unroll
@@ -22,8 +69,7 @@ struct Weights {
 #pragma unroll
         for (int tall = 0; tall < TALL; tall++) {
           const int r = b.base + 16 * tall + b.row,
-                    c = SOURCE_UNITS * b.source(k / WIDE) + 8 / SIZE * (k % WIDE),
-                    j = find_tile(gate, k, tall), shared = count_shared_before(j);
+                    c = SOURCE_UNITS * b.source(k / WIDE) + 8 / SIZE * (k % WIDE);
           float v[4] = {};
           if (c < H) {  // two words, of rows r and r + 8
             const Element* p = W + ((i64)gate * H + r) * H + c;
@@ -33,11 +79,7 @@ struct Weights {
           u32 w[4];
 #pragma unroll
           for (int n = 0; n < 4; n++) w[n] = TYPE == FP32 && TF32 ? to_tf32(v[n]) : to_bits(v[n]);
-          if (count_shared_before(j + 1) > shared)
-            put_shared(at + 512 * shared, w);
-          else
-#pragma unroll
-            for (int n = 0; n < 4; n++) in_registers[j - shared][n] = w[n];
+          keep(w, find_tile(gate, k, tall));
         }
   }
   DEV void get(u32 (&w)[4], int j) const {
@@ -56,15 +98,18 @@ template <class F>
 DEV void compute_products(const Weights& W, int i, const Block& b, F side_work) {
   float c[GATES][TALL][4];
   u32 v[MESSAGES_AT_ONCE][WIDE][2];
+  float units[MESSAGES_AT_ONCE];
 #pragma unroll
   for (int m = 0; m < MESSAGES; m++) {
     const int round = m % ROUNDS, message = m / ROUNDS % UNIT_VALUES, tile = m / ROUNDS / UNIT_VALUES;
     if (m % MESSAGES_AT_ONCE == 0) {
       if (m + MESSAGES_AT_ONCE <= MESSAGES)
-        b.take(v, i, m);
+        b.take(v, units, i, m);
       else {
         u32 one[1][WIDE][2];
-        b.take(one, i, m);
+        float unit[1];
+        b.take(one, unit, i, m);
+        units[0] = unit[0];
 #pragma unroll
         for (int k = 0; k < 2 * WIDE; k++) v[0][k / 2][k % 2] = one[0][k / 2][k % 2];
       }
@@ -72,29 +117,54 @@ DEV void compute_products(const Weights& W, int i, const Block& b, F side_work) 
     const u32(&t)[WIDE][2] = v[m % MESSAGES_AT_ONCE];
     constexpr int FIRST_GATES = BACK ? 1 : GATES;  // that see a message
 #if FORMAT == 2 && !TF32
-    constexpr int TOGETHER = (BACK ? 4 : 2) / TALL, N = FIRST_GATES * TALL * TOGETHER;
+    // sums that do not wait for each other; each adds up EACH tiles of 16 columns
+    constexpr int TOGETHER = (BACK ? 4 : 2) / TALL, EACH = TOGETHER == 4 ? 1 : 2,
+                  N = FIRST_GATES * TALL * TOGETHER;
+    const float unit = units[m % MESSAGES_AT_ONCE], larger = max_of_lanes<4>(unit);  // of the row
+    const u32 ratio = compare_units(unit, larger);
+    const float factor[2] = {W.unit * shuffle(larger, 8 * b.pair), W.unit * shuffle(larger, 8 * b.pair + 4)};
 #pragma unroll
-    for (int k = 0; k < WIDE; k += TOGETHER) {
-      Parts<4> a[N];
-      Parts<2> r[TOGETHER];
+    for (int k = 0; k < WIDE / 2; k += TOGETHER * EACH) {
       float part[N][4];  // mma truncates its sums, so they are added up outside of it
 #pragma unroll
-      for (int i = 0; i < TOGETHER; i++) r[i].set(t[k + i], true);
+      for (int j = 0; j < EACH; j++) {
+        u32 high[TOGETHER][2], low[TOGETHER][2];
 #pragma unroll
-      for (int i = 0; i < N; i++) {
-        const int gate = BACK ? message : i / TOGETHER % FIRST_GATES, tall = i / TOGETHER / FIRST_GATES;
-        u32 w[4];
-        W.get(w, find_tile(gate, WIDE * round + k + i % TOGETHER, tall));
-        a[i].set(w, false);
+        for (int i = 0; i < 2 * TOGETHER; i++) {
+          const u32(&both)[2] = t[2 * (k + i / 2 * EACH + j) + i % 2];
+          high[i / 2][i % 2] = fma_pairs<FP16>(both[0], ratio, 0u);
+          low[i / 2][i % 2] = fma_pairs<FP16>(both[1], ratio, 0u);
+        }
+        u32 w[N][4];
+#pragma unroll
+        for (int half = 1; half >= 0; half--) {
+#pragma unroll
+          for (int i = 0; i < N; i++) {
+            const int gate = BACK ? message : i / TOGETHER % FIRST_GATES, tall = i / TOGETHER / FIRST_GATES;
+            const int column = WIDE * round + 2 * (k + i % TOGETHER * EACH + j);
+            W.get(w[i], find_tile(gate, column + half, tall));
+            const u32(&h)[2] = high[i % TOGETHER];
+            if (half && j == 0)
+              mma_from_zero<FP16>(part[i], w[i][0], w[i][1], w[i][2], w[i][3], h[0], h[1]);
+            else
+              mma<FP16>(part[i], w[i][0], w[i][1], w[i][2], w[i][3], h[0], h[1]);
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+          const u32(&l)[2] = low[i % TOGETHER];
+          mma<FP16>(part[i], w[i][0], w[i][1], w[i][2], w[i][3], l[0], l[1]);
+        }
       }
-      multiply_exactly(part, a, r);
 #pragma unroll
       for (int i = 0; i < N; i++) {
         const int gate = BACK ? message : i / TOGETHER % FIRST_GATES, tall = i / TOGETHER / FIRST_GATES;
         float (&sum)[4] = c[gate][tall];
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-          sum[j] = k == 0 && round == 0 && i % TOGETHER == 0 ? part[i][j] : sum[j] + part[i][j];
+        for (int j = 0; j < 4; j++) {
+          const float more = factor[j % 2] * part[i][j];
+          sum[j] = k == 0 && round == 0 && i % TOGETHER == 0 ? more : sum[j] + more;
+        }
       }
     }
 #else

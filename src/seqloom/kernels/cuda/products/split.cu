@@ -1,6 +1,5 @@
-// Split float32 into two numbers of fp16, 11 bits each, for multiply.cu. Fp16 has few exponents: the numbers
-// of 32 rows are multiplied by a power of 2 first, so that the largest is just below 2^15.
-#include "runtime/device.cuh"
+// Split float32 into halves for multiply.cu; the numbers of 32 rows have one unit.
+#include "runtime/halves.cuh"
 
 constexpr int ROWS = 32, WARPS = 8, EACH = ROWS / WARPS, EXACT_SPLIT_BYTES = 4 * WARPS;
 
@@ -33,20 +32,17 @@ KERNEL(exact_split, Split, 32 * WARPS) {
 #pragma unroll
     for (int j = 0; j < EACH; j++)
 #pragma unroll
-      for (int k = 0; k < 8; k++) {
-        const float size = absolute(v[j][k / 4][k % 4]);
-        if (size < to_float(0x7f800000u)) largest = maximum(largest, size);  // what is not finite stays so
-      }
+      for (int k = 0; k < 4; k++)
+        largest = maximum(largest, find_size(v[j][k / 2][k % 2 * 2], v[j][k / 2][k % 2 * 2 + 1]));
   }
-#pragma unroll
-  for (int bits = 1; bits < 32; bits *= 2) largest = maximum(largest, shuffle_xor(largest, bits));
+  largest = max_of_lanes<32>(largest);
   if (lane == 0) put_shared(memory + 4 * warp, largest);
   wait_block();
 #pragma unroll
   for (int w = 0; w < WARPS; w++) largest = maximum(largest, get_shared(memory + 4 * w));
-  const int wanted = 127 + 14 + 127 - (int)(to_bits(largest) >> 23), exponent = wanted < 253 ? wanted : 253;
-  const float scale = to_float((u32)exponent << 23);
-  if (thread() == 0) a.unit[block()] = to_float((u32)(254 - exponent) << 23);
+  float unit;
+  const float scale = find_scale(largest, unit);
+  if (thread() == 0) a.unit[block()] = unit;
   for (int c = 8 * lane; c < a.columns; c += 8 * 32) {
     float v[EACH][2][4];
 #pragma unroll
@@ -58,13 +54,8 @@ KERNEL(exact_split, Split, 32 * WARPS) {
       if (row[j] >= a.rows) continue;
       u32 high[4], low[4];
 #pragma unroll
-      for (int k = 0; k < 4; k++) {
-        const float x = scale * v[j][k / 2][k % 2 * 2], y = scale * v[j][k / 2][k % 2 * 2 + 1];
-        float p, q;
-        high[k] = pack<FP16>(x, y);
-        unpack<FP16>(p, q, high[k]);
-        low[k] = pack<FP16>(x - p, y - q);
-      }
+      for (int k = 0; k < 4; k++)
+        split_halves(high[k], low[k], scale * v[j][k / 2][k % 2 * 2], scale * v[j][k / 2][k % 2 * 2 + 1]);
       put_global(a.to + row[j] * a.columns + c, high);
       put_global(a.to + (a.rows + row[j]) * a.columns + c, low);
     }

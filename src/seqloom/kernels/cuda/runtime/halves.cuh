@@ -1,0 +1,36 @@
+// Float32 as two numbers of fp16, 11 bits each, for products on tensor cores: three products of halves make
+// one of 22 bits. Fp16 has few exponents: numbers are multiplied by a power of 2 first, so that the largest
+// of some is just below 2^15; its inverse is their unit.
+#pragma once
+#include "runtime/device.cuh"
+
+// Return the larger size of two numbers; 0 for one that is not finite, which stays so.
+DEV float find_size(float v, float w) {
+  const float p = absolute(v), q = absolute(w), limit = to_float(0x7f800000u);
+  return maximum(p < limit ? p : 0.f, q < limit ? q : 0.f);
+}
+template <int LANES>
+DEV float max_of_lanes(float v) {
+#pragma unroll
+  for (int bits = 1; bits < LANES; bits *= 2) v = maximum(v, shuffle_xor(v, bits));
+  return v;
+}
+// Return the power of 2 for numbers up to `largest`, and their unit.
+DEV float find_scale(float largest, float& unit) {
+  const int wanted = 127 + 14 + 127 - (int)(to_bits(largest) >> 23), exponent = wanted < 253 ? wanted : 253;
+  unit = to_float((u32)(254 - exponent) << 23);
+  return to_float((u32)exponent << 23);
+}
+// Split two numbers; low is NaN for one that is not finite.
+DEV void split_halves(u32& high, u32& low, float v, float w) {
+  float p, q;
+  high = pack<FP16>(v, w);
+  unpack<FP16>(p, q, high);
+  low = pack<FP16>(v - p, w - q);
+}
+// Return unit / larger, both powers of 2 or the first 0, as a pair of fp16: 0 if that is too small.
+DEV u32 compare_units(float unit, float larger) {
+  const int bits = (int)to_bits(unit) - (int)to_bits(larger) + 0x3f800000;
+  const float ratio = to_float(bits > 0 ? (u32)bits : 0u);
+  return pack<FP16>(ratio, ratio);
+}
