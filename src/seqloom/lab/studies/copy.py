@@ -29,8 +29,7 @@ PRINTED = {
     120: {"rnn": 0.1643, "gru": 0.3463, "lstm": 0.3008, "attn_rnn": 0.4383},
 }
 LONG, LONGEST = ("lstm", "gru", "attn_rnn"), ("gru", "attn_rnn")
-PRIMARY = ("gru", "attn_rnn")  # the contrast that all seeds are for
-OTHER_SEEDS = 5  # of the other models, at most
+BESIDE, SEEDS_BESIDE = ("rnn", "lstm"), 5  # models outside of the primary contrast, and their seeds at most
 EARLIER = ("", *(f"third, T = {T}" for T in (30, 60, 90)))
 
 
@@ -92,7 +91,7 @@ class Copy(SyntheticTrials[TrialSettings], name="copy"):
 
     def count_seeds(self, model: str) -> int:
         seeds = super().count_seeds(model)
-        return seeds if model in PRIMARY else min(seeds, OTHER_SEEDS)
+        return min(seeds, SEEDS_BESIDE) if model in BESIDE else seeds
 
     def problem(self, condition: Condition) -> Problem:
         return copy(kinds=KINDS, **condition.task).problem
@@ -136,7 +135,7 @@ class Copy(SyntheticTrials[TrialSettings], name="copy"):
 
     def _describe_seeds(self) -> str:
         others = [m for m in self.settings.models if self.count_seeds(m) < self.settings.seeds]
-        return f"; {OTHER_SEEDS} seeds of {' and '.join(others)}" if others else ""
+        return f"; {SEEDS_BESIDE} seeds of {' and '.join(others)}" if others else ""
 
     def caption(self) -> str:
         s = self.settings
