@@ -83,7 +83,10 @@ FAULTS = {
     "a number that stays": ("to_bits(c), i + 1);", "to_bits(c), 1);"),
     "parts of sums that are written over": ("side_work(); wait_block();", "side_work();"),
     "another block's units": ("8 / SIZE * (k % WIDE)", "8 / SIZE * (k % WIDE ^ 1)"),
-    "sums of one block": ("from[j] = arrives ? at + other * PIECES", "from[j] = arrives ? at + rank * PIECES"),
+    "sums of one block": (
+        "find_sums(WHICH, i) + column * CLUSTER + other",
+        "find_sums(WHICH, i) + column * CLUSTER + rank",
+    ),
 }
 
 

@@ -30,13 +30,15 @@ def go_back(
         dlast: The gradients of the last states; None for zeros.
         heads: Number of heads.
     """
-    kind, H, x, weight = setting.kind, setting.hidden, values["x"], centre_weights(setting, values["weight"])
+    kind, H, x, weight = setting.kind, setting.hidden, values["x"], values["weight"]
     (B, T), wide = x.shape[:2], kind.gates * H
     steps = min(T, max(1, tuning.GATED_CHUNK_NUMBERS // (B * H)))
-    dx, turned = torch.empty_like(x), arrange_weights(setting, weight.view(-1, H, H).transpose(1, 2))
-    known_weight = _add_squares(weight.view(heads, wide, H)) if kind.norm else weight
+    own = weight.view(-1, H, H)
+    if kind.norm:
+        weight, own = _square_weights(setting, weight, heads)
+    dx, turned = torch.empty_like(x), arrange_weights(setting, own.transpose(1, 2))
     seen, du = x.new_empty(B * steps, H), x.new_empty(B * steps, wide)
-    u = x.new_empty(B * steps, len(known_weight) // heads)
+    u = x.new_empty(B * steps, len(weight) // heads)
     ds = [_copy_gradient(d, values[f"first_{i}"]) for i, d in enumerate(dlast)]
     dstart = [torch.zeros_like(values["first_0"]) for i in range(kind.states) if f"start_{i}" in values]
     sums = {"dbias": wide, "dscale": wide * kind.norm, "dbias_c": H * kind.memory, "dscale_c": H * kind.memory}
@@ -46,14 +48,14 @@ def go_back(
     known |= {"head_rows": B // heads if heads > 1 else 0}
     known |= {f"ds_{i}": d for i, d in enumerate(ds)} | {f"dstart_{i}": d for i, d in enumerate(dstart)}
     code, dweight, bias = find_code(setting, "reverse", B, x.device), None, None if kind.norm else values["bias"]
-    halves = exact.split(known_weight) if heads == 1 and exact.pays(x, B * steps, wide, H) else None
+    halves = exact.split(weight) if heads == 1 and exact.pays(x, B * steps, wide, H) else None
     arguments = code.pack(known)
     for begin in reversed(range(0, T, steps)):
         arguments.from_, arguments.steps = begin, min(steps, T - begin)
         rows = B * arguments.steps
         _copy_states(seen[:rows].view(B, -1, H), values, begin)
         if halves is None:
-            _multiply_weight(u[:rows], seen[:rows], known_weight, bias, heads)
+            _multiply_weight(u[:rows], seen[:rows], weight, bias, heads)
             code.start(arguments, B, x.device)
             more = _multiply(du[:rows], seen[:rows], heads)
         else:
@@ -68,19 +70,21 @@ def go_back(
         dweight = (each - each.mean(1, keepdim=True)).view_as(dweight)  # as the weights were centred
     added = {name: None if t is None else t.unflatten(0, (heads, -1)).sum(1).flatten() for name, t in totals.items()}
     dbias = None if values["bias"] is None else added["dbias"]
-    own = (dweight, dbias, added["dscale"], added["dscale_c"], added["dbias_c"], added["dvectors"])
-    return [dx, *(None if t is None else t.to(x.dtype) for t in own), *ds, *dstart]
+    found = (dweight, dbias, added["dscale"], added["dscale_c"], added["dbias_c"], added["dvectors"])
+    return [dx, *(None if t is None else t.to(x.dtype) for t in found), *ds, *dstart]
 
 
-def _add_squares(weight: Tensor) -> Tensor:
-    """Return weights U (heads, gates * H, H), each head's with U^T U / sqrt(H) of all gates behind it.
+def _square_weights(setting: GatedSetting, weight: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+    """Return centred weights U, each head's with U^T U / sqrt(H) of all gates behind it, and U alone (.., H, H).
 
     So one product has what a normalised product is corrected by on its way back, too (reverse.cu).
     """
-    heads, _, H = weight.shape
-    each = weight.view(-1, H, H).float()
-    squares = torch.bmm(each.transpose(1, 2), each / math.ceil(math.sqrt(H))).to(weight.dtype)
-    return torch.cat((weight, squares.view(heads, -1, H)), 1).view(-1, H)
+    H, gates = setting.hidden, setting.kind.gates
+    both = weight.new_empty(heads, 2, gates, H, H)
+    for given, (own, squares) in zip(weight.view(heads, -1, H), both, strict=True):
+        centre_weights(setting, given, own)
+        torch.baddbmm(squares, own.transpose(1, 2), own, beta=0, alpha=1 / math.ceil(math.sqrt(H)), out=squares)
+    return both.view(-1, H), both[:, 0].reshape(-1, H, H)
 
 
 def _copy_gradient(d: Tensor | None, like: Tensor) -> Tensor:

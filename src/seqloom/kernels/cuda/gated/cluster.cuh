@@ -164,9 +164,13 @@ struct Block {
       }
     }
   }
+  // On a grid sums are read before they have to be there; here they arrive by themselves.
+  struct Inbox {};
+  template <int WHICH>
+  DEV void look_for_sums(Inbox&, int) const {}
   // Wait for these sums, and add them up. A few slots are read by every lane, many by lanes in turns.
   template <int WHICH, int N>
-  DEV void take_sums(float (&v)[N], int i) const {
+  DEV void take_sums(float (&v)[N], Inbox&, int i) const {
     constexpr int MANY = WORKING * SPANS, TURNS = MANY > 8 ? 4 : 1;
     if constexpr (SLOTS == 1) return;
     if constexpr (CLUSTER > 1) await(barrier(find_barrier(WHICH, i)), WHICH ? i & 1 : i >> 1 & 1);
@@ -189,9 +193,10 @@ struct Block {
   // Sum N numbers over all units of this row, in step i.
   template <int WHICH, int N>
   DEV void sum_row(float (&v)[N], int i) const {
+    Inbox none;
     send_sums<WHICH>(v, i);
     if constexpr (CLUSTER == 1 && SPANS > 1) wait_threads(1 + column, 32 * SPANS);
-    take_sums<WHICH>(v, i);
+    take_sums<WHICH>(v, none, i);
   }
   DEV int find_sums(int which, int i) const { return which ? AT_MEMORY_SUMS : AT_SUMS + (i & 1) * SUMS / 2; }
   DEV int find_barrier(int which, int i) const { return which ? MEMORY_BARRIER : SUMS_BARRIER + (i & 1); }

@@ -214,7 +214,7 @@ def place_grid(setting: GatedSetting, name: str, rows: int, units: int) -> GridD
     registers = tuning.GATED_GRID_REGISTERS[setting.size][name, rows] - back * (kind.norm + 3 * kind.memory)
     rest = max(0, tiles - registers)
     most = tuning.GATED_GRID_REGISTERS_TF32 if setting.tf32 else registers
-    packets = 2 * values * 6 * GRID_SOURCES * rounds + (2 * -(-kind.gates // 3) * kind.norm + kind.memory) * blocks
+    packets = 2 * values * 6 * GRID_SOURCES * rounds + (2 * kind.norm + kind.memory) * blocks
     return GridDivision(blocks, units, min(rest, room), tiles - room <= most, parts, packets)
 
 
@@ -259,15 +259,22 @@ def arrange_weights(setting: GatedSetting, w: Tensor) -> Tensor:
     return w.view(gates, n, 2, 8, n, 2, 4, 2).permute(0, 1, 4, 3, 6, 5, 2, 7).contiguous()
 
 
-def centre_weights(setting: GatedSetting, w: Tensor) -> Tensor:
+def centre_weights(setting: GatedSetting, w: Tensor, to: Tensor | None = None) -> Tensor:
     """Return weights (gates * H, H) as a normalisation sees them: without the mean over the units of a gate.
 
-    Their products have no mean then, and a kernel sums squares alone. Others are returned as they are.
+    Their products have no mean then, and a kernel sums squares alone. Those of other cells are returned as they are.
+
+    Args:
+        setting: The cell.
+        w: The weights, of all heads one after the other.
+        to: Memory for the result, with a gate to a row: (heads * gates, H, H).
     """
     if not setting.kind.norm:
         return w
-    each = w.view(-1, setting.hidden, setting.hidden).float()
-    return (each - each.mean(1, keepdim=True)).to(w.dtype).view_as(w)
+    each = w.detach().view(-1, setting.hidden, setting.hidden)
+    return torch.sub(
+        each, each.mean(1, keepdim=True, dtype=torch.float32), out=torch.empty_like(each) if to is None else to
+    )
 
 
 def why_not_job(

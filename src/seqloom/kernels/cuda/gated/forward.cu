@@ -85,7 +85,7 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
   auto run_step = [&](StepInputs& v, const StepInputs& later, int t) {
     float x[2][INPUTS], u[2][GATES], keep[2][STATES];
     b.expect_all(t);
-    compute_products(W, t, b, [] {});
+    compute_products(W, t, b, [] {}, [] {});
     wait_block();
     if (b.has_row) {
 #pragma unroll

@@ -31,9 +31,8 @@ constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * ROWS * LINE;  // [part][row]
 constexpr int SPREAD = GATES * NORM + 2 * MEMORY;
 constexpr int MESSAGE = ROWS * SPLIT * ROUNDS * PACKETS * SOURCES, SIDE = UNIT_VALUES * MESSAGE;  // packets
 constexpr int AT_SUMS = 2 * SIDE;
-// Packets of a row's sums; those of the gates have two sides.
-constexpr int GATE_PIECES = (GATES + 2) / 3;
-constexpr int AT_MEMORY_SUMS = AT_SUMS + 2 * GATE_PIECES * NORM * ROWS * CLUSTER;
+// A packet has a row's sums; those of the gates have two sides.
+constexpr int AT_MEMORY_SUMS = AT_SUMS + 2 * NORM * ROWS * CLUSTER;
 constexpr int GROUP = AT_MEMORY_SUMS + MEMORY * ROWS * CLUSTER;
 constexpr int AT_WEIGHTS = UNIT_PRODUCTS * PARTS, GATED_BYTES = AT_WEIGHTS + IN_SHARED * WARPS * 512;
 static_assert(ALL_SOURCES <= SPLIT * SOURCES * ROUNDS && UNITS * CLUSTER >= H && UNITS <= 32 &&
@@ -132,78 +131,76 @@ struct Block {
       if (sends && has_packet) put_packet(to + k * MESSAGE, to_bits(a), to_bits(b), to_bits(c), i + 1);
     }
   }
-  // Sum N numbers over this block's units and send the sums, in step i, to all blocks: those of the gates
-  // (WHICH is 0), which have two sides, or those of the memory (1).
+  // Sum N numbers over this block's units and send the sums, in step i, to all blocks, in one packet: those
+  // of the gates (WHICH is 0), which have two sides, or those of the memory (1). Of four numbers it has 24
+  // bits.
   template <int WHICH, int N>
   DEV void send_sums(float (&v)[N], int i) const {
-    constexpr int PIECES = (N + 2) / 3;
     sum_lanes<16>(v, lane);
-    Packet* to = find_sums(WHICH, i) + (column * CLUSTER + rank) * PIECES;
+    u32 w[3] = {};
+    if constexpr (N == 4) {
+      u32 cut[4];
 #pragma unroll
-    for (int k = 0; k < PIECES; k++)
-      if (sends && lane % 16 == k)
-        put_packet(to + k, to_bits(v[3 * k]), 3 * k + 1 < N ? to_bits(v[3 * k + 1 < N ? 3 * k + 1 : 0]) : 0u,
-                   3 * k + 2 < N ? to_bits(v[3 * k + 2 < N ? 3 * k + 2 : 0]) : 0u, i + 1);
+      for (int k = 0; k < N; k++) cut[k] = to_bits(v[k]) + 128u >> 8;
+      w[0] = cut[0] | cut[1] << 24;
+      w[1] = cut[1] >> 8 | cut[2] << 16;
+      w[2] = cut[2] >> 16 | cut[3] << 8;
+    } else
+#pragma unroll
+      for (int k = 0; k < N; k++) w[k] = to_bits(v[k]);
+    if (sends && lane % 16 == 0)
+      put_packet(find_sums(WHICH, i) + column * CLUSTER + rank, w[0], w[1], w[2], i + 1);
+  }
+  // Packets of sums, read before they have to be there.
+  struct Inbox {
+    u32 p[(CLUSTER + 15) / 16][4] = {};
+  };
+  template <int WHICH>
+  DEV void look_for_sums(Inbox& in, int i) const {
+#pragma unroll
+    for (int j = 0; j < (CLUSTER + 15) / 16; j++)
+      if (sends && lane % 16 + 16 * j < CLUSTER)
+        get_packet(in.p[j], find_sums(WHICH, i) + column * CLUSTER + lane % 16 + 16 * j);
   }
   // Wait for these sums, and add them up.
   template <int WHICH, int N>
-  DEV void take_sums(float (&v)[N], int i) const {
-    Inbox<N> in;
-    look_for_sums<WHICH>(in, i, false);
-    take_sums<WHICH>(v, in, i);
-  }
-  // Packets of sums, read before they have to be there.
-  template <int N>
-  struct Inbox {
-    static constexpr int PIECES = (N + 2) / 3, ALL = PIECES * ((CLUSTER + 15) / 16);
-    u32 p[ALL][4];
-  };
-  template <int WHICH, int N>
-  DEV void look_for_sums(Inbox<N>& in, int i, bool reads) const {
-    const Packet* from[Inbox<N>::ALL];
-    u32 numbers[Inbox<N>::ALL];
-    find_packets<WHICH, N>(from, numbers, i);
+  DEV void take_sums(float (&v)[N], Inbox& in, int i) const {
+    constexpr int TIMES = (CLUSTER + 15) / 16;
+    const Packet* from[TIMES];
+    u32 numbers[TIMES];
 #pragma unroll
-    for (int j = 0; j < Inbox<N>::ALL; j++) {
-      in.p[j][0] = in.p[j][1] = in.p[j][2] = in.p[j][3] = 0u;
-      if (reads && numbers[j]) get_packet(in.p[j], from[j]);
+    for (int j = 0; j < TIMES; j++) {
+      const int other = lane % 16 + 16 * j;
+      const bool arrives = sends && other < CLUSTER;
+      from[j] = arrives ? find_sums(WHICH, i) + column * CLUSTER + other : packets;
+      numbers[j] = arrives ? i + 1 : 0u;
     }
-  }
-  template <int WHICH, int N>
-  DEV void take_sums(float (&v)[N], Inbox<N>& in, int i) const {
-    const Packet* from[Inbox<N>::ALL];
-    u32 numbers[Inbox<N>::ALL];
-    find_packets<WHICH, N>(from, numbers, i);
     collect<false>(in.p, from, numbers, rows, row);
 #pragma unroll
-    for (int k = 0; k < N; k++) {
-      v[k] = 0.f;
+    for (int k = 0; k < N; k++) v[k] = 0.f;
 #pragma unroll
-      for (int j = 0; j < Inbox<N>::ALL; j += Inbox<N>::PIECES) v[k] += to_float(in.p[j + k / 3][k % 3]);
+    for (int j = 0; j < TIMES; j++) {
+      const u32(&w)[4] = in.p[j];
+      if constexpr (N == 4) {
+        v[0] += to_float(w[0] << 8);
+        v[1] += to_float(w[0] >> 24 << 8 | w[1] << 16);
+        v[2] += to_float(w[1] >> 16 << 8 | w[2] << 24);
+        v[3] += to_float(w[2] >> 8 << 8);
+      } else
+#pragma unroll
+        for (int k = 0; k < N; k++) v[k] += to_float(w[k]);
     }
     sum_lanes<16>(v, lane);
   }
   // Sum N numbers over all units of this row, in step i.
   template <int WHICH, int N>
   DEV void sum_row(float (&v)[N], int i) const {
+    Inbox in;
     send_sums<WHICH>(v, i);
-    take_sums<WHICH>(v, i);
+    take_sums<WHICH>(v, in, i);
   }
   DEV Packet* find_sums(int which, int i) const {
-    return packets + (which ? AT_MEMORY_SUMS : AT_SUMS + (i & 1) * ROWS * CLUSTER * GATE_PIECES);
-  }
-  // Find the packets that this lane takes: those of every 16th block.
-  template <int WHICH, int N>
-  DEV void find_packets(const Packet* (&from)[Inbox<N>::ALL], u32 (&numbers)[Inbox<N>::ALL], int i) const {
-    constexpr int PIECES = Inbox<N>::PIECES;
-    const Packet* at = find_sums(WHICH, i) + column * CLUSTER * PIECES;
-#pragma unroll
-    for (int j = 0; j < Inbox<N>::ALL; j++) {
-      const int other = lane % 16 + 16 * (j / PIECES);
-      const bool arrives = sends && other < CLUSTER;
-      from[j] = arrives ? at + other * PIECES + j % PIECES : packets;
-      numbers[j] = arrives ? i + 1 : 0u;
-    }
+    return packets + (which ? AT_MEMORY_SUMS : AT_SUMS + (i & 1) * ROWS * CLUSTER);
   }
   // Write a part of one product of eight rows to shared memory; get_sums adds up the parts for this lane's
   // units.

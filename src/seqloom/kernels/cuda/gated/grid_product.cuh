@@ -92,10 +92,11 @@ struct Weights {
   }
 };
 // Compute for step i: forward U_k h for every gate, reverse the sum of all U_k^T du_k. The parts go to shared
-// memory; `side_work` runs before they are overwritten. MESSAGES_AT_ONCE: messages that fit into registers.
+// memory; `side_work` runs before they are overwritten, `look_around` after the first of several messages.
+// MESSAGES_AT_ONCE: messages that fit into registers.
 constexpr int MESSAGES = UNIT_VALUES * NTILES * ROUNDS, MESSAGES_AT_ONCE = MESSAGES < 4 ? MESSAGES : 2;
-template <class F>
-DEV void compute_products(const Weights& W, int i, const Block& b, F side_work) {
+template <class F, class G>
+DEV void compute_products(const Weights& W, int i, const Block& b, F side_work, G look_around) {
   float c[GATES][TALL][4];
   u32 v[MESSAGES_AT_ONCE][WIDE][2];
   float units[MESSAGES_AT_ONCE];
@@ -114,6 +115,7 @@ DEV void compute_products(const Weights& W, int i, const Block& b, F side_work) 
         for (int k = 0; k < 2 * WIDE; k++) v[0][k / 2][k % 2] = one[0][k / 2][k % 2];
       }
     }
+    if (m == 1) look_around();
     const u32(&t)[WIDE][2] = v[m % MESSAGES_AT_ONCE];
     constexpr int FIRST_GATES = BACK ? 1 : GATES;  // that see a message
 #if FORMAT == 2 && !TF32

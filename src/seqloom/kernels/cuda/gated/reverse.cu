@@ -264,15 +264,21 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
     };
     if (CLUSTER > 1) do_meanwhile();
     // in the time of a product; above, of a message
-    compute_products(W, i, b, [&] {
-      if (CLUSTER == 1) do_meanwhile();
-    });
+    Block::Inbox in;
+    compute_products(
+        W, i, b,
+        [&] {
+          if (CLUSTER == 1) do_meanwhile();
+        },
+        [&] {
+          if (NORM && b.has_row) b.template look_for_sums<0>(in, i);
+        });
     wait_block();
     if (b.has_row) {
       float dseen[2][UNIT_PRODUCTS];
       b.get_sums(dseen);
       if constexpr (NORM) {
-        b.template take_sums<0>(sums, i);
+        b.template take_sums<0>(sums, in, i);
 #pragma unroll
         for (int k = 0; k < GATES; k++) {
           const float share = sums[k] * (1.0f / H) * r[k] * r[k];
