@@ -5,7 +5,9 @@ export PYTHONDONTWRITEBYTECODE :=
 BIN := .venv/bin
 EXTRAS := lab,serve,tune,subwords,onnx,hub,test
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
-CPP := $(wildcard csrc/* $(foreach folder, src/seqloom/kernels/cuda tests/kernels/emulation, $(addprefix $(folder)/, *.cpp *.hpp */*.cu */*.cuh)))
+# The package in place, without its engine, which the rule of .venv/installed compiles.
+INSTALL := SEQLOOM_BUILD_ENGINE=separate $(PIP)
+CPP := $(wildcard csrc/*.h csrc/*pp $(foreach folder, src/seqloom/kernels/cuda tests/kernels/emulation, $(addprefix $(folder)/, *.cpp *.hpp */*.cu */*.cuh)))
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 GPU_TESTS := $(addprefix tests/, layers/test_gpu.py kernels/test_gpu_kernels.py compiler/test_gpu_compiled.py compiler/test_gpu_gated.py tools/test_doctor.py lab/training/test_train_many.py layers/test_tcn.py lab/studies/test_trials.py layers/test_memory_safety.py)
@@ -28,12 +30,12 @@ test-quick: .venv/installed lint
 
 # The tests of the Ray cluster, which skip elsewhere.
 test-cluster: .venv/installed
-	$(PIP) -e '.[$(EXTRAS),cluster]'
+	$(INSTALL) -e '.[$(EXTRAS),cluster]'
 	$(BIN)/python -m pytest tests/lab/jobs/test_jobs.py -k "cluster"
 
 # The example scripts and the modules for reinforcement learning, which need libraries that nothing else here needs.
 test-examples: .venv/installed
-	$(PIP) -e '.[$(EXTRAS),examples,rl,torchrl]'
+	$(INSTALL) -e '.[$(EXTRAS),examples,rl,torchrl]'
 	$(BIN)/python -m pytest tests/test_examples.py tests/tools/test_rl_sb3.py tests/tools/test_rl_tensordicts.py
 
 # Mutated files and random settings: N cases of each kind.
@@ -63,7 +65,7 @@ audit: .venv/installed
 
 # The documentation site, in build/site; a warning is an error. `make docs SERVE=1` shows it in a browser.
 docs: .venv/installed
-	$(PIP) -e '.[$(EXTRAS),docs]'
+	$(INSTALL) -e '.[$(EXTRAS),docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(if $(SERVE),serve,build)
 
 # Every table, verdict and page of results from the stored trials, without training; git shows what changed.
@@ -97,9 +99,11 @@ wheel: .venv/installed
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m auditwheel repair --wheel-dir dist dist/local/*.whl
 	mv dist/local/*.tar.gz dist
 
+# The engine is compiled (47 s of one core) while pip installs the dependencies.
 .venv/installed: pyproject.toml constraints.txt setup.py $(wildcard csrc/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(PIP) -e '.[$(EXTRAS)]'
+	$(BIN)/python csrc/engine_build.py src/seqloom/lib & engine=$$!; \
+	    $(INSTALL) -e '.[$(EXTRAS)]' && wait $$engine
 	touch $@
 
 clean:

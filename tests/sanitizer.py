@@ -39,12 +39,12 @@ seqloom.GRU(64, 64, kernel="gru_cpu")(torch.randn(50, 8, 64))
 def build_package(folder: Path) -> None:
     """Copy the package into a folder, with an engine that is checked while it runs."""
     shutil.copytree(ROOT / "src" / "seqloom", folder / "seqloom", ignore=shutil.ignore_patterns("__pycache__", "lib"))
-    setup = runpy.run_path(str(ROOT / "setup.py"), run_name="setup")
-    isas = setup["X86"] if setup["is_x86"]() else setup["ANY"]
+    build = runpy.run_path(str(ROOT / "csrc" / "engine_build.py"))
+    isas = build["X86"] if build["is_x86"]() else build["ANY"]
     isa = list_libraries()[0].stem.removeprefix("engine_")
     library = folder / "seqloom" / "lib"
     library.mkdir()
-    words = ["g++", *setup["FLAGS"], *setup["POSIX"], *isas[isa], *shlex.split(FLAGS)]
+    words = ["g++", *build["FLAGS"], *build["POSIX"], *isas[isa], *shlex.split(FLAGS)]
     subprocess.run([*words, str(ROOT / "csrc" / "engine.cpp"), "-o", str(library / f"engine_{isa}.so")], check=True)
     shutil.copy(ROOT / "src" / "seqloom" / "lib" / "build.json", library)
 

@@ -19,7 +19,7 @@ from seqloom.kernels import tuning
 
 LIB = Path(__file__).parents[2] / "lib"
 CELLS = ("rnn", "gru", "lstm", "attn_rnn", "ln_gru", "ln_lstm")  # as csrc/engine.cpp lists them
-ISAS = ("avx512", "avx2", "default")  # the builds of setup.py, fastest first
+ISAS = ("avx512", "avx2", "default")  # the builds of csrc/engine_build.py, fastest first
 TYPES = {torch.float32: 0, torch.float64: 1}
 
 _one, _two, _eight = ctypes.c_void_p, ctypes.c_void_p * 2, ctypes.c_void_p * 8
@@ -66,7 +66,7 @@ def list_libraries() -> list[Path]:
 
 
 def _why_not_built() -> str:
-    """Read from build.json, which setup.py writes, why there is no library."""
+    """Read from build.json, which csrc/engine_build.py writes, why there is no library."""
     report = LIB / "build.json"
     if not report.exists():
         return "seqloom was installed without its CPU engine"
