@@ -1,6 +1,7 @@
 """The documents tell the truth: their snippets run, print what they show, and quote lines that exist.
 
-In a markdown file all ```python blocks run in order in one namespace, in a process of their own. A
+In a markdown file all ```python blocks run in order in one namespace, in a process of their own, forked from one that
+has imported torch. A
 ```text block directly below one is what it must print. ```python no-run is not run, ```python title="cell.py" is
 written to that file, and the lines of ```sh run are `seqloom` commands. Code is quoted
 from the package in a table whose column is headed by the file, `cells/gru.py`, or in a ```python
@@ -23,6 +24,7 @@ from pathlib import Path
 import pytest
 
 import seqloom
+from warm_python import WarmPython
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "docs"))  # generate.py imports its neighbours
@@ -88,10 +90,18 @@ def ids(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+@pytest.fixture(scope="module")
+def python() -> Iterator[WarmPython]:
+    """Return what starts processes in which a warning is an error."""
+    server = WarmPython(*STRICT)
+    yield server
+    server.close()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", RUN, ids=ids)
-def test_every_snippet_runs_and_prints_what_the_page_shows(page: Path, tmp_path: Path) -> None:
-    problem = snippet_problem(page, tmp_path)
+def test_every_snippet_runs_and_prints_what_the_page_shows(page: Path, tmp_path: Path, python: WarmPython) -> None:
+    problem = snippet_problem(page, tmp_path, python)
     assert not problem, problem
 
 
@@ -199,10 +209,12 @@ def test_the_citation_names_this_version() -> None:
         "right with a file",
     ],
 )
-def test_wrong_pages_are_detected_and_correct_ones_pass(text: str, says: str, tmp_path: Path) -> None:
+def test_wrong_pages_are_detected_and_correct_ones_pass(
+    text: str, says: str, tmp_path: Path, python: WarmPython
+) -> None:
     page = tmp_path / "page.md"
     page.write_text(text)
-    problem = snippet_problem(page, tmp_path)
+    problem = snippet_problem(page, tmp_path, python)
     assert says in problem and bool(says) == bool(problem)
 
 
@@ -215,22 +227,19 @@ def test_a_quoted_line_that_does_not_exist_is_found(tmp_path: Path) -> None:
     assert not has("cells/gru.py", "z = 0") and has("cells/gru.py", "h = (1 - z) * n + z * h")
 
 
-def snippet_problem(page: Path, folder: Path) -> str:
+def snippet_problem(page: Path, folder: Path, python: WarmPython) -> str:
     """Return what is wrong with a page's snippets, or ""."""
     fenced = blocks(page)
     snippets = [b for b in fenced if b.runs]
     shown = {b.line: after for b, after in pairwise(fenced) if after.follows and after.info in ("", "text")}
     result = folder / "printed.json"  # a file, for a snippet may start programs that print
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}  # it sets the width of text
-    run = subprocess.run(
-        [sys.executable, *STRICT, "-c", RUNNER, str(result)],
+    run = python.run(
+        RUNNER,
+        str(result),
         input=json.dumps([str(page), [[b.line, b.code] for b in snippets]]),
-        capture_output=True,
-        text=True,
         cwd=folder,
         env=environment | {"OMP_NUM_THREADS": "1", "SEQLOOM_CACHE": str(folder / "cache")},
-        check=False,
-        timeout=300,
     )
     if run.returncode:
         return f"{page}: the process ended with {run.returncode}\n{run.stderr}"
