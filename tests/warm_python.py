@@ -20,7 +20,7 @@ from pathlib import Path
 # Reads names of folders with a request; answers with the fork's id, then with its exit code. The fork leaves the loop.
 SERVER = """
 import json, os, sys
-import torch
+import torch, torch._dynamo  # the first step of an optimizer imports the latter
 while True:
     folder = os.read(0, 4096).decode().strip()
     if not folder:
