@@ -8,7 +8,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 # The package in place, without its engine, which the rule of .venv/installed compiles.
 INSTALL := SEQLOOM_BUILD_ENGINE=separate $(PIP)
 CPP := $(wildcard csrc/*.h csrc/*pp $(foreach folder, src/seqloom/kernels/cuda tests/kernels/emulation, $(addprefix $(folder)/, *.cpp *.hpp */*.cu */*.cuh)))
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+# One worker runs all tests of a file, so that what they share is built once.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
 GPU_TESTS := $(addprefix tests/, layers/test_gpu.py kernels/test_gpu_kernels.py compiler/test_gpu_compiled.py compiler/test_gpu_gated.py tools/test_doctor.py lab/training/test_train_many.py layers/test_tcn.py lab/studies/test_trials.py layers/test_memory_safety.py)
 
@@ -22,7 +23,7 @@ test: .venv/installed lint
 
 # Full sweeps of which `make test` runs a part: users' types, ONNX and C of every cell, memory over many steps.
 test-long: .venv/installed
-	$(PYTEST) -m long
+	$(BIN)/python -m pytest -n 2 -m long
 
 # Without what is marked slow: emulated CUDA kernels, compilers, exports, trainings, processes that are killed.
 test-quick: .venv/installed lint

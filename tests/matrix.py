@@ -53,7 +53,7 @@ def run(interpreter: str, torch: str, words: str) -> tuple[int, str]:
     again = [str(python), "-m", "pip", "install", "-q", "--no-deps", "--force-reinstall", str(ROOT)]
     if subprocess.run(again, check=False).returncode:
         return 1, f"not installed: {' '.join(again)}"
-    command = f'"{python}" -m pytest -n 2 --dist loadgroup -p no:cacheprovider {words} "{ROOT / "tests"}"'
+    command = f'"{python}" -m pytest -n 2 --dist loadfile -p no:cacheprovider {words} "{ROOT / "tests"}"'
     done = subprocess.run(command, shell=True, cwd=home, capture_output=True, text=True, check=False)
     (home / "pytest.txt").write_text(done.stdout + done.stderr)
     return done.returncode, (done.stdout.strip().splitlines() or [done.stderr[-200:]])[-1]

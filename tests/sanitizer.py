@@ -84,7 +84,7 @@ def main() -> int:
             return 1
         print("the sanitizer reports a planted fault; running the tests", file=sys.stderr, flush=True)
         paths = [str(ROOT / "tests" / t) for t in chosen]
-        words = ["-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadgroup", *paths]
+        words = ["-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadfile", *paths]
         return subprocess.call([sys.executable, "-m", "pytest", *words], env=environment, cwd=ROOT)
 
 

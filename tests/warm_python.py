@@ -59,7 +59,14 @@ class WarmPython:
         if sys.platform != "linux":  # where a process with threads of the system's libraries cannot be forked
             command = [*self._command, code, *words]
             return subprocess.run(
-                command, cwd=cwd, env=dict(env), input=input, timeout=timeout, capture_output=True, text=True, check=False
+                command,
+                cwd=cwd,
+                env=dict(env),
+                input=input,
+                timeout=timeout,
+                capture_output=True,
+                text=True,
+                check=False,
             )
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)

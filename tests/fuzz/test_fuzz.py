@@ -28,7 +28,6 @@ def test_mutated_data_files_are_taken_or_refused_in_one_line(part, tmp_path, mon
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("fuzzed runs")
 def test_mutated_run_folders_never_give_another_prediction(tmp_path, monkeypatch):
     monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
     results = {run_folders.check(random.Random(n), tmp_path) for n in range(200)}

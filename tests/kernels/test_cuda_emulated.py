@@ -172,7 +172,6 @@ FAULTS = {
 
 @pytest.mark.sample(2)
 @pytest.mark.slow
-@pytest.mark.xdist_group("faults")  # they share what they do not change, compiled
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
     monkeypatch.setattr(launch.CudaCode, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))

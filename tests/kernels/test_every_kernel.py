@@ -43,11 +43,6 @@ SHORT = (
 )  # of dispatch.SHAPES, which the first check takes whole: the loop is slow
 
 
-def of_cell(names):
-    """Run the kernels of one cell on one worker, because they share the results of the loop."""
-    return [pytest.param(name, marks=pytest.mark.xdist_group(name.rpartition("_")[0])) for name in names]
-
-
 @pytest.fixture(autouse=True, scope="module")
 def _the_loop_runs_once():
     """Cache the results of the reference loop, which take most of the time of a check."""
@@ -97,13 +92,13 @@ def asking(name, dtype=torch.float64):
 
 @pytest.mark.slow
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("name", of_cell(NAMED))
+@pytest.mark.parametrize("name", NAMED)
 def test_a_kernel_passes_the_public_check(name):
     check_kernel(name, name.rpartition("_")[0])
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("name", of_cell(name for name in NAMED if not name.endswith("aten")))
+@pytest.mark.parametrize("name", [name for name in NAMED if not name.endswith("aten")])
 def test_a_kernel_passes_the_public_check_in_float64(monkeypatch, name):
     monkeypatch.setattr(checking, "SHAPES", SHORT)
     check_kernel(name, name.rpartition("_")[0], torch.float64)
@@ -123,7 +118,6 @@ def test_a_kernel_passes_the_public_check_in_float64(monkeypatch, name):
         {"slots": 2, "heads": 2, "context": ("h", "x"), "norm": False},
     ],
 )
-@pytest.mark.xdist_group("attn_rnn")
 @pytest.mark.parametrize("kernel", ["cpu", pytest.param("manual", marks=pytest.mark.slow)])
 def test_every_setting_of_attn_rnn_is_in_its_kernels(monkeypatch, kernel, settings):
     monkeypatch.setattr(checking, "SHAPES", SHORT)
@@ -230,14 +224,12 @@ class Faulty:
         ("no gradient to the start", "dinitial_0 is .*reset"),
     ],
 )
-@pytest.mark.xdist_group("gru")
 def test_a_planted_fault_is_found(fault, actual):
     with pytest.raises(AssertionError, match=actual):
         check_kernel(Faulty(fault), "gru")
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("gru")
 def test_the_loop_itself_passes():
     check_kernel(Faulty(""), "gru")
 

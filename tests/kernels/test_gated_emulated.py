@@ -244,7 +244,6 @@ FAULTS = {
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("gated faults")  # they share what they do not change, compiled
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
     monkeypatch.setattr(launch.CudaCode, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))

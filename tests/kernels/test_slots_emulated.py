@@ -13,10 +13,7 @@ from seqloom.kernels import dispatch, tuning
 from seqloom.kernels.cuda.attn_rnn import slots as attn_rnn_slots
 from seqloom.kernels.cuda.runtime import launch
 
-pytestmark = [
-    pytest.mark.usefixtures("emulated"),
-    pytest.mark.xdist_group("slots"),  # tests share what is compiled
-]
+pytestmark = pytest.mark.usefixtures("emulated")
 
 
 def slots_job(cell, B, T, dtype, **asked):

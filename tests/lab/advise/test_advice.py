@@ -14,8 +14,6 @@ from seqloom.lab.advise.sample import draw_sample
 from seqloom.lab.training.settings import TrainSettings
 from seqloom.layers.registry import find
 
-pytestmark = pytest.mark.xdist_group("advice")  # its fixture is built once
-
 
 @pytest.fixture(scope="module")
 def text_advice():

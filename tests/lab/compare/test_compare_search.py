@@ -60,9 +60,6 @@ def timeless_rows(comparison):
     return [{k: v for k, v in row.items() if k not in TIMES} for row in build_leaderboard(collect_results(comparison))]
 
 
-pytestmark = pytest.mark.xdist_group("comparison")  # its fixture is built once
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _quick_jobs():
     """Fit the slow baselines once or not at all, and time few predictions; other tests do it in earnest."""

@@ -22,7 +22,6 @@ axe = pytest.importorskip("axe_playwright_python.sync_playwright")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here"),
-    pytest.mark.xdist_group("browser"),
 ]
 
 

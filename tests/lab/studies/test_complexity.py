@@ -14,9 +14,6 @@ TINY = ComplexitySettings(width=16, lengths=3, fitted=3, ratio=2, shorten=8, rou
 FORM = {form.name: form for form in FORMS}
 
 
-pytestmark = pytest.mark.xdist_group("complexity")  # whose fixture is made once
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("complexity")
