@@ -16,9 +16,15 @@
 #include "gemm.hpp"
 #include "linear_args.h"
 
-constexpr int CHUNK = ROWS;  // writes of a chunk: as many rows as a micro-kernel takes
+// A chunk is BLOCKS times as many writes as a micro-kernel has rows. Two of them halve how often a state is
+// read and written, for 4 % more arithmetic.
+constexpr int BLOCKS = BY_LANE ? 2 : 1, CHUNK = BLOCKS * ROWS;
 template <class T>
-constexpr int COLUMN = (CHUNK + N<T> - 1) / N<T> * N<T>;  // from one column of all its writes to the next
+constexpr int COLUMN = (ROWS + N<T> - 1) / N<T> * N<T>;  // from one column of a block's writes to the next
+template <class T>
+constexpr bool HAS_DELTA = BY_LANE && COLUMN<T> == PANEL<T>;
+constexpr int UNROLLED =
+    BY_LANE ? 1 : 4;  // writes of an update; 4 takes 1 % longer on a Neoverse-N1, 16 takes 5 %
 constexpr int UPDATED = VBYTES == 64 || BY_LANE ? 8 : 6;  // channels of a state that are updated at a time
 // With one decay for all channels a state is a common factor times its panels; below this the panels are
 // multiplied.
@@ -114,38 +120,93 @@ struct Head {
 // they are, and their rows are scaled; a decay for each channel is multiplied into them.
 template <class T>
 struct Chunk {
-  const int64_t K, by;                     // by: from one key to the next
+  const int64_t K, by, block;              // from one key to the next, and from the columns of a block
   Buffer<T> keys;                          // rows, 0 past the chunk's end
-  Buffer<T> erase_columns, read_columns;   // (K, COLUMN) each: what multiplies the state before the chunk
+  Buffer<T> erase_columns, read_columns;   // (BLOCKS, K, COLUMN): what multiplies the state before the chunk
   Buffer<T> erases, reads, kept, w, none;  // rows
   T L[CHUNK][CHUNK] = {}, M[CHUNK][CHUNK] = {};
-  T erase_scale[CHUNK], read_scale[CHUNK], write_scale[CHUNK];
+  T minus_L_columns[CHUNK][CHUNK], M_columns[CHUNK][CHUNK];  // transposed, for a full chunk
+  T erase_scale[CHUNK] = {}, minus_erase_scale[CHUNK], read_scale[CHUNK], write_scale[CHUNK];
   int64_t count = 0, outputs = 0;
-  int64_t at[CHUNK];   // the write after which an output is read
-  T scale = 1;         // the state is this times the numbers of the panels
+  int64_t at[CHUNK];            // the write after which an output is read
+  T scale = 1;                  // the state is this times the numbers of the panels
+  const T* key_rows = nullptr;  // of the update: the head's own, or `keys`
+  int64_t keys_by = 0;
   bool fades = false;  // whether the update multiplies the panels by `kept`
 
   explicit Chunk(int64_t K)
-      : K(K), by(round_up(K, N<T>) + N<T>), keys(CHUNK * by), erase_columns((K + N<T>)*COLUMN<T>),
-        read_columns((K + N<T>)*COLUMN<T>), erases(CHUNK * by), reads(CHUNK * by), kept(by), w(by), none(by) {
-  }
+      : K(K), by(round_up(K, N<T>) + N<T>), block((K + N<T>)*COLUMN<T>), keys(CHUNK * by),
+        erase_columns(BLOCKS * block), read_columns(BLOCKS * block), erases(CHUNK * by), reads(CHUNK * by),
+        kept(by), w(by), none(by) {}
 
   void prepare(const Head<T>& head, int64_t first, int64_t some) {
     count = some, outputs = 0;
-    for (int64_t i = 0; i < CHUNK; i++) {
-      if (i < count)
-        std::memcpy(keys + i * by, head.k(first + i), K * sizeof(T));
-      else
-        std::memset(keys + i * by, 0, K * sizeof(T));
-    }
     const T *erase_rows[CHUNK], *read_rows[CHUNK];
-    head.a.channels > 1 ? prepare_channels(head, first, erase_rows, read_rows)
-                        : prepare_uniform(head, first, erase_rows, read_rows);
-    if (head.erases()) put_columns(erase_columns, erase_rows, count);
-    put_columns(read_columns, read_rows, outputs);
+    // the update reads whole groups of keys where they are
+    const bool is_whole = count == CHUNK && K % UPDATED == 0;
+    if (HAS_DELTA<T> && head.a.beta && head.a.channels < 2 && head.a.writes == 1 && is_whole) {
+      if constexpr (HAS_DELTA<T>) prepare_delta(head, first, erase_rows, read_rows);
+    } else {
+      key_rows = keys, keys_by = by;
+      for (int64_t i = 0; i < CHUNK; i++) {
+        if (i < count)
+          std::memcpy(keys + i * by, head.k(first + i), K * sizeof(T));
+        else
+          std::memset(keys + i * by, 0, K * sizeof(T));
+      }
+      head.a.channels > 1 ? prepare_channels(head, first, erase_rows, read_rows)
+                          : prepare_uniform(head, first, erase_rows, read_rows);
+      if (head.erases()) put_blocks(erase_columns, erase_rows, count);
+      put_blocks(read_columns, read_rows, outputs);
+    }
+    if constexpr (BY_LANE)
+      if (outputs == CHUNK) put_factors();
   }
 
  private:
+  // The delta rule with an output for each write, and one decay or none: what columns have in common with
+  // keys is a product of a micro-kernel, whose panel is the columns of a block of keys.
+  void prepare_delta(const Head<T>& head, int64_t first, const T** erase_rows, const T** read_rows) {
+    key_rows = head.k(first), keys_by = head.a.H * K;
+    T kept_of[CHUNK] = {};
+    for (int64_t i = 0; i < CHUNK; i++) {
+      erase_rows[i] = head.k(first + i), read_rows[i] = head.q(first + i), at[i] = i;
+      if (head.a.decay) kept_of[i] = *head.decay(first + i);
+    }
+    for (int i = 0; i < CHUNK; i += N<T>) store(kept_of + i, exact_exp<T>(load(kept_of + i)));
+    put_blocks(erase_columns, erase_rows, count);
+    put_blocks(read_columns, read_rows, outputs = count);
+    for (int i = 0; i < BLOCKS; i++)
+      for (int s = 0; s <= i; s++) {
+        const T* const panel = erase_columns + s * block;
+        micro<T, ROWS, false>(erase_columns + i * block, COLUMN<T>, panel, &L[i * ROWS][s * ROWS], CHUNK, K,
+                              nullptr, false, panel);
+        micro<T, ROWS, false>(read_columns + i * block, COLUMN<T>, panel, &M[i * ROWS][s * ROWS], CHUNK, K,
+                              nullptr, false, panel);
+      }
+    T kept_from[CHUNK] = {}, all_kept = scale;  // from each write to here, times its beta; from the first
+    for (int64_t i = 0; i < CHUNK; i++) {
+      all_kept *= kept_of[i];
+      for (int64_t s = 0; s < CHUNK; s++) kept_from[s] *= kept_of[i];
+      for (int64_t s = 0; s < CHUNK; s++) L[i][s] *= kept_from[s];
+      kept_from[i] = head.beta(first + i);
+      for (int64_t s = 0; s < CHUNK; s++) M[i][s] *= kept_from[s];
+      erase_scale[i] = read_scale[i] = all_kept;
+    }
+    finish_scale(all_kept, kept_from);
+  }
+
+  // `total` times the panels is the state after the chunk; kept_from: what is left of each write there
+  void finish_scale(T total, const T* kept_from) {
+    scale = total;
+    fades = scale < SMALLEST_SCALE;
+    if (fades) {
+      std::fill(kept + 0, kept + K, scale);
+      scale = 1;
+    }
+    for (int64_t s = 0; s < count; s++) write_scale[s] = kept_from[s] / scale;
+  }
+
   void prepare_uniform(const Head<T>& head, int64_t first, const T** erase_rows, const T** read_rows) {
     T kept_from[CHUNK] = {}, all_kept = 1;  // from each write to here, times its beta; from the first
     T unused[CHUNK];
@@ -172,13 +233,7 @@ struct Chunk {
       read_scale[outputs] = scale * all_kept;
       read_rows[outputs] = q, at[outputs++] = i;
     }
-    scale *= all_kept;
-    fades = scale < SMALLEST_SCALE;
-    if (fades) {
-      std::fill(kept + 0, kept + K, scale);
-      scale = 1;
-    }
-    for (int64_t s = 0; s < count; s++) write_scale[s] = kept_from[s] / scale;
+    finish_scale(scale * all_kept, kept_from);
   }
 
   void prepare_channels(const Head<T>& head, int64_t first, const T** erase_rows, const T** read_rows) {
@@ -212,6 +267,27 @@ struct Chunk {
     }
   }
 
+  void put_factors() {
+    for (int64_t i = 0; i < CHUNK; i++) minus_erase_scale[i] = -erase_scale[i];
+    for (int s = 0; s < CHUNK; s += N<T>)
+      for (int i = s; i < CHUNK; i += N<T>) {
+        transpose_square(&L[i][s], &minus_L_columns[s][i], T(-1));
+        transpose_square(&M[i][s], &M_columns[s][i], T(1));
+      }
+  }
+
+  static void transpose_square(const T* from, T* to, T factor) {
+    V<T> v[N<T>];
+    for (int r = 0; r < N<T>; r++) v[r] = load(from + r * CHUNK);
+    transpose<T>(v);
+    for (int r = 0; r < N<T>; r++) store(to + r * CHUNK, factor * v[r]);
+  }
+
+  void put_blocks(T* to, const T* const* rows, int64_t count) {
+    for (int b = 0; b < BLOCKS; b++)
+      if (count > b * ROWS) put_columns(to + b * block, rows + b * ROWS, count - b * ROWS);
+  }
+
   // Transpose rows of K numbers; those past `count` become 0.
   void put_columns(T* to, const T* const* rows, int64_t count) {
     constexpr int n = N<T>;
@@ -243,7 +319,7 @@ INLINE void update_rows(T* S, const T* keys, int64_t by, const T* w, const T* ke
       sums[r][j] = load(S + r * PANEL<T> + j * N<T>);
       if (FADES) sums[r][j] *= all(kept[r]);
     }
-#pragma GCC unroll 4
+#pragma GCC unroll UNROLLED
   for (int s = 0; s < CHUNK; s++) {
     V<T> key[vectors];
     if constexpr (BY_LANE)
@@ -265,15 +341,16 @@ template <class T, bool FADES>
 void update_panel(T* S, const Chunk<T>& chunk, const T* w) {
   int64_t c = 0;
   for (; c + UPDATED <= chunk.K; c += UPDATED)
-    update_rows<T, UPDATED, FADES>(S + c * PANEL<T>, chunk.keys + c, chunk.by, w, chunk.kept + c);
+    update_rows<T, UPDATED, FADES>(S + c * PANEL<T>, chunk.key_rows + c, chunk.keys_by, w, chunk.kept + c);
   for (; c < chunk.K; c++)
-    update_rows<T, 1, FADES>(S + c * PANEL<T>, chunk.keys + c, chunk.by, w, chunk.kept + c);
+    update_rows<T, 1, FADES>(S + c * PANEL<T>, chunk.key_rows + c, chunk.keys_by, w, chunk.kept + c);
 }
 
 // What a panel writes and reads in a chunk.
 template <class T>
 struct Block {
-  alignas(64) T w[CHUNK * PANEL<T>], y[CHUNK * PANEL<T>];
+  alignas(64) T w[CHUNK * PANEL<T>], y[CHUNK * PANEL<T>];  // w: scaled for the update
+  alignas(64) T earlier[CHUNK * PANEL<T>];                 // w as it is
 };
 
 // w_i = v_i - e_i - sum L_is w_s, then y_o = y_o + sum M_os w_s; w holds what the state before the chunk has
@@ -307,35 +384,71 @@ inline void finish_panel(Block<T>& block, const Chunk<T>& chunk, const Head<T>& 
     for (int j = 0; j < WIDE; j++) store(at(block.w, i, j), load(at(block.w, i, j)) * chunk.write_scale[i]);
 }
 
-// The same for a full chunk with an output for each write, and a full panel. Each row, once it is known, goes
-// into all later ones: sums that do not wait for each other.
+// Factors of the rows of a block: lanes of vectors, or numbers `by` apart that are broadcast one at a time.
+// For lanes the caller has changed the sign already (MINUS): there is no multiply-subtract with a lane of a
+// vector.
+template <class T, bool MINUS = false>
+struct Factors {
+  V<T> lanes[(ROWS + N<T> - 1) / N<T>];
+  const T* const rows;
+  const int64_t by;
+
+  INLINE Factors(const T* lanes_from, const T* rows, int64_t by = 1) : rows(rows), by(by) {
+    if constexpr (BY_LANE)
+      for (int i = 0; i < ROWS; i += N<T>) lanes[i / N<T>] = load(lanes_from + i);
+  }
+  INLINE V<T> operator[](int i) const {
+    if constexpr (BY_LANE) return all<T>(lanes[i / N<T>][i % N<T>]);
+    return MINUS ? -all<T>(rows[i * by]) : all<T>(rows[i * by]);
+  }
+};
+
+// The same for a full chunk with an output for each write, and a full panel. Each row of a block, once it is
+// known, goes into all later ones: sums that do not wait for each other.
 template <class T, bool ERASES>
 inline void finish_full_panel(Block<T>& block, const Chunk<T>& chunk, const Head<T>& head, int64_t first,
                               int64_t column) {
   const T* const v = head.v(first) + column;
   T* const out = head.y(first) + column;
   const int64_t by = head.a.H * head.a.V;
+  for (int start = 0; start < CHUNK; start += ROWS)
 #pragma GCC unroll 4
-  for (int j = 0; j < WIDE; j++) {
-    V<T> w[CHUNK], y[CHUNK];
+    for (int j = 0; j < WIDE; j++) {
+      const int at = start * PANEL<T> + j * N<T>;
+      const Factors<T, true> erased(chunk.minus_erase_scale + start, chunk.erase_scale + start);
+      const Factors<T> read(chunk.read_scale + start, chunk.read_scale + start);
+      V<T> w[ROWS], y[ROWS];
 #pragma GCC unroll 16
-    for (int i = 0; i < CHUNK; i++) {
-      const int64_t at = i * PANEL<T> + j * N<T>;
-      w[i] = load(v + i * by + j * N<T>);
-      if (ERASES) w[i] -= all(chunk.erase_scale[i]) * load(block.w + at);
-      y[i] = all(chunk.read_scale[i]) * load(block.y + at);
+      for (int i = 0; i < ROWS; i++) {
+        w[i] = load(v + (start + i) * by + j * N<T>);
+        if (ERASES) w[i] += erased[i] * load(block.w + at + i * PANEL<T>);
+        y[i] = read[i] * load(block.y + at + i * PANEL<T>);
+      }
+      for (int s = 0; s < start; s++) {
+        const V<T> ws = load(block.earlier + s * PANEL<T> + j * N<T>);
+        const Factors<T, true> l(chunk.minus_L_columns[s] + start, &chunk.L[start][s], CHUNK);
+        const Factors<T> m(chunk.M_columns[s] + start, &chunk.M[start][s], CHUNK);
+#pragma GCC unroll 16
+        for (int i = 0; i < ROWS; i++) {
+          if (ERASES) w[i] += l[i] * ws;
+          y[i] += m[i] * ws;
+        }
+      }
+#pragma GCC unroll 16
+      for (int s = 0; s < ROWS; s++) {
+        const int done = start + s;
+        const Factors<T, true> l(chunk.minus_L_columns[done] + start, &chunk.L[start][done], CHUNK);
+        const Factors<T> m(chunk.M_columns[done] + start, &chunk.M[start][done], CHUNK);
+#pragma GCC unroll 16
+        for (int i = s + 1; i < ROWS && ERASES; i++) w[i] += l[i] * w[s];
+#pragma GCC unroll 16
+        for (int i = s; i < ROWS; i++) y[i] += m[i] * w[s];
+        store(block.w + at + s * PANEL<T>, w[s] * chunk.write_scale[start + s]);
+        if (BLOCKS > 1) store(block.earlier + at + s * PANEL<T>, w[s]);
+      }
+#pragma GCC unroll 16
+      for (int i = 0; i < ROWS; i++) store(out + (start + i) * by + j * N<T>, y[i]);
     }
-#pragma GCC unroll 16
-    for (int s = 0; s < CHUNK; s++) {
-#pragma GCC unroll 16
-      for (int i = s + 1; i < CHUNK && ERASES; i++) w[i] -= all(chunk.L[i][s]) * w[s];
-#pragma GCC unroll 16
-      for (int i = s; i < CHUNK; i++) y[i] += all(chunk.M[i][s]) * w[s];
-      store(block.w + s * PANEL<T> + j * N<T>, w[s] * chunk.write_scale[s]);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < CHUNK; i++) store(out + i * by + j * N<T>, y[i]);
-  }
 }
 
 // Rows of different steps lie apart, and a core would wait for each: fetch the next chunk's keys and queries
@@ -384,9 +497,15 @@ struct Panels {
         for (int64_t j = 0; j < some; j++) to[j] = scale * from[j];
       }
   }
+  // columns of a chunk with a panel
+  static void multiply_blocks(const Chunk<T>& chunk, int64_t rows, const T* columns, const T* panel, T* to) {
+    for (int64_t b = 0; b < BLOCKS && b * ROWS < rows; b++)
+      run_micro<T, false>(std::min<int64_t>(ROWS, rows - b * ROWS), columns + b * chunk.block, COLUMN<T>,
+                          panel, to + b * ROWS * PANEL<T>, PANEL<T>, chunk.K, nullptr, false, panel);
+  }
   // the writes of one chunk
   void advance(Chunk<T>& chunk, int64_t first) {
-    const int64_t K = head.a.K, steps = head.a.T * head.a.writes;
+    const int64_t steps = head.a.T * head.a.writes;
     Block<T> block;
     chunk.scale = scale;
     chunk.prepare(head, first, std::min<int64_t>(CHUNK, steps - first));
@@ -396,12 +515,8 @@ struct Panels {
       const int64_t some = columns(p), column = p * PANEL<T>;
       if (p + 1 == hi) fetch_rows<T>(head, first + CHUNK);
       fetch_values<T>(head, first, chunk.count, column + LINE<T>);
-      if (head.erases())
-        run_micro<T, false>(chunk.count, chunk.erase_columns, COLUMN<T>, panel, block.w, PANEL<T>, K, nullptr,
-                            false, panel);
-      if (chunk.outputs)
-        run_micro<T, false>(chunk.outputs, chunk.read_columns, COLUMN<T>, panel, block.y, PANEL<T>, K,
-                            nullptr, false, panel);
+      if (head.erases()) multiply_blocks(chunk, chunk.count, chunk.erase_columns, panel, block.w);
+      multiply_blocks(chunk, chunk.outputs, chunk.read_columns, panel, block.y);
       if (chunk.outputs < CHUNK || some < PANEL<T>)
         finish_panel<T>(block, chunk, head, first, column, some);
       else if (head.erases())
