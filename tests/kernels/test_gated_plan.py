@@ -93,7 +93,7 @@ def test_products_in_halves_are_as_exact_as_those_of_torch(monkeypatch):
     sizes = []
     monkeypatch.setattr(exact, "pays", lambda _, *size: not sizes.append(size))
     in_halves = run(ready, layer, x, given, True)
-    assert sizes == [(45, 48, 24), (45, 48, 16), (45, 48, 24)]
+    assert sizes == [(45, 48, 24), (45, 48, 16), (45, 48, 24)]  # of the input, of weight_hh, of the gradients
     wide = layer.double()
     true = run(Loop(wide), wide, x.double(), [s.double() for s in given], True)
     for mine, theirs, exactly in zip(in_halves, usual, true, strict=True):
@@ -200,7 +200,8 @@ def test_recorded_passes_read_and_write_memory_of_the_call(name, dtype, shape, s
             layer.weight_hh_l0.mul_(1.1)  # in place, as an optimiser does
     assert all(c.recorder.kept is not None and c.back_recorder.kept is not None for c in ready.cells)
     for actual, expected in found:  # those of earlier passes were not overwritten
-        torch.testing.assert_close(actual, expected)
+        for mine, theirs in zip(actual, expected, strict=True):  # a prepared pass rounds sums that it keeps
+            assert (mine - theirs).norm() < (2e-5 if dtype == FP32 else 2e-2) * theirs.norm() + 1e-6
 
 
 def test_weights_elsewhere_and_other_switches_discard_a_recorded_pass(monkeypatch):

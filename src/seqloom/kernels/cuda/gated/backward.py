@@ -1,8 +1,8 @@
 """A gated cell back through time on a GPU, one chunk of steps after another, the last first.
 
-A batched product computes U h of all steps of a chunk again (with layer normalisation U^T U h, too), a kernel goes back
-through them, and a batched product makes the gradient of the weight. Those of biases and scales are summed on the way,
-for each row of the batch.
+Unless the forward pass kept it, a batched product computes U h of all steps of a chunk again (with layer normalisation
+U^T U h, too). A kernel goes back through them, and a batched product makes the gradient of the weight. Those of biases
+and scales are summed on the way, for each row of the batch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def go_back(
         weight, own = _square_weights(setting, weight, heads)
     dx, turned = torch.empty_like(x), arrange_weights(setting, own.transpose(1, 2))
     seen, du = x.new_empty(B * steps, H), x.new_empty(B * steps, wide)
-    u = x.new_empty(B * steps, len(weight) // heads)
+    u = values["u"] if setting.kept else x.new_empty(B * steps, len(weight) // heads)
     ds = [_copy_gradient(d, values[f"first_{i}"]) for i, d in enumerate(dlast)]
     dstart = [torch.zeros_like(values["first_0"]) for i in range(kind.states) if f"start_{i}" in values]
     sums = {"dbias": wide, "dscale": wide * kind.norm, "dbias_c": H * kind.memory, "dscale_c": H * kind.memory}
@@ -48,21 +48,20 @@ def go_back(
     known |= {"head_rows": B // heads if heads > 1 else 0}
     known |= {f"ds_{i}": d for i, d in enumerate(ds)} | {f"dstart_{i}": d for i, d in enumerate(dstart)}
     code, dweight, bias = find_code(setting, "reverse", B, x.device), None, None if kind.norm else values["bias"]
-    halves = exact.split(weight) if heads == 1 and exact.pays(x, B * steps, wide, H) else None
+    in_halves = heads == 1 and exact.pays(x, B * steps, wide, H)
+    halves = exact.split(weight) if in_halves and not setting.kept else None
     arguments = code.pack(known)
     for begin in reversed(range(0, T, steps)):
         arguments.from_, arguments.steps = begin, min(steps, T - begin)
         rows = B * arguments.steps
         _copy_states(seen[:rows].view(B, -1, H), values, begin)
-        if halves is None:
-            _multiply_weight(u[:rows], seen[:rows], weight, bias, heads)
-            code.start(arguments, B, x.device)
-            more = _multiply(du[:rows], seen[:rows], heads)
-        else:
-            states = exact.split(seen[:rows])
+        states = exact.split(seen[:rows]) if in_halves else None
+        if states is not None and halves is not None:
             exact.multiply(states, halves, bias, u[:rows])
-            code.start(arguments, B, x.device)
-            more = exact.multiply_turned(exact.split(du[:rows]), states)
+        elif not setting.kept:
+            _multiply_weight(u[:rows], seen[:rows], weight, bias, heads)
+        code.start(arguments, B, x.device)
+        more = _multiply(du[:rows], seen[:rows], heads) if states is None else _multiply_halves(du[:rows], states)
         dweight = more if dweight is None else dweight.add_(more)
     if kind.norm:
         assert dweight is not None
@@ -72,6 +71,11 @@ def go_back(
     dbias = None if values["bias"] is None else added["dbias"]
     found = (dweight, dbias, added["dscale"], added["dscale_c"], added["dbias_c"], added["dvectors"])
     return [dx, *(None if t is None else t.to(x.dtype) for t in found), *ds, *dstart]
+
+
+def _multiply_halves(d: Tensor, states: exact.SplitMatrix) -> Tensor:
+    """Compute d^T r in float32."""
+    return exact.multiply_turned(exact.split(d), states)
 
 
 def _square_weights(setting: GatedSetting, weight: Tensor, heads: int) -> tuple[Tensor, Tensor]:

@@ -37,6 +37,7 @@ class Kind:
     vectors: int = 0  # planes of weights that meet units elementwise
     output: int = 0  # which state is the output
     unit: str | None = None  # the text of a compiled cell; `text` is then a name for people
+    summed: int = 0  # the first gates that see only the sum of x and U h + b
 
     @property
     def planes(self) -> int:
@@ -61,6 +62,7 @@ class GatedSetting:
     reset: bool
     grid: bool = False  # units are divided over blocks anywhere on the GPU, not over a cluster
     tf32: bool = False  # products of float32 see 19 bits
+    kept: bool = False  # the forward pass keeps what the way back would compute again
 
     @property
     def size(self) -> int:
@@ -76,6 +78,10 @@ class GatedSetting:
         if self.kind.unit is not None:
             sizes |= {"INPUTS": self.kind.planes, "VECTORS": self.kind.vectors, "OUTPUT": self.kind.output}
         return (*sizes.items(), *((name, int(flag)) for name, flag in flags.items()))
+
+    def count_summed(self, back: bool) -> int:
+        """Return SUMMED of a kernel; a forward pass is told in each call whether it keeps them."""
+        return self.kind.summed if self.kept or not back else 0
 
     def generate(self, source: str) -> str | None:
         """Return the text of a kernel with the equations of a compiled cell; None if the file has them."""
@@ -183,7 +189,7 @@ def make_code(setting: GatedSetting, name: str, way: GatedDivision) -> GatedCode
     """Return the kernel gated_<name>, forward or reverse, on one block or a cluster."""
     back = name == "reverse"
     sizes = {"ROWS": way.rows, "CLUSTER": way.cluster, "EACH": way.each, "SPLIT": way.split}
-    sizes |= {"IN_SHARED": way.in_shared, "FROM_CACHE": way.from_cache}
+    sizes |= {"IN_SHARED": way.in_shared, "FROM_CACHE": way.from_cache, "SUMMED": setting.count_summed(back)}
     source = f"gated/{name}.cu"
     named = f"gated_{name}", source, (*setting.macros, *sizes.items())
     numbers = 32 * way.warps, way.shared_bytes(setting.kind, back), way.rows, way.cluster
@@ -223,6 +229,7 @@ def make_grid_code(setting: GatedSetting, name: str, rows: int, units: int) -> G
     """Return the kernel gated_<name> on a grid: eight warps, each with a part of every sum."""
     way = place_grid(setting, name, rows, units)
     sizes = {"ROWS": rows, "CLUSTER": way.blocks, "TALL": units // 16, "IN_SHARED": way.in_shared}
+    sizes |= {"SUMMED": setting.count_summed(name == "reverse")}
     source = f"gated/{name}.cu"
     named = f"gated_{name}", source, (*setting.macros, *sizes.items())
     numbers = 32 * GRID_WARPS, way.parts + way.in_shared * GRID_WARPS * TILE, rows, way.blocks, way.packets

@@ -10,7 +10,8 @@ struct Forward {
   // and scale and bias are the norm's
   const Element *weight, *bias, *scale;
   const Element *scale_c, *bias_c;   // (H,): the memory's norm
-  const Element *x, *keep[4];        // (B, T, INPUTS, H), (B, T, H) for each state
+  Element* x;                        // (B, T, INPUTS, H)
+  const Element* keep[4];            // (B, T, H) for each state
   const float *first[4], *start[4];  // (B, H): the first state, and where a reset begins
   const Element* mask;               // (B, H)
   const u8* reset;                   // (B, T)
@@ -21,6 +22,8 @@ struct Forward {
   int B, T;
   const Element* vectors;  // (VECTORS, H)
   int head_rows;  // rows of a head, in whole groups; each head has its own weights. 0: all have the same
+  int keeps;      // whether the way back needs no product: x becomes x + u in the first SUMMED gates,
+  Element* u;     // and that of the others is u, (B, T, GATES - SUMMED, H)
 };
 
 // What a lane loads of a step, unconverted: any use would wait for the load.
@@ -117,6 +120,12 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
         u[0][k] += v[0];
         u[1][k] += v[1];
       }
+      Pair kept[GATES];
+#if SUMMED
+#pragma unroll
+      for (int k = 0; k < GATES; k++)
+        kept[k] = k < SUMMED ? to_pair(x[0][k] + u[0][k], x[1][k] + u[1][k]) : to_pair(u[0][k], u[1][k]);
+#endif
       Inside in[2];
 #pragma unroll
       for (int e = 0; e < 2; e++) {
@@ -156,6 +165,15 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
 #pragma unroll
         for (int i = 1; i < STATES; i++)
           if (a.c[i - 1]) put_pair(a.c[i - 1] + (steps + t) * H + b.unit, out[i]);
+#if SUMMED
+        if (a.keeps)
+#pragma unroll
+          for (int k = 0; k < GATES; k++)
+            put_pair((k < SUMMED ? a.x + ((steps + t) * INPUTS + k) * H
+                                 : a.u + ((steps + t) * (GATES - SUMMED) + k - SUMMED) * H) +
+                         b.unit,
+                     kept[k]);
+#endif
       }
       fetch(v, t + 2);
     }

@@ -25,13 +25,13 @@ from seqloom.kernels.cuda.gated.input_norm import InputNorm
 from seqloom.kernels.cuda.gated.scan import GatedInputs, run_scan
 
 KINDS = {
-    "gru": Kind("gru", gates=3, states=1),
-    "lstm": Kind("lstm", gates=4, states=2),
+    "gru": Kind("gru", gates=3, states=1, summed=2),
+    "lstm": Kind("lstm", gates=4, states=2, summed=4),
     "ln_gru": Kind("gru", gates=3, states=1, norm=True),
     "ln_lstm": Kind("lstm", gates=4, states=2, norm=True, memory=True),
-    "rnn": Kind("rnn_tanh", gates=1, states=1),
+    "rnn": Kind("rnn_tanh", gates=1, states=1, summed=1),
 }
-RNN_KINDS = {"tanh": KINDS["rnn"], "relu": Kind("rnn_relu", gates=1, states=1)}  # by nonlinearity
+RNN_KINDS = {"tanh": KINDS["rnn"], "relu": Kind("rnn_relu", gates=1, states=1, summed=1)}  # by nonlinearity
 # The kernels' names of the weights, and the cells', which may lack some.
 CELL_WEIGHTS = {
     "weight": "weight_hh",

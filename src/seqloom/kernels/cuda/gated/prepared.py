@@ -7,6 +7,7 @@ been made often enough (`runtime/recorded.py`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -73,7 +74,8 @@ class PreparedGated:
         self.last_shape = self.stack.state_shapes[0]
         job = ScanJob(like.new_empty(self.B, self.T, cell.input_size), ())
         gated = Gated(KINDS[one.name]) if isinstance(code, GatedHeads) else code
-        self.setting = gated.read_setting(one, self.H, job, self.dtype)
+        setting = gated.read_setting(one, self.H, job, self.dtype)
+        self.setting = replace(setting, kept=setting.kind.summed > 0)
         self.kind = self.setting.kind
         self.forward = find_code(self.setting, "forward", self.rows, self.device)
         self.arguments: Any = self.forward.arguments
@@ -110,8 +112,10 @@ class PreparedGated:
     ) -> tuple[Tensor, list[Tensor], list[Maybe], list[Maybe]]:
         """Return the outputs, the last states, what the backward pass reads, and the weights if they were cast.
 
-        The third is the projected input (rows, T, gates * H), the states after all steps, the first states in float32,
-        and with layer normalisation the product (B, T, gates * H), what its normalisation and what the kernel saved.
+        The third is the projected input (rows, T, gates * H), to which some gates have added their product with the
+        state (`GatedSetting.kept`), the states after all steps, the first states in float32, the products of the other
+        gates, and with layer normalisation the product (B, T, gates * H), what its normalisation and what the kernel
+        saved.
         """
         stream, k = self._find_recording_stream(), self.kind.states
 
@@ -126,7 +130,7 @@ class PreparedGated:
         else:
             key = stream, product_flags(), train, x.dtype, len(states), _list_addresses(own)
             found = self.recorder.run(launch, key, (x, *states))
-        many, (y, *rest) = 4 + 2 * k, found
+        many, (y, *rest) = 5 + 2 * k, found
         return cast(Tensor, y), cast(list[Tensor], rest[:k]), rest[k : k + many], rest[k + many :]
 
     def _cast_weights(self, own: Sequence[Any]) -> list[Any]:
@@ -161,6 +165,10 @@ class PreparedGated:
         last = [torch.empty_like(s) for s in first]
         arguments = self.arguments.from_buffer_copy(self.filled)
         arguments.x, arguments.weight = u.data_ptr(), weight.data_ptr()
+        kept, arguments.keeps = None, int(train and self.setting.kept)
+        if arguments.keeps and kind.gates > kind.summed:
+            kept = u.new_empty(self.rows, T, (kind.gates - kind.summed) * H)
+            arguments.u = kept.data_ptr()
         arguments.spread = None if spread is None else spread.data_ptr()
         for name, w in zip(("bias", "scale", "scale_c", "bias_c"), own[3:7], strict=True):
             setattr(arguments, name, None if w is None else w.data_ptr())
@@ -172,7 +180,7 @@ class PreparedGated:
         y = paths[kind.output]
         assert y is not None
         ends = [self._join_state(s).to(self.weight_dtype) for s in last]
-        saved = [u, *paths, *first, product, normed, spread]
+        saved = [u, *paths, *first, kept, product, normed, spread]
         return [self._join(y), *ends, *(saved if train else [None] * len(saved)), *(copies if train else ())]
 
     def _find_start(self) -> list[Tensor]:
@@ -246,7 +254,7 @@ class PreparedGated:
 
     def _launch_back(self, tensors: Sequence[Maybe], own: Sequence[Any], needs: tuple[bool, bool, bool]) -> list[Maybe]:
         """Do what `find_gradients` does, launch by launch."""
-        many, x = 5 + 2 * self.kind.states, tensors[0]
+        many, x = 6 + 2 * self.kind.states, tensors[0]
         assert x is not None
         du, *recurrent, ds = self._go_back(tensors[1:many], own, tensors[many], tensors[many + 1 :])
         dscale_ih: Maybe = None
@@ -275,7 +283,7 @@ class PreparedGated:
         weight, bias, *norms = self._pad_weights(own)[2:7]
         values: dict[str, Any] = {"x": u, "weight": weight.view(-1, self.H), "bias": _flatten(bias), "y": paths[0]}
         values |= {f"c_{i}": path for i, path in enumerate(paths[1:])} | {f"first_{i}": s for i, s in enumerate(first)}
-        values |= {"mask": None, "reset": None, "spread": saved[-1]}
+        values |= {"mask": None, "reset": None, "spread": saved[-1], "u": saved[1 + 2 * k]}
         values |= dict(zip(("scale", "scale_c", "bias_c"), norms, strict=True))
         if dy is None:
             values["dy"] = u.new_zeros(self.rows, self.T, self.H)

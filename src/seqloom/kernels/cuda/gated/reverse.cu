@@ -13,7 +13,8 @@ struct Reverse {
   const Element *weight, *bias, *scale;
   const Element *scale_c, *bias_c;
   const Element *dy, *x, *y, *c[3], *keep[4];  // (B, T, H), (B, T, INPUTS, H), ..
-  // (B, steps, PLANES, H): U h + b, or with NORM U h and then U^T U h / ROOT
+  // (B, steps, PLANES, H): U h + b, or with NORM U h and then U^T U h / ROOT. With SUMMED (B, T, PLANES, H),
+  // of the gates behind the first SUMMED, whose U h + b is in x already
   const Element* u;
   const float* spread;               // (B, T, SPREAD)
   const float *first[4], *start[4];  // (B, H)
@@ -30,7 +31,7 @@ struct Reverse {
   int head_rows;           // as in the forward
 };
 
-constexpr int PLANES = NORM ? 2 * GATES : GATES;
+constexpr int PLANES = NORM ? 2 * GATES : GATES - SUMMED;
 DEV constexpr int find_root(int n) {
   int r = 1;
   while (r * r < n) r++;
@@ -83,13 +84,13 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
     const i64 i = whole + t, j = piece + t;
     v = {};
     if (active && t >= a.from && t < length) {
-      const Element *x = a.x + i * INPUTS * H + b.unit, *u = a.u + j * PLANES * H + b.unit;
+      const Element *x = a.x + i * INPUTS * H + b.unit, *u = a.u + (SUMMED ? i : j) * PLANES * H + b.unit;
       const Element *dy = a.dy + i * H + b.unit, *y = a.y + i * H + b.unit;
       v.dy = get_pair(dy);
 #pragma unroll
       for (int k = 0; k < most(INPUTS, GATES); k++) {
         if (k < INPUTS) v.x[k] = get_pair(x + k * H);
-        if (k < GATES) v.u[k] = get_pair(u + k * H);
+        if (k >= SUMMED && k < GATES) v.u[k] = get_pair(u + (k - SUMMED) * H);
       }
       if constexpr (RESET) v.is_reset = a.reset[i];
 #pragma unroll
@@ -118,7 +119,10 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
     for (int k = 0; k < most(INPUTS, GATES); k++) {
       if (k < INPUTS) from_pair(x[0][k], x[1][k], v.x[k]);
       if (k >= GATES) continue;
-      from_pair(u[0][k], u[1][k], v.u[k]);
+      if (k < SUMMED)
+        u[0][k] = u[1][k] = 0.f;
+      else
+        from_pair(u[0][k], u[1][k], v.u[k]);
       if constexpr (NORM) {
         float by[2], plus[2];
         scale.get(by, k);
@@ -175,7 +179,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
     float acc[2][STATES];
     // of this step: g and n
     float sums[GATES], r[GATES];
-    Pair all[GATES], u[PLANES] = {};
+    Pair all[GATES], u[NORM ? PLANES : 1] = {};
     const bool is_reset = n.is_reset;
     b.expect_all(i);
     if (b.has_row) {

@@ -14,6 +14,9 @@
 #else
 #define VECTOR_ARGUMENT(v)
 #endif
+#ifndef SUMMED
+#define SUMMED 0  // the first gates whose x and u are kept as their sum
+#endif
 #ifndef HIDDEN
 #define HIDDEN 64  // units, a multiple of 16
 #define CELL gru   // gated/<CELL>.cuh has the equations of the cell
