@@ -65,6 +65,9 @@ struct Interface {
   void* const* (*find_trace)();
   bool (*is_autocast)(int8_t device);
   bool (*requires_gradient)(void* implementation);
+  bool (*has_dispatch_key)(uint16_t key);
+  Object* (*wrap_new_tensor)(void* tensor);  // takes the reference; null where torch lacks it
+  uint64_t front_key, back_key;              // of the transforms of torch.func
   // objects
   Object *none, *yes, *no, *tensor, *tuple;  // constants and types
   Object *key_forward, *key_hooks, *key_prehooks, *key_weights, *key_level;
@@ -126,11 +129,22 @@ struct Held {
 struct Bound {
   const Interface& py;
   Handle handle = nullptr;
-  void* data = nullptr;
+  void *data = nullptr, *own = nullptr;  // own: a tensor without memory for its handle
   ~Bound() { release(); }
   void release() {
-    if (handle) py.free_tensor(handle);
+    if (own)  // Python frees it
+      Held{py, wrap()};
+    else if (handle)
+      py.free_tensor(handle);
     handle = nullptr;
+  }
+  // Give the tensor to Python.
+  Object* wrap() {
+    if (!own) return py.wrap_tensor(handle);
+    Object* object = py.wrap_new_tensor(&own);
+    own = nullptr;
+    handle = nullptr;
+    return object;
   }
 
   // Take the handle of a plain tensor that a caller passed, in place of one before; false if it is something
@@ -187,11 +201,14 @@ struct Bound {
       const int failed = py.new_tensor(dimensions, sizes, strides, (int32_t)type, 0, 0, &handle);
       return !failed && !py.data(handle, &data);
     }
-    if (py.new_handle(&handle)) return false;
+    if (!py.wrap_new_tensor && py.new_handle(&handle)) return false;
     try {
-      // an undefined tensor owns nothing, so the new one takes its place
       const Numbers shape{sizes, (size_t)dimensions}, by{strides, (size_t)dimensions};
-      *(void**)handle = py.new_cpu_tensor(shape, by, (int8_t)type, false).implementation;
+      void* made = py.new_cpu_tensor(shape, by, (int8_t)type, false).implementation;
+      if (handle)
+        *(void**)handle = made;  // an undefined tensor owns nothing, so the new one takes its place
+      else
+        handle = &(own = made);
     } catch (...) {  // no memory
       return false;
     }
@@ -206,7 +223,7 @@ struct Bound {
 inline bool give_tensors(const Interface& py, Bound* const* tensors, int64_t count, Held* given) {
   if (py.wrap_tensor) {
     for (int64_t i = 0; i < count; i++)
-      if (!(given[i].object = py.wrap_tensor(tensors[i]->handle))) return false;
+      if (!(given[i].object = tensors[i]->wrap())) return false;
     return true;
   }
   Held handles{py, py.new_list(count)};
@@ -236,9 +253,8 @@ inline bool is_plain_context(const Interface& py) {
   if (!level || py.read_int(level) >= 0) return false;
   if (py.load_tensor) {
     constexpr int8_t CPU = 0, CUDA = 1;
-    Held transforms{py, call(py, py.has_transforms)};
-    return transforms.object == py.no && !py.count_dispatch_modes() && !*py.find_trace() &&
-           !py.is_autocast(CPU) && !py.is_autocast(CUDA);
+    return !py.has_dispatch_key(py.front_key) && !py.has_dispatch_key(py.back_key) &&
+           !py.count_dispatch_modes() && !*py.find_trace() && !py.is_autocast(CPU) && !py.is_autocast(CUDA);
   }
   for (Object* ask : {py.has_transforms, py.has_autocast}) {
     Held answer{py, call(py, ask)};

@@ -43,50 +43,73 @@ constexpr int STREAMS = 8, AHEAD = 0, LEAST_SUMS = 8;
 template <class T>
 constexpr int SUMS = N<T> < LEAST_SUMS ? LEAST_SUMS : N<T>;
 
-// out = W x + b for one row x of K numbers; W has R rows, `by` numbers apart. out has room for whole vectors.
+// A matrix, whose rows of K numbers are `by` apart, the row that it is multiplied with, and what is added.
 template <class T>
-inline void multiply_row(const T* W, int64_t by, int64_t R, int64_t K, const T* x, const T* b, T* out,
-                         bool add = false) {
+struct Factor {
+  const T* W;
+  int64_t by, K;
+  const T *x, *b;
+};
+
+// s[i] += the products of the rows r, r + 1, .. of W and x, lane by lane. Rows after the last of R repeat it.
+template <class T>
+inline void add_products(const Factor<T>& f, int64_t r, int64_t R, V<T>* s) {
   constexpr int n = N<T>, sums = SUMS<T>;
-  const int64_t rest = K % n, whole = K - rest;
+  const int64_t K = f.K, rest = K % n, whole = K - rest;
+  const T *row[sums], *x = f.x;
+  for (int i = 0; i < sums; i++) row[i] = f.W + std::min<int64_t>(r + i, R - 1) * f.by;
+#pragma GCC unroll 2
+  for (int j = 0; j < sums; j += STREAMS) {
+    const auto add_column = [&](int64_t k) {
+      V<T> xk = load(x + k);
+#pragma GCC unroll 8
+      for (int i = j; i < j + STREAMS; i++) s[i] += load(row[i] + k) * xk;
+    };
+    int64_t k = 0;
+    if constexpr (AHEAD > 0) {
+      constexpr int line = 64 / sizeof(T);  // numbers of a line of the cache
+      for (; k + line <= whole; k += line) {
+#pragma GCC unroll 8
+        for (int i = j; i < j + STREAMS; i++) __builtin_prefetch(row[i] + AHEAD * f.by + k);
+#pragma GCC unroll 8
+        for (int q = 0; q < line; q += n) add_column(k + q);
+      }
+    }
+    for (; k < whole; k += n) add_column(k);
+  }
+  if (!rest) return;
   T end[n] = {};  // the last vector ends where the row ends; what it shares with the one before is 0 here
   for (int64_t i = 0; i < rest; i++) end[whole ? n - rest + i : i] = x[whole + i];
   const V<T> last = load(end);
+#pragma GCC unroll 16
+  for (int i = 0; i < sums; i++) s[i] += (whole ? load(row[i] + K - n) : load_partial(row[i], K)) * last;
+}
+
+// out = the sum of W x + b over some factors whose matrices have R rows. out has room for whole vectors.
+template <class T, int F>
+inline void multiply_row(const Factor<T> (&factors)[F], int64_t R, T* out, bool add = false) {
+  constexpr int n = N<T>, sums = SUMS<T>;
   for (int64_t r = 0; r < R; r += sums) {
-    const T* row[sums];
-    for (int i = 0; i < sums; i++) row[i] = W + std::min<int64_t>(r + i, R - 1) * by;
     V<T> s[sums] = {};
 #pragma GCC unroll 2
-    for (int j = 0; j < sums; j += STREAMS) {
-      const auto add_column = [&](int64_t k) {
-        V<T> xk = load(x + k);
-#pragma GCC unroll 8
-        for (int i = j; i < j + STREAMS; i++) s[i] += load(row[i] + k) * xk;
-      };
-      int64_t k = 0;
-      if constexpr (AHEAD > 0) {
-        constexpr int line = 64 / sizeof(T);  // numbers of a line of the cache
-        for (; k + line <= whole; k += line) {
-#pragma GCC unroll 8
-          for (int i = j; i < j + STREAMS; i++) __builtin_prefetch(row[i] + AHEAD * by + k);
-#pragma GCC unroll 8
-          for (int q = 0; q < line; q += n) add_column(k + q);
-        }
-      }
-      for (; k < whole; k += n) add_column(k);
-    }
-    if (rest)
-#pragma GCC unroll 16
-      for (int i = 0; i < sums; i++) s[i] += (whole ? load(row[i] + K - n) : load_partial(row[i], K)) * last;
+    for (int f = 0; f < F; f++) add_products<T>(factors[f], r, R, s);
 #pragma GCC unroll 4
     for (int j = 0; j < sums; j += n) {
       const int64_t at = r + j, count = R - at;
       if (count <= 0) break;
       fold<T, n / 2>(s + j);
-      if (b) s[j] += count >= n ? load(b + at) : load_partial(b + at, count);
+#pragma GCC unroll 2
+      for (int f = 0; f < F; f++)
+        if (const T* b = factors[f].b) s[j] += count >= n ? load(b + at) : load_partial(b + at, count);
       store(out + at, add ? load(out + at) + s[j] : s[j]);
     }
   }
+}
+template <class T>
+inline void multiply_row(const T* W, int64_t by, int64_t R, int64_t K, const T* x, const T* b, T* out,
+                         bool add = false) {
+  const Factor<T> factors[] = {{W, by, K, x, b}};
+  multiply_row(factors, R, out, add);
 }
 
 // Rows of x that one pass over W serves: their sums must fit the registers.
@@ -95,7 +118,7 @@ constexpr int TOGETHER = VBYTES == 64 ? 4 : 2 + 2 * (STREAMS == 4);
 // out[m] = W x[m] + b for M rows at once, which read W once.
 template <class T, int M>
 inline void multiply_rows(const T* W, int64_t by, int64_t R, int64_t K, const T* const* x, const T* b,
-                          T* const* out) {
+                          T* const* out, bool add = false) {
   constexpr int n = N<T>, sums = SUMS<T>, group = 4;
   const int64_t rest = K % n, whole = K - rest;
   V<T> last[M];
@@ -144,7 +167,7 @@ inline void multiply_rows(const T* W, int64_t by, int64_t R, int64_t K, const T*
         if (count <= 0) break;
         fold<T, n / 2>(s[m] + j);
         if (b) s[m][j] += count >= n ? load(b + at) : load_partial(b + at, count);
-        store(out[m] + at, s[m][j]);
+        store(out[m] + at, add ? load(out[m] + at) + s[m][j] : s[m][j]);
       }
   }
 }

@@ -20,57 +20,73 @@ struct Row {
   T *h, *c, *room;
 };
 
-// Both products of a cell with `gates` gates for M rows, in the room of each: W x + b_ih, then U h + b_hh.
+// Both products of a cell for M rows, in the room of each: W x + b_ih + U h + b_hh gate by gate, or, if the
+// last gate keeps them apart (gru), its W x + b_ih and then its U h + b_hh.
 template <class T, int M>
-inline void compute_products(const Step& a, int64_t gates, bool norm, int64_t hp, const Row<T>* rows) {
-  const int64_t H = a.H;
-  for (int side = 0; side < 2; side++) {
-    const int64_t K = side ? H : a.D;
-    const T *w = (const T*)a.w[side], *b = (const T*)a.b[side], *scale = (const T*)a.w[2 + side];
-    for (int64_t g = 0; g < gates; g++, w += H * K) {
-      const T* in[M];
+inline void compute_products(const Step& a, int64_t gates, bool apart, bool norm, int64_t hp,
+                             const Row<T>* rows) {
+  const int64_t H = a.H, D = a.D;
+  const T *W = (const T*)a.w[0], *U = (const T*)a.w[1], *bx = (const T*)a.b[0], *bh = (const T*)a.b[1];
+  for (int64_t g = 0; g < gates; g++) {
+    const bool joined = g + 1 < gates || !apart;
+    const Factor<T> sides[2] = {{W + g * H * D, D, D, nullptr, bx ? bx + g * H : nullptr},
+                                {U + g * H * H, H, H, nullptr, bh ? bh + g * H : nullptr}};
+    if (M == 1 && !norm && joined) {  // the sums of both in the same registers
+      const Factor<T> both[2] = {{sides[0].W, D, D, rows->x, sides[0].b},
+                                 {sides[1].W, H, H, rows->h, sides[1].b}};
+      multiply_row(both, H, rows->room + g * hp);
+      continue;
+    }
+    for (int side = 0; side < 2; side++) {
+      const Factor<T>& f = sides[side];
+      const int64_t place = side && (norm || !joined) ? gates : g;
+      const T *in[M], *scale = (const T*)a.w[2 + side];
       T* out[M];
       for (int m = 0; m < M; m++) {
         in[m] = side ? rows[m].h : rows[m].x;
-        out[m] = rows[m].room + (side * gates + g) * hp;
+        out[m] = rows[m].room + place * hp;
       }
-      const T* shift = b && !norm ? b + g * H : nullptr;
+      const bool add = place == g && side;
       if constexpr (M == 1)
-        multiply_row<T>(w, K, H, K, in[0], shift, out[0]);
+        multiply_row<T>(f.W, f.by, H, f.K, in[0], norm ? nullptr : f.b, out[0], add);
       else
-        multiply_rows<T, M>(w, K, H, K, in, shift, out);
-      for (int m = 0; m < M && norm; m++) apply_norm<T>(out[m], H, scale + g * H, b + g * H);
+        multiply_rows<T, M>(f.W, f.by, H, f.K, in, norm ? nullptr : f.b, out, add);
+      for (int m = 0; m < M && norm; m++) {
+        apply_norm<T>(out[m], H, scale + g * H, f.b);
+        T* sum = rows[m].room + g * hp;
+        if (side && joined)
+          for (int64_t i = 0; i < hp; i += N<T>) store(sum + i, load(sum + i) + load(out[m] + i));
+      }
     }
   }
 }
 
 template <class T>
 void finish_rnn(const Step& a, int64_t hp, const Row<T>& row) {  // norm = 0: tanh, 1: relu
-  const T *gx = row.room, *gh = gx + hp;
   for (int64_t i = 0; i < hp; i += N<T>) {
-    V<T> s = load(gx + i) + load(gh + i);
+    V<T> s = load(row.room + i);
     store(row.h + i, a.norm ? pick<T>(s > T(0), s, V<T>{}) : vtanh(s));
   }
 }
 
 template <class T>
 void finish_gru(const Step&, int64_t hp, const Row<T>& row) {
-  const T *gx = row.room, *gh = gx + 3 * hp;
+  const T* sums = row.room;  // of r, z and n, and U h of n
   T* h = row.h;
   for (int64_t i = 0; i < hp; i += N<T>) {
-    V<T> r = sigmoid<T>(load(gx + i) + load(gh + i)), z = sigmoid<T>(load(gx + hp + i) + load(gh + hp + i));
-    V<T> n = vtanh(load(gx + 2 * hp + i) + r * load(gh + 2 * hp + i));
+    V<T> r = sigmoid<T>(load(sums + i)), z = sigmoid<T>(load(sums + hp + i));
+    V<T> n = vtanh(load(sums + 2 * hp + i) + r * load(sums + 3 * hp + i));
     store(h + i, n + z * (load(h + i) - n));
   }
 }
 
 template <class T>
 void finish_lstm(const Step& a, int64_t hp, const Row<T>& row) {
-  T *gx = row.room, *gh = gx + 4 * hp, *o = gx, *seen = gh, *h = row.h, *c = row.c;
+  T *sums = row.room, *o = sums, *seen = sums + hp, *h = row.h, *c = row.c;
   for (int64_t k = 0; k < hp; k += N<T>) {
-    V<T> i = sigmoid<T>(load(gx + k) + load(gh + k)), f = sigmoid<T>(load(gx + hp + k) + load(gh + hp + k));
-    V<T> g = vtanh(load(gx + 2 * hp + k) + load(gh + 2 * hp + k));
-    store(o + k, sigmoid<T>(load(gx + 3 * hp + k) + load(gh + 3 * hp + k)));
+    V<T> i = sigmoid<T>(load(sums + k)), f = sigmoid<T>(load(sums + hp + k));
+    V<T> g = vtanh(load(sums + 2 * hp + k));
+    store(o + k, sigmoid<T>(load(sums + 3 * hp + k)));
     store(c + k, f * load(c + k) + i * g);
     store(seen + k, load(c + k));
   }
@@ -84,7 +100,8 @@ void step_gated(const Step& a, int64_t hp, const Row<T>* rows) {
   typedef void (*Finish)(const Step&, int64_t, const Row<T>&);
   static const Finish finish[] = {finish_rnn<T>, finish_gru<T>, finish_lstm<T>};
   static const int64_t gates[] = {1, 3, 4};
-  compute_products<T, M>(a, gates[a.cell], a.norm && a.cell, hp, rows);
+  constexpr int GRU = 1;
+  compute_products<T, M>(a, gates[a.cell], a.cell == GRU, a.norm && a.cell, hp, rows);
   for (int m = 0; m < M; m++) finish[a.cell](a, hp, rows[m]);
 }
 

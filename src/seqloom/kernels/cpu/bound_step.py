@@ -26,7 +26,7 @@ from seqloom.kernels.cpu.engine import load_library
 PYTHON_FUNCTIONS = (
     "PyCFunction_NewEx",
     "PyObject_Vectorcall",
-    "PyDict_GetItem",
+    "PyDict_GetItemWithError",  # the keys are strings, which have no errors
     "PyDict_Size",
     "PyDict_Next",
     "PyLong_AsLongLong",
@@ -73,7 +73,11 @@ EXTENSION_FUNCTIONS = (
     "_ZN5torch3jit6tracer15getTracingStateEv",  # torch::jit::tracer::getTracingState
     "_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE",  # at::autocast::is_autocast_enabled
     "_ZNK3c1010TensorImpl13requires_gradEv",  # c10::TensorImpl::requires_grad
+    "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE",  # c10::impl::tls_is_dispatch_key_included
 )
+WRAP_NEW_TENSOR = "_Z16THPVariable_WrapON2at10TensorBaseE"  # THPVariable_Wrap(TensorBase&&), which not every torch has
+# What torch.func's transforms add to the keys of the dispatcher; see torch._C._are_functorch_transforms_active.
+TRANSFORM_KEYS = "FuncTorchDynamicLayerFrontMode", "FuncTorchDynamicLayerBackMode"
 OBJECTS = (
     *(None, True, False, Tensor, tuple),
     *("forward", "_forward_hooks", "_forward_pre_hooks", "_parameters", "_current_level"),
@@ -87,7 +91,8 @@ OBJECTS = (
     getattr(torch._C._aoti, "unsafe_alloc_void_ptr_from_tensor", None),
     getattr(torch._C._aoti, "alloc_tensors_by_stealing_from_void_ptrs", None),
 )
-Interface = ctypes.c_void_p * (len(PYTHON_FUNCTIONS) + len(TORCH_FUNCTIONS) + len(EXTENSION_FUNCTIONS) + len(OBJECTS))
+FUNCTIONS = len(PYTHON_FUNCTIONS) + len(TORCH_FUNCTIONS) + len(EXTENSION_FUNCTIONS) + 1
+Interface = ctypes.c_void_p * (FUNCTIONS + len(TRANSFORM_KEYS) + len(OBJECTS))
 BoundStep = Callable[[dict[str, Any], Any, Any], tuple[Any, Any] | None]  # __dict__ of the layer, input, state
 
 
@@ -153,12 +158,14 @@ def load_interface() -> tuple[Any, Any, Any] | str:
 
 
 def _find_extension_functions(native: ctypes.CDLL) -> list[int | None]:
-    """Return the addresses of EXTENSION_FUNCTIONS; none of them if one is missing."""
+    """Return the addresses of EXTENSION_FUNCTIONS, WRAP_NEW_TENSOR and the keys; none of them if one is missing."""
     try:
         libraries = native, _load_torch("c10"), _load_torch("torch_python")
-        return [_find(next(k for k in libraries if hasattr(k, name)), name) for name in EXTENSION_FUNCTIONS]
-    except (OSError, StopIteration):
-        return [None] * len(EXTENSION_FUNCTIONS)
+        found = [_find(next(k for k in libraries if hasattr(k, name)), name) for name in EXTENSION_FUNCTIONS]
+        wrap = _find(libraries[2], WRAP_NEW_TENSOR) if hasattr(libraries[2], WRAP_NEW_TENSOR) else None
+        return [*found, wrap, *(int(getattr(torch._C.DispatchKey, key)) for key in TRANSFORM_KEYS)]
+    except (AttributeError, OSError, StopIteration):
+        return [None] * (len(EXTENSION_FUNCTIONS) + 1 + len(TRANSFORM_KEYS))
 
 
 def _load_torch(name: str = "torch_cpu") -> ctypes.CDLL:
