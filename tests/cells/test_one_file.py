@@ -37,7 +37,7 @@ run("train", "adding", "--task.steps", "8", "--model", "my_cell", "--steps", "4"
 
 @pytest.mark.slow
 def test_a_cell_is_one_file(tmp_path):
-    shutil.copytree(PACKAGE, tmp_path / "seqloom", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PACKAGE, tmp_path / "seqloom")  # with its bytecode: compiling it again takes seconds
     shutil.copy(CELL, tmp_path / "seqloom" / "cells")
     env = os.environ | {"PYTHONPATH": str(tmp_path), "SEQLOOM_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(

@@ -92,7 +92,11 @@ def asking(name, dtype=torch.float64):
 
 @pytest.mark.slow
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize(
+    "name",
+    # 11 s, since its loop is slow; test_every_setting_of_attn_rnn_is_in_its_kernels checks it with short sequences
+    [pytest.param(name, marks=pytest.mark.long) if name == "attn_rnn_manual" else name for name in NAMED],
+)
 def test_a_kernel_passes_the_public_check(name):
     check_kernel(name, name.rpartition("_")[0])
 

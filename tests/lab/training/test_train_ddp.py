@@ -28,6 +28,7 @@ def run():
 """
 # Both from one process, which has loaded everything already.
 FORK = """
+import torch._dynamo  # by the first step of an optimizer
 children = []
 for rank in range(2):
     children.append(os.fork())
