@@ -1,12 +1,17 @@
 """Cross-validation of small data."""
 
+import copy
+
 import numpy as np
 import polars as pl
 import pytest
 
 from seqloom.core.errors import UserError
+from seqloom.lab.compare.baselines.registry import BLIND, baselines
+from seqloom.lab.compare.choice import choose_row
 from seqloom.lab.compare.folder import resume_comparison, start_comparison, store_models
 from seqloom.lab.compare.folds import join_folds
+from seqloom.lab.compare.jobs import baseline_key, rung_key
 from seqloom.lab.compare.leaderboard import build_leaderboard, short_caption
 from seqloom.lab.compare.page import build_page
 from seqloom.lab.compare.results import collect_results
@@ -18,16 +23,30 @@ from seqloom.lab.training.run import Run
 STEPS = {"models": "rnn", "steps": 4, "tune": 1}
 
 
-@pytest.fixture(autouse=True)
-def table(tmp_path, monkeypatch):
-    """Texts of two classes, 60 rows, in a file."""
-    monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
+def write_table(folder):
+    """Write texts of two classes, 60 rows, to a file."""
     words = np.random.default_rng(0).integers(0, 30, (60, 4))
     rows = [" ".join(f"w{k}" for k in row) + (" good" if i % 3 else " bad") for i, row in enumerate(words)]
     frame = pl.DataFrame({"text": rows, "label": ["yes" if i % 3 else "no" for i in range(60)]})
-    frame.write_csv(tmp_path / "t.csv")
-    return tmp_path / "t.csv"
+    frame.write_csv(folder / "t.csv")
+    return folder / "t.csv"
+
+
+@pytest.fixture(autouse=True)
+def table(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return write_table(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory):
+    """Return a comparison in three folds that has ended."""
+    table = write_table(tmp_path_factory.mktemp("folds"))
+    comparison = start_comparison(str(table), {}, CompareSettings(folds=3, **STEPS), table.parent / "out")
+    for result in runner.run(comparison.jobs(), runner.Here(), comparison.folder / "jobs"):
+        comparison.results[result.key] = result
+    return comparison
 
 
 def test_every_row_is_a_test_row_once_and_classes_are_spread(table):
@@ -59,10 +78,7 @@ def test_only_folds_that_all_models_have_are_joined():
 
 
 @pytest.mark.slow
-def test_small_data_are_cross_validated_and_every_row_is_scored(table):
-    comparison = start_comparison(str(table), {}, CompareSettings(folds=3, **STEPS), table.parent / "out")
-    for result in runner.run(comparison.jobs(), runner.Here(), comparison.folder / "jobs"):
-        comparison.results[result.key] = result
+def test_small_data_are_cross_validated_and_every_row_is_scored(comparison):
     results = collect_results(comparison)
     assert results.test_rows == 60 and results.folds == (3, 3)
     assert all(row.seeds == 3 for row in [*results.models, *results.baselines])
@@ -74,6 +90,25 @@ def test_small_data_are_cross_validated_and_every_row_is_scored(table):
     classes = next(block for block in page.blocks if block.title == "Classes")
     assert sum(row["rows"] for row in classes.rows) == 60
     assert resume_comparison(None, {}, CompareSettings(), comparison.folder).folds == 3
+
+
+@pytest.mark.slow
+def test_all_folds_choose_the_baseline_even_if_models_have_one_alone(comparison, monkeypatch):
+    monkeypatch.setattr(comparison, "results", copy.deepcopy(comparison.results))
+    names = [name for name in baselines(comparison.task) if name not in BLIND][:2]
+    for name, accuracies in zip(names, [(0.9, 0.1, 0.1), (0.8, 0.7, 0.9)], strict=True):
+        for k, accuracy in enumerate(accuracies):  # in the first fold the first one is ahead
+            comparison.results[baseline_key(name, k)].value["valid"][comparison.metric.name] = accuracy
+    all_folds = collect_results(comparison)
+    for trials in comparison.finalists:
+        for trial in trials[1:]:
+            del comparison.results[rung_key(trial, comparison.plan.steps)]
+    one_fold = collect_results(comparison)
+    assert (all_folds.folds, one_fold.folds) == ((3, 3), (1, 3)) and one_fold.models
+    for results in (all_folds, one_fold):
+        rows = {row.name: row for row in results.baselines}
+        assert rows[names[0]].valid == pytest.approx(1.1 / 3) and rows[names[1]].valid == pytest.approx(0.8)
+        assert choose_row(results).row.name != names[0]
 
 
 def test_few_rows_choose_folds_and_one_fold_is_a_plain_split(table):

@@ -7,7 +7,7 @@ one score with one interval. Screening and learning rates are those of the first
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -69,16 +69,21 @@ def join_folds(columns: Mapping[str, Mapping[int, Columns]]) -> tuple[dict[str, 
     Returns:
         The joined columns of each model, and the folds.
     """
-    common: set[int] = set()
-    names: list[str] = []
-    for name in sorted(columns, key=lambda name: -len(columns[name])):
-        rest = common & set(columns[name]) if names else set(columns[name])
-        if rest:
-            common = rest
-            names.append(name)
-    folds = sorted(common)
+    names, folds = find_common_folds(columns)
     joined = {}
     for name in names:
         parts = [columns[name][k] for k in folds]
         joined[name] = [{key: np.concatenate([part[key] for part in parts]) for key in parts[0]}]
     return joined, folds
+
+
+def find_common_folds(folds: Mapping[str, Collection[int]]) -> tuple[list[str], list[int]]:
+    """Return the folds that all models have, and these models: those without any fold of the others are left out."""
+    common: set[int] = set()
+    names: list[str] = []
+    for name in sorted(folds, key=lambda name: -len(folds[name])):
+        rest = common & set(folds[name]) if names else set(folds[name])
+        if rest:
+            common = rest
+            names.append(name)
+    return names, sorted(common)

@@ -11,7 +11,7 @@ from typing import Any
 from seqloom.lab.compare import row_scores
 from seqloom.lab.compare.baselines.registry import baselines
 from seqloom.lab.compare.choice import mark_choice
-from seqloom.lab.compare.folds import join_folds
+from seqloom.lab.compare.folds import find_common_folds, join_folds
 from seqloom.lab.compare.jobs import baseline_key, latency_key
 from seqloom.lab.compare.metric import rank
 from seqloom.lab.compare.plan import format_seconds, longer_budget
@@ -28,13 +28,19 @@ def collect_results(comparison: Comparison) -> Results:
     by_fold = {name: {k: row_scores.load(f) for k, f in folders.items()} for name, folders in folders_of.items()}
     columns = {name: list(seeds.values()) for name, seeds in by_fold.items()}
     folds: list[int] = []
+    validated: dict[bool, list[int]] = {}  # folds by whether a row is a baseline
     if comparison.folds > 1:
         columns, folds = join_folds(by_fold)
+        for is_baseline in (True, False):
+            valids_of = {row.name: valids for row, valids, tested in entries if tested and row.baseline == is_baseline}
+            validated[is_baseline] = find_common_folds(valids_of)[1]
     bootstraps = bootstrap(columns, metric, comparison.task.overlap)
     tested = next((len(seeds[0][next(iter(seeds[0]))]) for seeds in columns.values()), 0)
     rows = []
     for row, valids, _ in entries:
-        valid = _mean_metrics([v for k, v in valids.items() if k in folds] or list(valids.values()))
+        # Baselines may have more folds than the models, which need more time: all of them decide which one is best.
+        common = [v for k, v in valids.items() if k in validated.get(row.baseline, ())]
+        valid = _mean_metrics(common or list(valids.values()))
         test = estimate(bootstraps[row.name]) if row.name in bootstraps else None
         order = rank(metric, valid) if valid else row.rank
         rows.append(replace(row, valid=valid.get(metric.name), rank=order, test=test))
