@@ -46,7 +46,7 @@ def main() -> None:
     flags.add_argument("--data", type=Path, help="the folder of the data sets")
     flags.add_argument("--sets", default=",".join(SETS), help="some of them, separated by commas")
     flags.add_argument("--seconds", type=float, default=22.0)
-    flags.add_argument("--out", type=Path, default=RESULTS / "2026-11-15" / "advice.json")
+    flags.add_argument("--out", type=Path, default=RESULTS / "2026-11-18" / "advice.json")
     args = flags.parse_args()
     if args.what == "store":
         text = json.dumps(measurements.collect(RESULTS), indent=1) + "\n"
@@ -61,7 +61,8 @@ def main() -> None:
 
 def look(data: Path, sets: list[str], seconds: float, out: Path) -> None:
     """Ask for advice on each set in a separate process; keep what the file says of other sets."""
-    before = json.loads(out.read_text(encoding="utf-8"))["sets"] if out.exists() else {}
+    stored = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {"date": "", "sets": {}}
+    before = {name: {"date": stored["date"]} | entry for name, entry in stored["sets"].items()}
     results = {}
     for name in sets:
         path, *options = SETS[name]
@@ -69,6 +70,7 @@ def look(data: Path, sets: list[str], seconds: float, out: Path) -> None:
         start = time.perf_counter()
         done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, env=os.environ)
         entry = json.loads(done.stdout)
+        entry["date"] = describe_run()["date"]
         entry["wall_seconds"] = round(time.perf_counter() - start, 1)
         entry["commands"] = [line.replace(str(data), "DATA") for line in entry["commands"]]
         results[name] = entry

@@ -15,6 +15,7 @@ from records import ROOT, SPEED_RANGE, SPEED_ROWS, SPEED_STEPS
 import seqloom.cells  # noqa: F401  (fills the registry)
 from seqloom.cli.commands.advise import advise
 from seqloom.core.cell import Cell
+from seqloom.lab.advise.rules import MEMORY_STEPS
 from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.stats.forecasts import LEVELS
 from seqloom.lab.studies.support.conditions import TrialSettings
@@ -46,6 +47,7 @@ def readme_facts() -> list[str]:
         f"sequences of {SPEED_STEPS} steps, {SPEED_ROWS} rows; is 1x",
         f"range over {units[0]} to {units[1]} units with {rows[0]} and {rows[1]} rows",
         f"about {usual.budget:,} parameters and {usual.seeds} seeds",
+        f"no points for memory below {MEMORY_STEPS} steps",
         f"stacks of {WORDS[find_bad_stack()]} or more layers",
         f"a learning rate of {find_unstable_rate():g} on long sequences",
         f"in {count_unstable()} trainings on permuted MNIST",
