@@ -350,7 +350,7 @@ void update_panel(T* S, const Chunk<T>& chunk, const T* w) {
 template <class T>
 struct Block {
   alignas(64) T w[CHUNK * PANEL<T>], y[CHUNK * PANEL<T>];  // w: scaled for the update
-  alignas(64) T earlier[CHUNK * PANEL<T>];                 // w as it is
+  alignas(64) T as_is[CHUNK * PANEL<T>];                   // w before that
 };
 
 // w_i = v_i - e_i - sum L_is w_s, then y_o = y_o + sum M_os w_s; w holds what the state before the chunk has
@@ -411,44 +411,63 @@ inline void finish_full_panel(Block<T>& block, const Chunk<T>& chunk, const Head
   const T* const v = head.v(first) + column;
   T* const out = head.y(first) + column;
   const int64_t by = head.a.H * head.a.V;
-  for (int start = 0; start < CHUNK; start += ROWS)
+  const auto at = [](T* rows, int i, int j) { return rows + i * PANEL<T> + j * N<T>; };
+  for (int start = 0; start < CHUNK; start += ROWS) {
+    const Factors<T, true> erased(chunk.minus_erase_scale + start, chunk.erase_scale + start);
+    V<T> w[ROWS][WIDE];
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS; i++)
 #pragma GCC unroll 4
-    for (int j = 0; j < WIDE; j++) {
-      const int at = start * PANEL<T> + j * N<T>;
-      const Factors<T, true> erased(chunk.minus_erase_scale + start, chunk.erase_scale + start);
-      const Factors<T> read(chunk.read_scale + start, chunk.read_scale + start);
-      V<T> w[ROWS], y[ROWS];
-#pragma GCC unroll 16
-      for (int i = 0; i < ROWS; i++) {
-        w[i] = load(v + (start + i) * by + j * N<T>);
-        if (ERASES) w[i] += erased[i] * load(block.w + at + i * PANEL<T>);
-        y[i] = read[i] * load(block.y + at + i * PANEL<T>);
+      for (int j = 0; j < WIDE; j++) {
+        w[i][j] = load(v + (start + i) * by + j * N<T>);
+        if (ERASES) w[i][j] += erased[i] * load(at(block.w, start + i, j));
       }
-      for (int s = 0; s < start; s++) {
-        const V<T> ws = load(block.earlier + s * PANEL<T> + j * N<T>);
-        const Factors<T, true> l(chunk.minus_L_columns[s] + start, &chunk.L[start][s], CHUNK);
-        const Factors<T> m(chunk.M_columns[s] + start, &chunk.M[start][s], CHUNK);
+    for (int s = 0; s < start && ERASES; s++) {
+      const Factors<T, true> l(chunk.minus_L_columns[s] + start, &chunk.L[start][s], CHUNK);
+#pragma GCC unroll 4
+      for (int j = 0; j < WIDE; j++) {
+        const V<T> ws = load(at(block.as_is, s, j));
 #pragma GCC unroll 16
-        for (int i = 0; i < ROWS; i++) {
-          if (ERASES) w[i] += l[i] * ws;
-          y[i] += m[i] * ws;
-        }
+        for (int i = 0; i < ROWS; i++) w[i][j] += l[i] * ws;
       }
-#pragma GCC unroll 16
-      for (int s = 0; s < ROWS; s++) {
-        const int done = start + s;
-        const Factors<T, true> l(chunk.minus_L_columns[done] + start, &chunk.L[start][done], CHUNK);
-        const Factors<T> m(chunk.M_columns[done] + start, &chunk.M[start][done], CHUNK);
-#pragma GCC unroll 16
-        for (int i = s + 1; i < ROWS && ERASES; i++) w[i] += l[i] * w[s];
-#pragma GCC unroll 16
-        for (int i = s; i < ROWS; i++) y[i] += m[i] * w[s];
-        store(block.w + at + s * PANEL<T>, w[s] * chunk.write_scale[start + s]);
-        if (BLOCKS > 1) store(block.earlier + at + s * PANEL<T>, w[s]);
-      }
-#pragma GCC unroll 16
-      for (int i = 0; i < ROWS; i++) store(out + (start + i) * by + j * N<T>, y[i]);
     }
+#pragma GCC unroll 16
+    for (int s = 0; s < ROWS; s++) {
+      const int done = start + s;
+      const Factors<T, true> l(chunk.minus_L_columns[done] + start, &chunk.L[start][done], CHUNK);
+#pragma GCC unroll 4
+      for (int j = 0; j < WIDE; j++) {
+#pragma GCC unroll 16
+        for (int i = s + 1; i < ROWS && ERASES; i++) w[i][j] += l[i] * w[s][j];
+        store(at(block.as_is, done, j), w[s][j]);
+        store(at(block.w, done, j), w[s][j] * chunk.write_scale[done]);
+      }
+    }
+  }
+  for (int start = 0; start < CHUNK; start += ROWS) {
+    const Factors<T> read(chunk.read_scale + start, chunk.read_scale + start);
+    V<T> y[ROWS][WIDE];
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS; i++)
+#pragma GCC unroll 4
+      for (int j = 0; j < WIDE; j++) y[i][j] = read[i] * load(at(block.y, start + i, j));
+    const auto add = [&](int s, int from) __attribute__((always_inline)) {
+      const Factors<T> m(chunk.M_columns[s] + start, &chunk.M[start][s], CHUNK);
+#pragma GCC unroll 4
+      for (int j = 0; j < WIDE; j++) {
+        const V<T> ws = load(at(block.as_is, s, j));
+#pragma GCC unroll 16
+        for (int i = from; i < ROWS; i++) y[i][j] += m[i] * ws;
+      }
+    };
+    for (int s = 0; s < start; s++) add(s, 0);
+#pragma GCC unroll 16
+    for (int s = 0; s < ROWS; s++) add(start + s, s);
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS; i++)
+#pragma GCC unroll 4
+      for (int j = 0; j < WIDE; j++) store(out + (start + i) * by + j * N<T>, y[i][j]);
+  }
 }
 
 // Rows of different steps lie apart, and a core would wait for each: fetch the next chunk's keys and queries
