@@ -74,6 +74,14 @@ def test_a_kernel_is_at_most_twice_as_far_from_float64_as_the_definition(kernel,
     assert mine <= 2 * theirs + 1e-7
 
 
+@pytest.mark.parametrize("K", [8, 12])
+def test_a_kernel_takes_lengths_and_resets_in_float32(kernel, K):
+    size = (3, 70, 2, K, 9, 1)
+    expected = recurrent.run(make(size, "scalar", "beta", flags=True))
+    for actual, exact in zip(kernel.run(make(size, "scalar", "beta", torch.float32, flags=True)), expected, strict=True):
+        torch.testing.assert_close(actual.double(), exact, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("erase", ERASES)
 @pytest.mark.parametrize("decay", DECAYS)
 def test_chunks_have_the_gradients_of_the_definition(decay, erase):
