@@ -78,7 +78,9 @@ def test_a_kernel_is_at_most_twice_as_far_from_float64_as_the_definition(kernel,
 def test_a_kernel_takes_lengths_and_resets_in_float32(kernel, K):
     size = (3, 70, 2, K, 9, 1)
     expected = recurrent.run(make(size, "scalar", "beta", flags=True))
-    for actual, exact in zip(kernel.run(make(size, "scalar", "beta", torch.float32, flags=True)), expected, strict=True):
+    for actual, exact in zip(
+        kernel.run(make(size, "scalar", "beta", torch.float32, flags=True)), expected, strict=True
+    ):
         torch.testing.assert_close(actual.double(), exact, rtol=1e-5, atol=1e-5)
 
 

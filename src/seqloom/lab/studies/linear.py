@@ -46,6 +46,13 @@ class Linear(State, name="linear"):
             ),
             # Short sequences for longer: they are enough to learn what a symbol does to each of the 120 states.
             replace(track("S5 generators", 6_000, "S5 generators, up to 128", growth=2, **TO_128), models=PERMUTATIONS),
+            # For models that learn nothing of it in the half of the steps that tuning has.
+            replace(
+                track("S5 generators", 6_000, "S5 generators, up to 128, tuned at 40", growth=2, **TO_128),
+                models=tuple(m for m in PERMUTATIONS if m != "attn_rnn"),
+                tuned_at="S5 generators",
+                seeds=3,
+            ),
         ),
         models=MODELS,
         seeds=5,
