@@ -4,7 +4,8 @@ For T = 1, 4, 16, 64 with 32 rows and H = 64 and 256 (input = hidden), time a fo
 passes of nn.GRU, nn.LSTM and of our layers, and print ours minus torch's in microseconds; AttnRNN is compared with
 nn.GRU. Then the time of `step` with one row and 128 units. The two sides of a comparison take turns, call by call, in
 one process, so that other work on the machine slows both: the median and the 10 % quantile of all repetitions are
-printed, and the median of the differences between neighbours. On a GPU a call ends when the GPU has finished.
+printed, and the median of the differences between neighbours. A second layer of torch's takes its turn, too: its
+difference from the first, `control_us`, is chance. On a GPU a call ends when the GPU has finished.
 `--profile` prints where the time of a call goes instead.
 """
 
@@ -63,9 +64,11 @@ def time_in_turns(calls: list[Call], repetitions: int, wait: Call) -> list[list[
             call()
     wait()
     gc.disable()
+    pairs = list(zip(calls, times, strict=True))
     try:
-        for _ in range(repetitions):
-            for call, own in zip(calls, times, strict=True):
+        for r in range(repetitions):
+            first = r % len(pairs)  # nobody is always after the same one
+            for call, own in pairs[first:] + pairs[:first]:
                 start = time.perf_counter_ns()
                 call()
                 wait()
@@ -88,18 +91,22 @@ def make_call(layer: nn.Module, mode: str, x: Tensor, dy: Tensor) -> Call:
 def compare(
     name: str, device: str, dtype: torch.dtype, lengths: list[int], repetitions: int, wait: Call
 ) -> list[dict[str, Any]]:
-    """Return the rows of one layer: ours minus torch's, by length, size and mode."""
+    """Return the rows of one layer: ours minus torch's, by length, size and mode.
+
+    A second layer of torch's takes part: what it takes longer than the first, the control, is chance.
+    """
     ours, theirs = LAYERS[name]
     rows = []
     for H in HIDDEN:
-        layers = [kind(H, H).to(device, dtype) for kind in (ours, theirs)]
+        layers = [kind(H, H).to(device, dtype) for kind in (ours, theirs, theirs)]
         for T in lengths:
             x, dy = (torch.randn(T, ROWS, H, device=device, dtype=dtype) for _ in range(2))
             for mode in ("forward", "both"):
-                mine, torchs = time_in_turns([make_call(k, mode, x, dy) for k in layers], repetitions, wait)
+                mine, torchs, again = time_in_turns([make_call(k, mode, x, dy) for k in layers], repetitions, wait)
                 row = {"layer": name, "H": H, "T": T, "mode": mode}
                 row |= {"ours_us": round(low(mine), 1), "torch_us": round(low(torchs), 1)}
                 row["over_us"] = round(row["ours_us"] - row["torch_us"], 1)
+                row["control_us"] = round(low(again) - row["torch_us"], 1)
                 row["over_median_us"] = round(statistics.median(mine) - statistics.median(torchs), 1)
                 row["over_in_turns_us"] = round(statistics.median(a - b for a, b in zip(mine, torchs, strict=True)), 1)
                 rows.append(row)

@@ -1,11 +1,15 @@
-"""Two ways of torch's fused LSTM through rows of different lengths."""
+"""Two ways of torch's fused LSTM through rows of different lengths, and when the engine runs an LSTM instead of it."""
 
 import pytest
 import torch
 
 from seqloom.cells import LSTMCell
+from seqloom.core.job import ScanJob
 from seqloom.kernels.aten import kernels
 from seqloom.kernels.aten.cudnn import parameter_names
+from seqloom.kernels.cpu import kernels as cpu
+from seqloom.kernels.cpu.engine import load_library
+from seqloom.kernels.dispatch import choose
 
 
 @pytest.mark.parametrize("settings", [{}, {"bias": False}, {"proj_size": 3}, {"bias": False, "proj_size": 3}])
@@ -21,3 +25,23 @@ def test_keeping_the_state_past_a_rows_end_matches_removing_the_row(settings):
         loss = (y * torch.linspace(1, 2, 9, dtype=y.dtype)[:, None]).sum() + h.square().sum() + c.pow(3).sum()
         results.append([y, h, c, *torch.autograd.grad(loss, [x, *state, *own])])
     torch.testing.assert_close(results[0], results[1], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.skipif(isinstance(load_library(), str), reason="no engine")
+@pytest.mark.parametrize(
+    ("units", "rows", "steps", "trains", "backend"),
+    [
+        (256, 32, 1, False, "cpu"),  # one step: oneDNN rearranges all weights for it
+        (256, 32, 1, True, "aten"),
+        (256, 32, 4, False, "aten"),
+        (200, 32, 1, False, "aten"),  # parts of vectors
+        (64, 20, 64, True, "cpu"),  # small
+        (64, 32, 64, True, "aten"),
+        (512, 32, 64, True, "cpu"),  # oneDNN is slow
+    ],
+)
+def test_the_engine_runs_an_lstm_where_it_is_faster_than_onednn(units, rows, steps, trains, backend, monkeypatch):
+    monkeypatch.setattr(cpu, "HAS_ONEDNN_LSTM", True)  # as on x86
+    cell, x = LSTMCell(8, units), torch.zeros(rows, steps, 8)
+    with torch.set_grad_enabled(trains):
+        assert choose(cell, ScanJob(x, cell.start(x))).kernel.backend == backend

@@ -245,13 +245,18 @@ STEP_MOST_ROWS, STEP_MOST_GATED_ROWS, STEP_MOST_NUMBERS, STEP_LARGEST_HIDDEN = 4
 # 1,034 in torch (AVX-512); H=128 is faster in the engine (LOG, what a call costs, second look).
 ONE_STEP_HIDDEN = 192
 # Below this hidden size torch's LSTM runs one step without gradients as for training: oneDNN's inference rearranges the
-# weights in every call (AVX-512, B=32, us over torch.nn in training form: H=64 -83 and -50, H=256 +69 and +27).
-TRAINING_FORM_HIDDEN = 256
+# weights in every call (AVX-512, B=32, us over torch.nn in training form: H=64 -83 and -50, H=200 +33, H=256 +69, +27).
+TRAINING_FORM_HIDDEN = 192
 # The inside of the steps is saved for the backward up to this many bytes, and computed again above.
 SAVED_BYTES = 2**29
 # Below this hidden size auto leaves float32 LSTMs with equal lengths to oneDNN, on x86 alone: on a Neoverse-N1 (B=16,
 # H=256) torch takes 278 ms, the engine 74 (LOG, every machine).
 ONEDNN_LSTM_HIDDEN = 512
+# But one step without gradients, and small states, run in the engine there, too, if whole vectors hold the units. Time
+# of oneDNN over the engine's (AVX-512, 1 and 4 threads): one step of 2 to 64 rows of 64 to 384 units 1.1 to 4.6 and 1.0
+# to 2.5; 1 to 64 steps, forward and both passes, of up to so many units and numbers in a state 1.0 to 1.8 and 1.1 to
+# 1.9 (LOG, what a call costs, fifth look). 200 units: 0.8 to 1.6, so they stay with oneDNN.
+SMALL_LSTM_HIDDEN, SMALL_LSTM_NUMBERS, LSTM_HIDDEN_MULTIPLE = 128, 1280, 16
 # Shorter sequences stay with the loop: with one row of 64 units it is as fast as a compiled cell for 2 steps of a GRU,
 # 4 of a leaky cell and 5 of an IndRNN (AVX-512).
 COMPILED_STEPS = 5

@@ -50,6 +50,10 @@ class GatedOnCpu:
         even = job.is_plain and job.lengths is None and job.x.dtype == torch.float32
         if self.name != "lstm" or not (HAS_ONEDNN_LSTM and even and cell.hidden_size < tuning.ONEDNN_LSTM_HIDDEN):
             return None
+        (rows, steps), units = job.x.shape[:2], cell.hidden_size
+        is_small = units <= tuning.SMALL_LSTM_HIDDEN and rows * units <= tuning.SMALL_LSTM_NUMBERS
+        if units % tuning.LSTM_HIDDEN_MULTIPLE == 0 and (is_small or (steps == 1 and not torch.is_grad_enabled())):
+            return None
         return f"torch's own (oneDNN) is faster below {tuning.ONEDNN_LSTM_HIDDEN} units if all lengths are equal"
 
     def run(self, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
