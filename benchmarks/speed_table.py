@@ -2,9 +2,10 @@
 
 Microseconds per step of one layer (input = hidden) for every type, hidden size and batch, forward and both passes;
 with `--others` also of FlashRNN, torchrecurrent and a compiled loop. Layers of one shape are timed in turns, three
-calls in a row each, after a dozen calls to warm up: some launches are recorded after three. The median of the rounds
-counts. Every kernel is checked against float64 first and not timed if it is more than twice as far from it as the
-reference loop in its own type. The record is written as it grows, so a run that is stopped loses nothing.
+calls in a row each (one if it takes over 5 ms), after a dozen calls to warm up: some launches are recorded after three.
+The median of the rounds counts. Every kernel is checked against float64 first and not timed if it is more than twice
+as far from it as the reference loop in its own type. The record is written as it grows, so a run that is stopped loses
+nothing.
 """
 
 import argparse
@@ -40,6 +41,7 @@ NORMALISED = {"ln_gru": seqloom.LNGRU, "ln_lstm": seqloom.LNLSTM}  # timed if --
 BASELINES = {"torch.nn.GRU": nn.GRU, "torch.nn.LSTM": nn.LSTM}
 SEED = 0
 CALLS = 3  # in a row: what the host does before a call overlaps with the one before it
+LONG_CALL = 5e-3  # seconds: one call is enough
 MOST_ROUNDS = 25
 WARM_CALLS, WARM_SECONDS = 12, 0.05  # before a layer is timed: so many calls, fewer of long ones
 CHECK_STEPS, CHECK_ROWS = 24, 64  # steps and most rows of a check
@@ -175,7 +177,7 @@ def measure(
     layers = [*((baseline, "cuDNN") for baseline in BASELINES), *wanted]
     layers += [(other, "") for other in OTHERS] if args.others else []
     for pass_ in ("forward", "both"):
-        calls: dict[tuple[str, str, int], Callable[[], object]] = {}
+        calls: dict[tuple[str, str, int], Callable[[], float]] = {}
         for cell, kernel in layers:
             more = {"kernel": kernel} if cell in CELLS | NORMALISED else {}
             try:
@@ -183,20 +185,21 @@ def measure(
                 call = partial(run_forward if pass_ == "forward" else run_both, layer, x, torch.ones_like(x))
                 if mode == "graph":
                     call = record_graph(call)
-                warm_up(call, args.device)
+                seconds = warm_up(call, args.device)
             except Exception as error:  # the other layers are timed
                 where = {"type": name, "cell": cell, "kernel": kernel, "hidden": hidden, "batch": batch}
                 refused.append(where | {"mode": mode, "pass": pass_, "why": f"{type(error).__name__}: {error}"[:300]})
                 traceback.print_exc()
                 continue
-            calls[cell, name_kernel(layer, x, pass_ == "both") if more else kernel, len(x)] = call
+            timed = partial(time_calls, call, args.device, 1 if seconds > LONG_CALL else CALLS)
+            calls[cell, name_kernel(layer, x, pass_ == "both") if more else kernel, len(x)] = timed
         times: dict[tuple[str, str, int], list[float]] = {key: [] for key in calls}
         end, rounds = time.perf_counter() + args.seconds, 0
         while rounds < args.rounds or (rounds < MOST_ROUNDS and time.perf_counter() < end):
             rounds += 1
-            for key, call in calls.items():
+            for key, timed in calls.items():
                 if rounds == 1 or key[0] not in OTHERS:
-                    times[key].append(time_calls(call, args.device))
+                    times[key].append(timed())
         for (cell, kernel, steps), values in times.items():
             us = round(1e6 * statistics.median(values) / steps, 4)
             row = {"type": name, "hidden": hidden, "batch": batch, "mode": mode, "pass": pass_}
@@ -205,12 +208,13 @@ def measure(
             yield row
 
 
-def warm_up(call: Callable[[], object], device: str) -> None:
-    """Call until everything is compiled, prepared and recorded."""
-    begin, calls = time.perf_counter(), 0
+def warm_up(call: Callable[[], object], device: str) -> float:
+    """Call until everything is compiled, prepared and recorded; return the seconds of the last call."""
+    begin, calls, seconds = time.perf_counter(), 0, 0.0
     while not calls or (calls < WARM_CALLS and time.perf_counter() - begin < WARM_SECONDS):
-        time_calls(call, device)
-        calls += CALLS
+        seconds = time_calls(call, device, 1)
+        calls += 1
+    return seconds
 
 
 def run_forward(layer: nn.Module, x: Tensor, dy: Tensor) -> None:
@@ -246,21 +250,21 @@ def record_graph(call: Callable[[], object]) -> Callable[[], object]:
     return replay
 
 
-def time_calls(call: Callable[[], object], device: str) -> float:
+def time_calls(call: Callable[[], object], device: str, calls: int = CALLS) -> float:
     """Return the seconds of one of several calls in a row, by CUDA events on a GPU."""
     if device == "cpu":
         start = time.perf_counter()
-        for _ in range(CALLS):
+        for _ in range(calls):
             call()
-        return (time.perf_counter() - start) / CALLS
+        return (time.perf_counter() - start) / calls
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda.synchronize()
     begin.record()
-    for _ in range(CALLS):
+    for _ in range(calls):
         call()
     end.record()
     end.synchronize()
-    return begin.elapsed_time(end) / 1e3 / CALLS
+    return begin.elapsed_time(end) / 1e3 / calls
 
 
 if __name__ == "__main__":

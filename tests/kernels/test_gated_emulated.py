@@ -106,9 +106,10 @@ def test_small_sizes_run_on_one_block_and_large_batches_on_more_rows():
         ("gru", FP32, 64, 256, True, False),
         ("gru", FP32, 256, 256, False, False),
         ("lstm", FP16, 512, 16, True, False),
+        ("lstm", FP32, 256, 256, False, False),
         ("lstm", FP32, 512, 256, True, True),
-        ("gru", FP32, 512, 128, False, False),
-        ("lstm", FP32, 512, 128, False, True),
+        ("gru", FP32, 512, 256, False, False),
+        ("lstm", FP32, 1024, 64, False, True),
     ],
 )
 def test_cudnn_runs_where_it_was_measured_to_be_faster(cell, dtype, hidden, rows, forward, both):
@@ -119,7 +120,7 @@ def test_cudnn_runs_where_it_was_measured_to_be_faster(cell, dtype, hidden, rows
 
 @pytest.mark.parametrize(
     ("cell", "tf32", "rows", "forward", "both"),
-    [("gru", False, 128, False, False), ("gru", False, 256, False, True), ("lstm", True, 256, True, True)],
+    [("gru", True, 128, False, False), ("gru", True, 256, False, True), ("lstm", False, 1, True, True)],
 )
 def test_the_grid_runs_below_its_sizes_where_it_was_measured_to_be_faster(monkeypatch, cell, tf32, rows, forward, both):
     monkeypatch.setattr(_gated_kernels, "allows_tf32", lambda: tf32)

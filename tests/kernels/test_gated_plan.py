@@ -101,6 +101,16 @@ def test_products_in_halves_are_as_exact_as_those_of_torch(monkeypatch):
         assert (mine - exactly).norm() < 1.5 * (theirs - exactly).norm() + 1e-8 * exactly.norm()
 
 
+@pytest.mark.parametrize("in_halves", [False, True])
+def test_a_pass_in_chunks_has_the_gradients_of_a_whole_one(in_halves, monkeypatch):
+    monkeypatch.setattr(exact, "pays", lambda *_: in_halves)
+    layer, ready, _ = make_plans("GRU", FP32, (5, 2, 8))
+    x, given = torch.randn(5, 2, 8), [torch.randn(s) for s in ready.h_shapes]
+    whole = run(ready, layer, x, given, True)
+    monkeypatch.setattr(tuning, "GATED_CHUNK_NUMBERS", 2 * H)  # two steps
+    torch.testing.assert_close(run(ready, layer, x, given, True), whole)
+
+
 def test_a_prepared_call_has_second_derivatives_and_takes_missing_gradients():
     layer, ready, _ = make_plans("LSTM", FP32, (4, 2, 6))
     x, weights = torch.randn(4, 2, 6, requires_grad=True), list(layer.parameters())

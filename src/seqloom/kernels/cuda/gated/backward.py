@@ -20,7 +20,11 @@ from seqloom.kernels.cuda.products import exact
 
 
 def go_back(
-    setting: GatedSetting, values: dict[str, Any], dlast: Sequence[Tensor | None], heads: int = 1
+    setting: GatedSetting,
+    values: dict[str, Any],
+    dlast: Sequence[Tensor | None],
+    heads: int = 1,
+    in_halves: list[exact.SplitMatrix] | None = None,
 ) -> list[Tensor | None]:
     """Return the gradients of x, the weights, the first states and the starts, in the forward's order.
 
@@ -29,10 +33,11 @@ def go_back(
         values: The tensors of the forward pass and `dy`, by the names of the kernels' arguments.
         dlast: The gradients of the last states; None for zeros.
         heads: Number of heads.
+        in_halves: A list that gets the gradient of x (B * T, ..) in halves, if it was split.
     """
     kind, H, x, weight = setting.kind, setting.hidden, values["x"], values["weight"]
     (B, T), wide = x.shape[:2], kind.gates * H
-    steps = min(T, max(1, tuning.GATED_CHUNK_NUMBERS // (B * H)))
+    steps = min(T, max(1, (1 + setting.kept) * tuning.GATED_CHUNK_NUMBERS // (B * H)))
     own = weight.view(-1, H, H)
     if kind.norm:
         weight, own = _square_weights(setting, weight, heads)
@@ -48,20 +53,26 @@ def go_back(
     known |= {"head_rows": B // heads if heads > 1 else 0}
     known |= {f"ds_{i}": d for i, d in enumerate(ds)} | {f"dstart_{i}": d for i, d in enumerate(dstart)}
     code, dweight, bias = find_code(setting, "reverse", B, x.device), None, None if kind.norm else values["bias"]
-    in_halves = heads == 1 and exact.pays(x, B * steps, wide, H)
-    halves = exact.split(weight) if in_halves and not setting.kept else None
+    is_exact = heads == 1 and exact.pays(x, B * steps, wide, H)
+    halves = exact.split(weight) if is_exact and not setting.kept else None
     arguments = code.pack(known)
     for begin in reversed(range(0, T, steps)):
         arguments.from_, arguments.steps = begin, min(steps, T - begin)
         rows = B * arguments.steps
         _copy_states(seen[:rows].view(B, -1, H), values, begin)
-        states = exact.split(seen[:rows]) if in_halves else None
+        states = exact.split(seen[:rows]) if is_exact else None
         if states is not None and halves is not None:
             exact.multiply(states, halves, bias, u[:rows])
         elif not setting.kept:
             _multiply_weight(u[:rows], seen[:rows], weight, bias, heads)
         code.start(arguments, B, x.device)
-        more = _multiply(du[:rows], seen[:rows], heads) if states is None else _multiply_halves(du[:rows], states)
+        if states is None:
+            more = _multiply(du[:rows], seen[:rows], heads)
+        elif in_halves is None or not setting.kept or steps < T:
+            more = exact.multiply_turned(exact.split(du[:rows]), states)
+        else:
+            in_halves.append(exact.split(dx))
+            more = _multiply_halves(in_halves[0], du, states, kind.summed * H)
         dweight = more if dweight is None else dweight.add_(more)
     if kind.norm:
         assert dweight is not None
@@ -73,9 +84,12 @@ def go_back(
     return [dx, *(None if t is None else t.to(x.dtype) for t in found), *ds, *dstart]
 
 
-def _multiply_halves(d: Tensor, states: exact.SplitMatrix) -> Tensor:
-    """Compute d^T r in float32."""
-    return exact.multiply_turned(exact.split(d), states)
+def _multiply_halves(dx: exact.SplitMatrix, du: Tensor, states: exact.SplitMatrix, summed: int) -> Tensor:
+    """Compute du^T states; the first columns of du are those of dx."""
+    more = [exact.multiply_turned(dx.narrow(summed), states)]
+    if summed < du.shape[1]:
+        more.append(exact.multiply_turned(exact.split(du[:, summed:]), states))
+    return more[0] if len(more) == 1 else torch.cat(more)
 
 
 def _square_weights(setting: GatedSetting, weight: Tensor, heads: int) -> tuple[Tensor, Tensor]:

@@ -256,7 +256,8 @@ class PreparedGated:
         """Do what `find_gradients` does, launch by launch."""
         many, x = 6 + 2 * self.kind.states, tensors[0]
         assert x is not None
-        du, *recurrent, ds = self._go_back(tensors[1:many], own, tensors[many], tensors[many + 1 :])
+        halves: list[exact.SplitMatrix] = []
+        du, *recurrent, ds = self._go_back(tensors[1:many], own, tensors[many], tensors[many + 1 :], halves)
         dscale_ih: Maybe = None
         dbias_ih: Maybe = None
         if self.kind.norm:
@@ -266,17 +267,35 @@ class PreparedGated:
             du, dscale_ih, dbias_ih = undo_norm(du, product, normed, own[7], self.kind.gates)
             du = du.view(self.B * self.T, -1)
         elif needs[2]:
-            dbias_ih = du.sum(0).view_as(own[1])
-        found_x, dweight_ih = exact.differentiate_linear(du, self._turn(x), own[0].view(du.shape[1], -1), needs[:2])
+            dbias_ih = self._sum_bias(du, recurrent[1]).view_as(own[1])
+        weight = own[0].view(du.shape[1], -1)
+        found_x, dweight_ih = exact.differentiate_linear(du, self._turn(x), weight, needs[:2], *halves)
         dx = None if found_x is None else self._restore(found_x).to(x.dtype)
         dweight_ih = None if dweight_ih is None else dweight_ih.view_as(own[0])
         found = (dweight_ih, dbias_ih, *recurrent, dscale_ih)
         return [dx, *(None if d is None else d.to(self.weight_dtype) for d in found), *ds]
 
+    def _sum_bias(self, du: Tensor, recurrent: Maybe) -> Tensor:
+        """Return the gradient of bias_ih; the first gates have that of bias_hh, which the kernel summed."""
+        if recurrent is None or not self.setting.kept or self.heads > 1:
+            return du.sum(0)
+        same, recurrent = self.kind.summed * self.units, recurrent.view(-1)
+        if same == du.shape[1]:
+            return recurrent.clone()
+        return torch.cat([recurrent[:same], du[:, same:].sum(0)])
+
     def _go_back(
-        self, saved: Sequence[Maybe], own: Sequence[Any], dy: Maybe, dlast: Sequence[Maybe]
+        self,
+        saved: Sequence[Maybe],
+        own: Sequence[Any],
+        dy: Maybe,
+        dlast: Sequence[Maybe],
+        halves: list[exact.SplitMatrix],
     ) -> tuple[Tensor, Maybe, Maybe, Maybe, Maybe, Maybe, list[Maybe]]:
-        """Return the gradients of the projected input (B * T, ..), of OWN[2:7] and of the first states."""
+        """Return the gradients of the projected input (B * T, ..), of OWN[2:7] and of the first states.
+
+        `halves` gets the first of them in halves, if it was split.
+        """
         k, n, g = self.kind.states, self.heads, self.kind.gates
         u, paths, first = saved[0], saved[1 : 1 + k], saved[1 + k : 1 + 2 * k]
         assert u is not None
@@ -291,7 +310,7 @@ class PreparedGated:
             rows = (dy.transpose(0, 1) if self.is_time_first else dy).contiguous().view(self.B * self.T, -1)
             values["dy"] = self._divide(F.pad(rows, (0, self.more)) if self.more else rows)
         ends = [None if d is None else self._divide_state(d.contiguous()) for d in dlast]
-        du, dweight, dbias, *rest = go_back(self.setting, values, ends, n)
+        du, dweight, dbias, *rest = go_back(self.setting, values, ends, n, None if self.more else halves)
         assert du is not None
         assert dweight is not None
         real, steps = slice(self.units), self.B * self.T

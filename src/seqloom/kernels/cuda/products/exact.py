@@ -49,6 +49,10 @@ class SplitMatrix:
     def shape(self) -> tuple[int, int]:
         return self.parts.shape[1], self.parts.shape[2]
 
+    def narrow(self, columns: int) -> SplitMatrix:
+        """Return the first columns, a multiple of 8, without copying them."""
+        return SplitMatrix(self.parts[:, :, :columns], self.units)
+
 
 def split(t: Tensor) -> SplitMatrix:
     """Split a matrix.
@@ -112,7 +116,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def differentiate_linear(
-    d: Tensor, x: Tensor, weight: Tensor, needs: tuple[bool, bool]
+    d: Tensor, x: Tensor, weight: Tensor, needs: tuple[bool, bool], halves: SplitMatrix | None = None
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the gradients of x (rows, depth) and of the weight that `linear` has, if they are needed.
 
@@ -121,10 +125,11 @@ def differentiate_linear(
         x: As in `linear`.
         weight: As in `linear`.
         needs: Whether each of the two is needed.
+        halves: d in halves, if it was split already.
     """
     depth = x.shape[-1]
     if any(needs) and pays(d, len(d), d.shape[1], depth):
-        halves = split(d)
+        halves = split(d) if halves is None else halves
         dx = multiply(halves, split(weight.t().contiguous())) if needs[0] else None
         return dx, multiply_turned(halves, split(x)) if needs[1] else None
     return d.mm(weight) if needs[0] else None, d.t().mm(x.reshape(-1, depth)) if needs[1] else None
@@ -151,8 +156,17 @@ def _launch(
 ) -> None:
     M, N, K = sizes
     code = _multiply_code(turned)
-    known = {"a": a.parts, "b": b.parts, "a_unit": a.units, "b_unit": b.units, "bias": bias, "c": out}
-    arguments = code.pack(known | {"M": M, "N": N, "K": K, "depth": depth})
+    known: dict[str, object] = {
+        "a": a.parts,
+        "b": b.parts,
+        "a_unit": a.units,
+        "b_unit": b.units,
+        "bias": bias,
+        "c": out,
+    }
+    known |= {"plane_a": a.parts.stride(0), "plane_b": b.parts.stride(0)}
+    known |= {"wide_a": a.parts.stride(1), "wide_b": b.parts.stride(1), "M": M, "N": N, "K": K, "depth": depth}
+    arguments = code.pack(known)
     code.launch(arguments, -(-M // TILE) * -(-N // (32 * WIDE)) * -(-K // depth), out.device)
 
 

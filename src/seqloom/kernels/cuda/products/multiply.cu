@@ -20,8 +20,10 @@ struct Product {
   const float *a_unit, *b_unit;  // one for each 32 rows of a and b as they lie in memory
   const float* bias;             // (N,), or null
   float* c;                      // (pieces, M, N)
+  i64 plane_a, plane_b;          // numbers from high to low
   i64 M;
-  int N, K, depth;  // K and N, with TURNED M and N, are multiples of 8; depth, of a piece, is one of 32
+  int N, K, wide_a, wide_b,
+      depth;  // K and N, with TURNED M and N, are multiples of 8; depth, of a piece, is one of 32
 };
 
 // Return where 8 numbers lie in a plane; what a warp reads at once lies in different banks.
@@ -71,14 +73,13 @@ KERNEL(exact_multiply, Product, THREADS) {
   const int n = TILE_N * (block() % across), from = piece * a.depth;
   const int to = from + a.depth < a.K ? from + a.depth : a.K, steps = (to - from + DEPTH - 1) / DEPTH;
   const int own_m = 16 * TALL * (warp & 1), own_n = 8 * WIDE * (warp >> 1);
-  const int wide_a = TURNED ? (int)a.M : a.K, wide_b = TURNED ? a.N : a.K;
-  Source<TILE_M> left(a.a, m, a.M, from, wide_a);
-  Source<TILE_N> right(a.b, n, a.N, from, wide_b);
+  Source<TILE_M> left(a.a, m, a.M, from, a.wide_a);
+  Source<TILE_N> right(a.b, n, a.N, from, a.wide_b);
   auto fetch = [&](int step) {
     const u32 stage = memory + step % STAGES * STAGE;
     if (step < steps) {
-      left.fetch(stage, a.M * a.K, wide_a, to - from - DEPTH * step);
-      right.fetch(stage + 2 * PLANE_A, (i64)a.N * a.K, wide_b, to - from - DEPTH * step);
+      left.fetch(stage, a.plane_a, a.wide_a, to - from - DEPTH * step);
+      right.fetch(stage + 2 * PLANE_A, a.plane_b, a.wide_b, to - from - DEPTH * step);
     }
     fetch_commit();
   };
@@ -117,21 +118,28 @@ KERNEL(exact_multiply, Product, THREADS) {
                   stage + 2 * PLANE_A + k * PLANE_B +
                       find_place<TILE_N>(column + 8 * (lane >> 4) + (lane & 7), 2 * half + (lane >> 3 & 1)));
         }
-#pragma unroll
-      for (int i = 0; i < TALL; i++) {
-        u32 h[4], l[4];
-        float part[WIDE][4];
+      u32 own[2][2][4];  // of two tiles in turn: high, low
+      auto load_tile = [&](u32(&w)[2][4], int i) {
         const int row = own_m + 16 * i;
         const u32 at = stage + (TURNED ? find_place<TILE_M>(16 * half + 8 * (lane >> 4) + (lane & 7),
                                                             row / 8 + (lane >> 3 & 1))
                                        : find_place<TILE_M>(row + (lane & 15), 2 * half + (lane >> 4)));
-        if constexpr (TURNED) {
-          load4_transposed(l[0], l[1], l[2], l[3], at + PLANE_A);
-          load4_transposed(h[0], h[1], h[2], h[3], at);
-        } else {
-          load4(l[0], l[1], l[2], l[3], at + PLANE_A);
-          load4(h[0], h[1], h[2], h[3], at);
-        }
+#pragma unroll
+        for (int k = 1; k >= 0; k--)
+          if constexpr (TURNED)
+            load4_transposed(w[k][0], w[k][1], w[k][2], w[k][3], at + k * PLANE_A);
+          else
+            load4(w[k][0], w[k][1], w[k][2], w[k][3], at + k * PLANE_A);
+      };
+      if constexpr (AT_ONCE == 1) load_tile(own[0], 0);
+#pragma unroll
+      for (int i = 0; i < TALL; i++) {
+        if constexpr (AT_ONCE > 1)
+          load_tile(own[i % 2], i);  // other warps work meanwhile
+        else if (i + 1 < TALL)
+          load_tile(own[(i + 1) % 2], i + 1);
+        const u32(&h)[4] = own[i % 2][0], (&l)[4] = own[i % 2][1];
+        float part[WIDE][4];
 #pragma unroll
         for (int j = 0; j < WIDE; j++)
           mma_from_zero<FP16>(part[j], l[0], l[1], l[2], l[3], b[0][j][0], b[0][j][1]);
