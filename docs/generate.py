@@ -116,24 +116,16 @@ def results_table() -> str:
     lines.append(
         f"| add 2 of 200 numbers, error relative to a constant | {adds['attn_rnn']:.4f} | {adds['gru']:.4f} "
         f"| {adds['lstm']:.2f} | AttnRNN without residual and LayerNorm {adds[simpler]:.4f} "
-        f"| {lost} to its simpler form; {won} over the GRU |"
+        f"| {lost} to its simpler form; {won} over the GRU{name_edges('ablation-fair', 'adding, T = 200')} |"
     )
-    delay = copy["delay, T = 2,000"]
-    lines.append(
-        f"| copy 10 symbols after 2,000 steps, accuracy | {percent(delay['attn_rnn'])} | {percent(delay['gru'])} | "
-        "| | nobody learns it |"
-    )
-    short = {one.row["model"]: one for one in forms.read_task("copy")}
-    rates = {model: f"{short[model].row['lr']:g}" for model in ("attn_rnn", "gru")}
-    lines.append(
-        f"| copy 10 symbols after 100 steps, accuracy at learning rates of {rates['attn_rnn']} and {rates['gru']}, "
-        f"{short['gru'].seeds} seeds | {percent(short['attn_rnn'].row)} | {percent(short['gru'].row)} | "
-        f"| AttnRNN with 16 heads and three rows {percent(short['attn_rnn_16'].row)} | {forms.judge(short['gru'])} |"
-    )
-    far = adding["T = 10,000, marks anywhere"]
+    recalled = [copy_row(copy, condition) for condition in ("delay, T = 100", "selective, T = 200")]
+    lines += [line for order, line in recalled if order == 0]
+    lines += [line for order, line in recalled if order == 1]
+    far_condition, near_condition = "T = 10,000, marks anywhere", "T = 1,000, marks anywhere"
+    far = adding[far_condition]
     lines.append(
         f"| add 2 of 10,000 numbers, mean absolute error | {far['attn_rnn']['MAE']:.3f} | {far['gru']['MAE']:.3f} | "
-        f"| | {verdict('adding-fair', 'T = 10,000, marks anywhere', 'gru')} |"
+        f"| | {verdict('adding-fair', far_condition, 'gru')}{name_edges('adding-fair', far_condition)} |"
     )
     done = f"{mnist['lstm'][1]} of 10 seeds; the others ended as NaN"
     lines.append(
@@ -142,19 +134,35 @@ def results_table() -> str:
         f"| ahead of the GRU by {mnist['attn_rnn'][0] - mnist['gru'][0]:.2f} points |"
     )
     lines += map(state_row, study("state-fair"))
-    near = adding["T = 1,000, marks anywhere"]
+    near = adding[near_condition]
     lines.append(
         "| add 2 of 1,000 numbers, mean absolute error | "
         + " | ".join(f"{near[model]['MAE']:.4f}" for model in ("attn_rnn", "gru", "lstm"))
-        + f" | | {verdict('adding-fair', 'T = 1,000, marks anywhere', 'gru')} from the GRU; all solve it |"
+        + f" | | {verdict('adding-fair', near_condition, 'gru')} from the GRU; all solve it"
+        + f"{name_edges('adding-fair', near_condition)} |"
     )
-    selective = copy["selective, T = 200"]
-    won = verdict("copy-fair", "selective, T = 200", "gru")
-    lines.append(
-        f"| copy 10 symbols scattered among 200 blanks, accuracy | {percents(selective)} | "
-        f"| {won}, but at {selective['gru']['lr']:g}, the highest learning rate tried |"
-    )
+    lines += [line for order, line in recalled if order == 2]
     return "\n".join([*lines, ""])
+
+
+def copy_row(copy: Mapping[str, Mapping[str, Row]], condition: str) -> tuple[int, str]:
+    """Return the row of a copying problem, and its place: 0 for a loss against the GRU, 1 for a tie, 2 for a win."""
+    form, _, steps = condition.partition(", T = ")
+    what = f"after {steps} steps" if form == "delay" else f"scattered among {steps} blanks"
+    models, result = copy[condition], verdict("copy-fair", condition, "gru")
+    others = f"RNN {percent(models['rnn'])}" if "rnn" in models else ""
+    order = study_pages.ORDER.index(result)
+    line = (
+        f"| copy 10 symbols {what}, {models['gru']['seeds']} seeds | {percents(models)} | {others} "
+        f"| {result}{name_edges('copy-fair', condition)} |"
+    )
+    return order, line
+
+
+def name_edges(name: str, condition: str) -> str:
+    """Return a remark on models whose learning rate is at the edge of its grid, or ""."""
+    edges = study_pages.name_edges(name, condition)
+    return f", at the edge of the learning rates ({edges})" if edges else ""
 
 
 def state_row(problem: str) -> str:
