@@ -18,6 +18,7 @@ FILE = Path(__file__).parent / "measurements.json"
 STREAM_WIDTH = 128  # hidden size of the streamed layers
 FORMS = {"RNN": "rnn", "AttnRNN": "attn_rnn", "self-attention fused": "transformer", "TCN": "tcn"}
 LONG = 8192  # steps at which the cost of layers is compared
+FORMS_FOLDER = "variants"
 LONG_TEXT = "T = 1,024"  # eight times the length of training
 
 Entries = Iterator[tuple[str, float, str]]  # key, value, description
@@ -54,6 +55,8 @@ def collect(folder: Path) -> dict[str, Any]:
     values: dict[str, dict[str, Any]] = {}
     sources: dict[str, dict[str, str]] = {}
     for file in sorted(folder.rglob("*.json")):
+        if FORMS_FOLDER in file.parts:  # studies of forms that no advice names
+            continue
         record, name = json.loads(file.read_text(encoding="utf-8")), file.relative_to(folder).as_posix()
         for key, value, what in _read(name, record):
             values[key] = {"value": float(f"{value:.4g}"), "what": what, "source": name}

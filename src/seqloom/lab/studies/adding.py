@@ -45,12 +45,14 @@ class Adding(SyntheticTrials[TrialSettings], name="adding"):
             at(20, 1_500),
             at(50, 1_500),
             at(200, 2_000),
-            at(1_000, 2_500, models=LONG),
+            at(1_000, 2_500, models=LONG, widens=False),
             at(1_000, 2_500, "halves", models=LONG, tuned_at="T = 1,000, marks anywhere"),
             at(10_000, 800, models=LONGEST, tuned_at="T = 1,000, marks anywhere"),
         ),
         models=ALL,
         lrs=(1e-3, 3e-3, 1e-2),
+        widen=True,
+        widen_by=0.005,
     )
     quick = TrialSettings(
         (at(10, 150), at(30, 150, tuned_at="T = 10, marks anywhere")),

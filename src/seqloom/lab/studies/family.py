@@ -53,6 +53,8 @@ class Family(Epochs[TrialSettings], name="family"):
         valid=2_000,
         test=3_000,
         tuning=0.5,
+        widen=True,
+        widen_by=0.005,
     )
     quick = TrialSettings(
         (at(1, 100, data="digits"), at(2, 100, data="digits"), at(1, 100, both=True, data="digits")),

@@ -22,6 +22,7 @@ class Condition:
     tuned_at: str = ""  # an earlier condition whose tuning is reused; "": tune here
     after: str = ""  # an earlier condition whose trained model is trained further
     lower: int = 0  # learning rates below the chosen one of `tuned_at`, in steps of LADDER
+    widens: bool = True  # whether the grid may be widened here, if the settings say so; False where it takes too long
     seeds: int = 0  # at most so many seeds; 0: as many as the settings say
 
 
@@ -32,6 +33,7 @@ class ConditionOptions(TypedDict, total=False):
     tuned_at: str
     after: str
     lower: int
+    widens: bool
     seeds: int
 
 

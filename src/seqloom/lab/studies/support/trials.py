@@ -162,7 +162,7 @@ class Trials(Study[S, Trial]):
             for trial in self._run_specs(specs, before):
                 tried.append(trial)
                 yield trial
-            beyond = {lr for m in grids for lr in self._next_rates(tried, m)} if s.widen else set[float]()
+            beyond = {lr for m in grids for lr in self._next_rates(tried, m)} if s.widen and c.widens else set()
             for m, grid in grids.items():
                 rates, kinds = {lr for lr, _ in grid}, dict.fromkeys(start for _, start in grid)
                 new[m] = list(product(sorted(beyond - rates), kinds))
