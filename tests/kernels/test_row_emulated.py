@@ -15,6 +15,7 @@ from seqloom.kernels import dispatch, tuning
 from seqloom.kernels import loop as any_loop
 from seqloom.kernels.cuda.attn_rnn import cluster as attn_rnn_cluster
 from seqloom.kernels.cuda.attn_rnn import row as attn_rnn_row
+from seqloom.kernels.cuda.attn_rnn import scan
 from seqloom.kernels.cuda.attn_rnn.setting import find_setting
 from seqloom.kernels.cuda.runtime import launch
 from seqloom.tools.testing import kernel
@@ -27,9 +28,10 @@ def test_every_size_fits_a_multiprocessor():
         for noisy in (False, True):
             how = find_setting(H, 16, FP32, ("h", "x"), True, noisy, noisy, noisy)
             for name in ("forward", "reverse"):
-                code = attn_rnn_row.find_code(how, name)
-                held = 16 * (4 * -(-H // 32) - dict(code.macros)["QUADS_IN_SHARED"])
-                assert code.shared <= tuning.SHARED_BYTES and held <= 192 and code.threads <= 256
+                for paired in (False, True):
+                    code = attn_rnn_row.find_code(how, name, paired)
+                    held = (3 if paired else 4) * 4 * (4 * -(-H // 32) - dict(code.macros)["QUADS_IN_SHARED"])
+                    assert code.shared <= tuning.SHARED_BYTES and held <= 192 and code.threads <= 256
 
 
 def test_a_gpu_with_little_shared_memory_is_refused_with_the_size_needed(monkeypatch):
@@ -56,7 +58,8 @@ def test_auto_takes_it_for_few_rows(monkeypatch):
 
 SHAPES = [
     (64, 4, 3, 5, EVERYTHING, {"D": 24}, FP32),  # a warp has a head
-    (128, 4, 2, 4, {"lengths": True}, {}, FP32),  # weights in shared memory, two warps to a head
+    (128, 4, 2, 4, EVERYTHING, {}, FP32),  # two blocks to a row, two warps to a head
+    (112, 4, 2, 4, {"lengths": True}, {}, FP32),  # two blocks to a row, lanes without a last quad
     (48, 4, 2, 6, EVERYTHING, {}, FP32),  # lanes without a last quad, heads of 12 units
     (48, 4, 2, 6, EVERYTHING, {}, BF16),
     (64, 4, 2, 5, EVERYTHING, {}, torch.float16),
@@ -66,9 +69,22 @@ SHAPES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("H", "heads", "B", "T", "asked", "settings", "dtype"), SHAPES)
-def test_a_row_is_at_most_twice_as_far_from_float64_as_the_loop(H, heads, B, T, asked, settings, dtype):
+def test_a_row_is_at_most_twice_as_far_from_float64_as_the_loop(monkeypatch, H, heads, B, T, asked, settings, dtype):
+    monkeypatch.setattr(tuning, "ROW_PAIR_HIDDEN", 96)
     cell = cell_of(H, heads, **settings)
     assert worst(attn_rnn_row, cell, job_of(cell, B, T, dtype, **asked), dtype)[0] < 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [FP32, pytest.param(BF16, marks=pytest.mark.long)])
+def test_many_rows_have_one_block_each_and_weights_in_shared_memory(monkeypatch, dtype):
+    monkeypatch.setattr(launch, "multiprocessors", lambda _: 3)
+    monkeypatch.setattr(tuning, "ROW_PAIR_HIDDEN", 96)
+    cell = cell_of(128, 4)
+    job = job_of(cell, 2, 4, dtype, lengths=True)
+    assert attn_rnn_row.choose_code(scan.read_padded(cell, job), "forward", 2, job.x.device).blocks == 1
+    assert attn_rnn_row.choose_code(scan.read_padded(cell, job), "forward", 1, job.x.device).blocks == 2
+    assert worst(attn_rnn_row, cell, job, dtype)[0] < 2
 
 
 @pytest.mark.slow
@@ -111,16 +127,27 @@ FAULTS = {
     "attended before it is whole": ("attend(h, x[0], s));\n    wait_block();", "attend(h, x[0], s));"),
     "the next state seen too early": ("fetch_wait<STAGES - 2>();\n    wait_block();\n  }\n", "  }\n"),
     "x not waited for": ("a.y_step, after);\n    fetch_wait<STAGES - 2>();", "a.y_step, after);"),
-    "lanes without a last quad count it": ("is_shorter = UNEVEN && share >= SHARES / 2;", "is_shorter = false;"),
+    "lanes without a quad count one": ("has_quad(l) ? quad[e] - mean : 0.f", "quad[e] - mean"),
     "dgate taken before it came": ("wait_block();\n    float p[DEEP][4]", "float p[DEEP][4]"),
     "dq taken before it came": ("wait_block();\n    l.get(p, DQ);", "l.get(p, DQ);"),
 }
 
 
+PAIR_FAULTS = {
+    "the product taken before it came": ("partner.take_message(t + 1);", ";"),
+    "dgate's product taken before it came": ("partner.take_message(i + 1);", ";"),
+    "the vector taken before it came": ("take_message(i);", ""),
+    "the first input taken before it came": ("partner.take_message(0);\n  begin", "begin"),
+    "dy sent to the wrong place": ("send(ring + (i & 1) * SLOT", "send(ring + (i + 1 & 1) * SLOT"),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", FAULTS | PAIR_FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
-    monkeypatch.setattr(launch.CudaCode, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
+    change = (FAULTS | PAIR_FAULTS)[fault]
+    monkeypatch.setattr(launch.CudaCode, "launch", lambda *given: emulator.launch(*given, change=change))
+    monkeypatch.setattr(tuning, "ROW_PAIR_HIDDEN", 0 if fault in PAIR_FAULTS else 128)
     cell = cell_of(48, 3)
     job = job_of(cell, 1, 6, FP32)
     try:

@@ -60,6 +60,9 @@ ROW_MOST_HALF_ROWS = 64
 # registers spill.
 ROW_QUADS_IN_SHARED = {"forward": {96: 0, 112: 5, 128: 4}, "reverse": {96: 0, 128: 5}}
 
+# Above this many units a row has two blocks, if there are enough multiprocessors.
+ROW_PAIR_HIDDEN = 128
+
 # --- attn_rnn_cluster: the units are divided over a cluster of blocks (also the gated kernels) ---
 
 CLUSTER_SIZES = (1, 2, 4, 8, 16)  # blocks; 16 is the most that Hopper has
@@ -115,6 +118,16 @@ GRID_WEIGHTS_IN_SHARED = {
     (1, 4, 32, 16): (2, 7),
     (2, 4, 16, 8): (2, 8),
     (2, 4, 16, 16): (2, 8),
+}
+# The same where products may be tf32, which leaves more registers: rounds, units of a block, rows, pass.
+GRID_WEIGHTS_IN_SHARED_TF32 = {
+    (1, 32, 8, "forward"): (2, 0),
+    (1, 32, 16, "forward"): (2, 0),
+    (1, 32, 8, "reverse"): (2, 2),
+    (1, 32, 16, "reverse"): (2, 2),
+    (2, 16, 16, "forward"): (2, 0),
+    (2, 16, 8, "reverse"): (2, 4),
+    (2, 16, 16, "reverse"): (2, 4),
 }
 
 # --- attn_rnn_graph: products by torch ---

@@ -87,6 +87,13 @@ void expect(u32 barrier, u32 bytes) {
   p->bytes += bytes;
   gpu::look(*p);
 }
+void expect_if(bool is_true, u32 barrier, u32 bytes) {
+  if (is_true) expect(barrier, bytes);
+}
+bool has_arrived(u32 barrier, u32 parity) {
+  gpu::Phase* p = gpu::phase(barrier);
+  return p && (p->over.round & 1) != (int)parity;
+}
 void await(u32 barrier, u32 parity) {
   gpu::Phase* p = gpu::phase(barrier);
   gpu::give_way();

@@ -12,4 +12,6 @@ u32 map_to_block(u32 at, int block);
 void send(u32 to, u32 barrier, float v);
 void send(u32 to, u32 barrier, const float (&v)[4]);
 void expect(u32 barrier, u32 bytes);
+void expect_if(bool is_true, u32 barrier, u32 bytes);
+bool has_arrived(u32 barrier, u32 parity);
 void await(u32 barrier, u32 parity);

@@ -50,6 +50,7 @@ u32 to_tf32_volatile(float v);
 void mma_tf32(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1);
 void mma_tf32_from_zero(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1);
 float hold(float v);
+u32 hold(u32 v);
 void load4(u32& a, u32& b, u32& c, u32& d, u32 at);
 void load2(u32& a, u32& b, u32 at);
 void load4_transposed(u32& a, u32& b, u32& c, u32& d, u32 at);

@@ -76,10 +76,15 @@ def make_code(setting: AttnRNNSetting, name: str, rows: int, units: int, tf32: b
     """Return the kernel attn_rnn_cluster_<name> on a grid: eight warps, each with a part of every sum."""
     size, rounds = setting.dtype.itemsize, count_rounds(setting)
     blocks, tiles = -(-setting.hidden // units), units // 16
+    tf32 = tf32 and setting.dtype == torch.float32
     whole_weights, more_tiles = tuning.GRID_WEIGHTS_IN_SHARED[rounds, size, units, rows]
+    if tf32:
+        whole_weights, more_tiles = tuning.GRID_WEIGHTS_IN_SHARED_TF32.get(
+            (rounds, units, rows, name), (whole_weights, more_tiles)
+        )
     sizes = {"GRID": 1, "ROWS": rows, "CLUSTER": blocks, "EACH": tiles, "SPLIT": WARPS, "TALL": tiles, "ROUNDS": rounds}
     sizes |= {"WEIGHTS_IN_SHARED": whole_weights, "TILES_IN_SHARED": more_tiles, "LANES": 16}
-    sizes |= {"TF32": int(tf32 and setting.dtype == torch.float32)}
+    sizes |= {"TF32": int(tf32)}
     weights = 256 * size * WARPS * (whole_weights * tiles * 16 * rounds // size + more_tiles)
     shared = 2 * 4 * WARPS * rows * (units + 4) + weights
     named = f"attn_rnn_cluster_{name}", f"attn_rnn/cluster_{name}.cu", (*setting.macros, *sizes.items())

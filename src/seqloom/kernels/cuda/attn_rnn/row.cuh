@@ -9,6 +9,7 @@
 #ifndef FORMAT
 #define FORMAT 2
 #define QUADS_IN_SHARED 0  // a thread's quads of each weight that lie in shared memory
+#define CLUSTER 2          // blocks to a row (row_pair.cuh)
 #endif
 #include "attn_rnn/arguments.cuh"
 
@@ -33,6 +34,7 @@ struct Lane {
   int thread, lane, share, first, unit;
   bool odd;  // which of the two lanes of that unit
   u32 memory;
+  u32 quads, four[4];  // where the first vector has this lane's first quad, and its four units
   DEV Lane() {
     thread = ::thread();
     lane = thread & 31;
@@ -41,32 +43,36 @@ struct Lane {
     first = thread >> 5 << 4 | (lane & 3) << 2;
     unit = first + (share >> 1);
     odd = share & 1;
+    quads = hold(memory + 16 * share);
+#pragma unroll
+    for (int k = 0; k < 4; k++) four[k] = hold(memory + 4 * unit_at(k));
   }
   DEV int unit_at(int k) const { return first + (k ^ share >> 1); }  // the k-th of the four units
   DEV u32 vector(int which) const { return memory + which * VECTOR; }
   DEV void clear() const {
     for (int i = thread; i < 5 * VECTOR / 4; i += THREADS) put_shared(memory + 4 * i, 0.f);
   }
-  DEV void put(int which, float v) const { put_shared(vector(which) + 4 * unit, v); }
+  DEV void put(int which, float v) const { put_shared(four[0] + which * VECTOR, v); }
   // Write two vectors at once, one by each of the unit's two lanes.
   DEV void put(int which, float v, int other, float w) const {
-    put_shared(vector(odd ? other : which) + 4 * unit, odd ? w : v);
+    put_shared(four[0] + (odd ? other : which) * VECTOR, odd ? w : v);
   }
   DEV void get(float (&v)[DEEP][4], int which) const {
 #pragma unroll
-    for (int i = 0; i < DEEP; i++) get_shared(v[i], vector(which) + 128 * i + 16 * share);
+    for (int i = 0; i < DEEP; i++) get_shared(v[i], quads + which * VECTOR + 128 * i);
   }
-  DEV void get_four(float (&v)[4], u32 from) const {
+  // Load numbers of the four units; `at`: bytes from the first vector.
+  DEV void get_four(float (&v)[4], u32 at) const {
 #pragma unroll
-    for (int k = 0; k < 4; k++) v[k] = get_shared(from + 4 * unit_at(k));
+    for (int k = 0; k < 4; k++) v[k] = get_shared(four[k] + at);
   }
   // The same of a plane of elements: one of this lane's unit, or those of the four units.
   DEV float get_element(u32 plane) const {
 #if FORMAT == 2
-    return get_shared(plane + 4 * unit);
+    return get_shared(four[0] + plane);
 #else
     float low, high;
-    unpack<TYPE>(low, high, to_bits(get_shared(plane + 2 * (unit & ~1))));
+    unpack<TYPE>(low, high, to_bits(get_shared(memory + plane + 2 * (unit & ~1))));
     return unit & 1 ? high : low;
 #endif
   }
@@ -75,7 +81,7 @@ struct Lane {
     get_four(v, plane);
 #else
     float one, two, w[4];
-    get_shared(one, two, plane + 2 * first);
+    get_shared(one, two, memory + plane + 2 * first);
     const bool crossed = share & 4, odd_first = share & 2;
     unpack<TYPE>(w[0], w[1], to_bits(crossed ? two : one));
     unpack<TYPE>(w[2], w[3], to_bits(crossed ? one : two));
@@ -88,10 +94,11 @@ struct Lane {
     const float v = c[0] + shuffle_xor(c[2], 16), w = c[1] + shuffle_xor(c[3], 16), s = v + shuffle_xor(w, 8);
     return s + shuffle_xor(s, 4);
   }
-  // Sum q h, q x and q h x over the units of the head; c are this lane's parts of q.
-  DEV void sum_heads(float (&s)[3], const float (&c)[4], const float (&h)[4], const float (&x)[4]) const {
+  // Sum q h, q x and q h x over the units of the head, times `scale`; c are this lane's parts of q.
+  DEV void sum_heads(float (&s)[3], const float (&c)[4], const float (&h)[4], const float (&x)[4],
+                     float scale) const {
     if constexpr (PIECE == 1) {
-      const float q = scatter(c);
+      const float q = scale * scatter(c);
       s[0] = q * h[0];
       s[1] = q * x[0];
       s[2] = q * (h[0] * x[0]);
@@ -103,16 +110,30 @@ struct Lane {
         s[1] += c[k] * x[k];
         s[2] += c[k] * (h[k] * x[k]);
       }
+      if constexpr (SPLIT_HEADS) {  // one of four sums to a lane, of which the last is 0
+        const bool in_second = share & 2;
+        const float v = (in_second ? s[2] : s[0]) + shuffle_xor(in_second ? s[0] : s[2], 8),
+                    w = (in_second ? 0.f : s[1]) + shuffle_xor(in_second ? s[1] : 0.f, 8);
+        s[0] = (odd ? w : v) + shuffle_xor(odd ? v : w, 4);
 #pragma unroll
-      for (int bits = 4; bits < 8 * PIECE; bits *= 2)  // the eight lanes of four units, then the next four
+        for (int bits = 16; bits < 8 * PIECE; bits *= 2)
+          s[0] += shuffle_xor(s[0], bits < 32 ? bits : bits / 32);
+      } else
 #pragma unroll
-        for (int m = 0; m < 3; m++) s[m] += shuffle_xor(s[m], bits < 32 ? bits : bits / 32);
+        for (int bits = 4; bits < 8 * PIECE; bits *= 2)  // the eight lanes of four units, then the next four
+#pragma unroll
+          for (int m = 0; m < 3; m++) s[m] += shuffle_xor(s[m], bits < 32 ? bits : bits / 32);
+      if constexpr (!SPLIT_HEADS)
+#pragma unroll
+        for (int m = 0; m < 3; m++) s[m] *= scale;
     }
     if constexpr (SPLIT_HEADS) {  // lanes that write to the same place write the same
-      const int which = PIECE == 1 ? share & 1 : share & 3;
-      const float second = which == 1 ? s[1] : s[2];
-      put_shared(memory + AT_PIECES + 16 * (unit / PIECE) + 4 * which, which == 0 ? s[0] : second);
-      if constexpr (PIECE == 1) put_shared(memory + AT_PIECES + 16 * unit + 8, s[2]);
+      const u32 at = memory + AT_PIECES + 16 * (unit / PIECE);
+      if constexpr (PIECE == 1) {
+        put_shared(at + 4 * odd, odd ? s[1] : s[0]);
+        put_shared(at + 8, s[2]);
+      } else
+        put_shared(at + 4 * (share & 3), scale * s[0]);
       wait_block();
       s[0] = s[1] = s[2] = 0.f;
 #pragma unroll

@@ -2,7 +2,8 @@
 
 Its threads hold the weights in registers, and of more than 96 units some in shared memory, in float32. A product is a
 plain sum in float32, whatever the type and torch's flags, shared by a few lanes. A step takes three barriers, four if a
-head lies in several warps. The backward is that of attn_rnn_cluster, with another kernel.
+head lies in several warps. With more than 96 units and few rows, a row has a second block of a cluster, which computes
+the product that is needed last (row_pair.cuh). The backward is that of attn_rnn_cluster, with another kernel.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from seqloom.kernels import tuning
 from seqloom.kernels.cuda.attn_rnn import scan
 from seqloom.kernels.cuda.attn_rnn.backward import DividedChunk, count_steps
 from seqloom.kernels.cuda.attn_rnn.setting import TYPES, AttnRNNSetting
+from seqloom.kernels.cuda.runtime import groups, launch
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
 STAGES = 4  # steps in the ring of what comes from the GPU's memory, as in row.cuh
@@ -57,26 +59,38 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
 
 
 @cache
-def find_code(setting: AttnRNNSetting, name: str) -> CudaCode:
-    """Return the kernel attn_rnn_row_<name>: forward or reverse."""
+def find_code(setting: AttnRNNSetting, name: str, paired: bool = False) -> CudaCode:
+    """Return the kernel attn_rnn_row_<name>, forward or reverse; attn_rnn_row_pair_<name> has two blocks to a row."""
     H, D, deep = setting.hidden, setting.hidden // setting.heads, -(-setting.hidden // 32)
     in_shared = next(quads for largest, quads in tuning.ROW_QUADS_IN_SHARED[name].items() if largest >= H)
+    in_shared = 0 if paired else in_shared
     threads, piece = 2 * H, 1 if D % 4 else min(16, D & -D)
-    size = setting.dtype.itemsize
-    slot, spill = size * H * (1 + setting.keep), 16 * threads
+    size, weights, rest = setting.dtype.itemsize, (3 if paired else 4) * 16 * in_shared * threads, 16 * threads
+    slot = size * H * (1 + setting.keep)
     if name == "reverse":
-        slot = 4 * H + size * H * (6 + setting.keep) + 16 * setting.heads
-    shared = 5 * (128 * deep + 64) + (16 * H // piece if piece != D else 0) + STAGES * slot + spill
-    macros, source = (*setting.macros, ("QUADS_IN_SHARED", in_shared)), f"attn_rnn/row_{name}.cu"
-    return CudaCode(f"attn_rnn_row_{name}", source, macros, threads, shared + 64 * in_shared * threads)
+        slot = 4 * H + size * H * (6 + setting.keep) + 16 * (setting.heads + paired)
+    if paired:
+        rest = 4 * H + 16
+    shared = 5 * (128 * deep + 64) + (16 * H // piece if piece != D else 0) + (2 if paired else STAGES) * slot
+    macros = (*setting.macros, ("QUADS_IN_SHARED", in_shared), ("CLUSTER", 1 + paired))
+    kernel = f"row_pair_{name}" if paired else f"row_{name}"
+    named = f"attn_rnn_{kernel}", f"attn_rnn/{kernel}.cu", macros
+    return CudaCode(*named, threads, shared + rest + weights, blocks=1 + paired)
 
 
-def _find_code(setting: AttnRNNSetting, name: str, *_: object) -> CudaCode:
-    return find_code(setting, name)
+def is_paired(setting: AttnRNNSetting, B: int, device: torch.device) -> bool:
+    """Return whether a row has two blocks: the weights do not fit into the registers of one, and there is room."""
+    is_large, has_room = setting.hidden > tuning.ROW_PAIR_HIDDEN, launch.multiprocessors(device) >= 2 * B
+    return is_large and has_room and groups.has_clusters(device)
+
+
+def choose_code(setting: AttnRNNSetting, name: str, B: int, device: torch.device) -> CudaCode:
+    """Return the kernel that suits a batch of B."""
+    return find_code(setting, name, is_paired(setting, B, device))
 
 
 class _RowChunk(DividedChunk):
-    find_code = staticmethod(_find_code)
+    find_code = staticmethod(choose_code)
 
 
-TIER = scan.Tier(_find_code, _RowChunk, count_steps)
+TIER = scan.Tier(choose_code, _RowChunk, count_steps)

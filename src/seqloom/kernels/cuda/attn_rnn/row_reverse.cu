@@ -26,7 +26,7 @@ struct StepInputs {
     slope = get_plane(SLOPE);
     q = get_plane(Q);
     l.get_elements(x, find_plane(INPUT));
-    get_shared(attention, ring + PLANE_BYTES + 16 * (l.unit / D));
+    get_shared(attention, l.memory + ring + PLANE_BYTES + 16 * (l.unit / D));
   }
 };
 
@@ -108,7 +108,7 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
   for (int t = end - 1; t > end - STAGES; t--) fetch(t);
   fetch_wait<STAGES - 2>();
   wait_block();
-  if (end > a.from) v.get(l, l.memory + AT_RING + (end - 1 & STAGES - 1) * SLOT);
+  if (end > a.from) v.get(l, AT_RING + (end - 1 & STAGES - 1) * SLOT);
   // The state after the step, if it is known: the state before the step of the previous iteration.
   float next_state = 0.f;
   bool has_next = false;
@@ -159,7 +159,7 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
     for (int k = 0; k < 4; k++) c[k] = 0.f;
     multiply(c, Wo, p);
     const float vC = l.scatter(c);
-    l.sum_heads(s, c, v.past, v.x);
+    l.sum_heads(s, c, v.past, v.x, 1.f);
     const float (&k)[4] = v.attention, x = v.x[0];
     const float two = s[0] + s[1], mid = k[0] * s[0] + k[1] * s[1] + k[2] * two + k[3] * s[2],
                 shared = k[2] * (two - mid);
@@ -176,7 +176,7 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
     wait_block();
     l.get(p, DQ);
     // of the next step: before the first it is not used
-    v.get(l, l.memory + AT_RING + (t - 1 & STAGES - 1) * SLOT);
+    v.get(l, AT_RING + (t - 1 & STAGES - 1) * SLOT);
     multiply(back, Wq, p);
     const float dseen = l.scatter(back);
     acc += MASK ? mask * dseen : dseen;

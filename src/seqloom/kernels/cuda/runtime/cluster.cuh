@@ -37,6 +37,23 @@ DEV void expect(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
+// The same if `is_true`, without a branch.
+DEV void expect_if(bool is_true, u32 barrier, u32 bytes) {
+  asm volatile(
+      "{.reg .pred p; setp.ne.u32 p, %2, 0; @p mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;}" ::"r"(
+          barrier),
+      "r"(bytes), "r"((u32)is_true)
+      : "memory");
+}
+// Return whether the phase of this parity is over.
+DEV bool has_arrived(u32 barrier, u32 parity) {
+  u32 done;
+  asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+               : "=r"(done)
+               : "r"(barrier), "r"(parity)
+               : "memory");
+  return done;
+}
 constexpr int MOST_WAITS = 1 << 22;  // far more than any step takes
 // Wait until the phase of this parity is over. A step of the others takes microseconds: end the kernel with
 // an error instead of waiting for ever.

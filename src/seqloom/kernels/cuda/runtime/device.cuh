@@ -105,6 +105,10 @@ DEV float hold(float v) {
   asm volatile("" : "+f"(v));
   return v;
 }
+DEV u32 hold(u32 v) {
+  asm volatile("" : "+r"(v));
+  return v;
+}
 // Load 8 x 8 matrices of 16 bits; a lane passes the address of one row and gets (row, 2pair..), or transposed
 // (2pair.., row).
 DEV void load4(u32& r0, u32& r1, u32& r2, u32& r3, u32 at) {

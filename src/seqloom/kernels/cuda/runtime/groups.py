@@ -59,6 +59,12 @@ class GridCode(CudaCode):
         launch._call("cuLaunchCooperativeKernel", kernel, *sizes, stream, parameters)
 
 
+@cache
+def has_clusters(device: torch.device) -> bool:
+    """Return whether blocks of this device can write into each other's shared memory."""
+    return torch.cuda.get_device_capability(device) >= HOPPER
+
+
 def count_groups(blocks: int, device: torch.device) -> int:
     """Return how many groups of so many blocks run at the same time, a block to a multiprocessor."""
     return max(1, launch.multiprocessors(device) // blocks)

@@ -1,0 +1,57 @@
+// The pointwise parts of AttnRNN's forward step in float32, for a row to a block.
+#pragma once
+#include "attn_rnn/row.cuh"
+
+constexpr float LOG2E = 1.4426950408889634f;
+
+// Lanes that share a vector's quads; neighbours have the same one.
+constexpr int QUAD_LANES = H > 64 ? 32 : H > 32 ? 16 : H > 16 ? 8 : 4, LANES_TO_QUAD = 32 / QUAD_LANES;
+DEV bool has_quad(const Lane& l) { return QUAD_LANES == H / 4 || l.lane / LANES_TO_QUAD < H / 4; }
+DEV u32 find_quad(const Lane& l, int vector) {
+  return l.vector(vector) + (has_quad(l) ? 16 * (l.lane / LANES_TO_QUAD) : 0);
+}
+// Find the mean and 1 / deviation of all units from this lane's quad. Sums are around a number near the mean,
+// that of the step before: a difference of large sums would lose digits. All lanes and warps find the same.
+DEV void find_moments(float& mean, float& r, const float (&quad)[4], const Lane& l) {
+  float z[4];
+#pragma unroll
+  for (int e = 0; e < 4; e++) z[e] = has_quad(l) ? quad[e] - mean : 0.f;
+  float sum = (z[0] + z[1]) + (z[2] + z[3]),
+        square = (z[0] * z[0] + z[1] * z[1]) + (z[2] * z[2] + z[3] * z[3]);
+#pragma unroll
+  for (int bits = 16; bits >= LANES_TO_QUAD; bits /= 2) {
+    sum += shuffle_xor(sum, bits);
+    square += shuffle_xor(square, bits);
+  }
+  const float offset = sum * (1.0f / REAL_H), variance = (square - sum * offset) * (1.0f / REAL_H) + 1e-5f;
+  mean += offset;
+  r = inverse_root(variance);
+  r += 0.5f * r * (1.f - variance * r * r);  // Newton's step: all of float32's digits
+}
+// log2 of Phi(-u) for u in [0, 6] as a polynomial of degree 8, fitted to the product u Phi(-u): 7e-9 in gelu.
+// Evaluated in pairs to shorten the chain of dependent operations.
+DEV float gelu(float v) {
+  const float u = minimum(absolute(v), 6.0f), u2 = u * u, u4 = u2 * u2;
+  const float p0 = -1.151123285293579f * u - 0.9999988675117493f,
+              p2 = -0.05271420255303383f * u - 0.4591154456138611f;
+  const float p4 = -0.00032334536081179976f * u + 0.007333389483392239f,
+              p6 = 2.5083121727220714e-05f * u - 0.00011446159624028951f;
+  const float high = p6 * u2 + p4 - 1.6903887853914057e-06f * u4;
+  return maximum(v, 0.f) - absolute(v) * exp2_(high * u4 + (p2 * u2 + p0));
+}
+DEV float sigmoid(float v) { return inverse(1.f + exp2_(-LOG2E * v)); }
+// Scores are multiplied by this.
+DEV float find_score_scale() { return LOG2E / sqrtf((float)REAL_D); }
+// Return the attended context: the softmax of the scores, times its rows. Approximate exponentials lose no
+// digit of the result, here or in the gate: where one is far off, it is small. Exact ones have branches,
+// across which the compiler does not schedule.
+DEV float attend(float h, float x, const float (&s)[3]) {
+  const float t[4] = {s[0], s[1], s[0] + s[1], s[2]}, none = -3.0e38f;
+  float e[4], low = CONTEXT & 1 ? t[0] : none, high = CONTEXT & 4 ? t[2] : none;
+  if (CONTEXT & 2) low = maximum(low, t[1]);
+  if (CONTEXT & 8) high = maximum(high, t[3]);
+  const float top = maximum(low, high);
+#pragma unroll
+  for (int j = 0; j < 4; j++) e[j] = CONTEXT >> j & 1 ? exp2_(t[j] - top) : 0.f;
+  return inverse((e[0] + e[1]) + (e[2] + e[3])) * ((e[0] + e[2]) * h + ((e[1] + e[2]) * x + e[3] * (h * x)));
+}

@@ -1,0 +1,187 @@
+// AttnRNN back through a chunk of time with one row of the batch to two blocks, from recomputed planes.
+// Letters as in block_reverse.cu.
+#include "attn_rnn/row_pair.cuh"
+
+// Vectors: dgate, dx, dx * n, ds, dq.
+constexpr int DGATE = 0, DX = 1, DXN = 2, DS = 3, DQ = 4;
+// Planes of a step's numbers, followed by the attention, then 1 / deviation and whether it begins with a
+// reset.
+constexpr int PAST = 0, INPUT = 1, DY = 2, G = 3, N = 4, SLOPE = 5, Q = 6, KEEP_PLANE = 7, PLANES = 7 + KEEP;
+// Bytes of the planes: that of states in float32, the others of elements.
+constexpr int PLANE_BYTES = 4 * H + SIZE * H * (PLANES - 1), SLOT = PLANE_BYTES + 16 * HEADS + 16;
+constexpr int AT_PARTNER = AT_RING + 2 * SLOT, ROW_PAIR_REVERSE_BYTES = AT_PARTNER + PAIR_BYTES;
+
+DEV constexpr int find_plane(int plane) { return plane == PAST ? 0 : 4 * H + SIZE * H * (plane - 1); }
+
+// Be the second block: bring the numbers of each step.
+DEV void help(const Reverse& a, const Lane& l, const Partner& partner, i64 row, int end) {
+  constexpr int STATE_LINE = H / 4;  // threads that load the states
+  const int plane = l.thread < STATE_LINE ? PAST : 1 + (l.thread - STATE_LINE) / LINE,
+            row_stride = plane == Q ? 2 * H : H;
+  const bool is_input = plane == INPUT || plane == DY || plane == KEEP_PLANE;
+  const Element* planes = plane == INPUT   ? a.x
+                          : plane == DY    ? a.dy
+                          : plane == G     ? a.g
+                          : plane == N     ? a.n
+                          : plane == SLOPE ? a.slope
+                          : plane == Q     ? a.q
+                                           : a.keep;
+  const i64 steps = row * a.steps - a.from;
+  const u8* from = plane == PAST ? (const u8*)(a.past + steps * H) + 16 * l.thread
+                                 : (const u8*)(planes + (is_input ? row * a.T : steps) * row_stride) +
+                                       16 * ((l.thread - STATE_LINE) % LINE);
+  const i64 stride = plane == PAST ? 4 * H : SIZE * row_stride;
+  const u32 ring = partner.map(l.memory + AT_RING + 16 * l.thread),
+            more = partner.map(l.memory + AT_RING + PLANE_BYTES + 16 * l.thread);
+  const int count = end - a.from;
+  float v[4] = {}, w[4] = {};
+  auto load = [&](int i) {
+    const int t = end - 1 - i;
+    if (i >= count) return;
+    if (plane < PLANES) get_global(v, (const float*)(from + t * stride));
+    if (l.thread < HEADS) get_global(w, a.attention + (steps + t) * HEADS * 4 + 4 * l.thread);
+    if (l.thread == HEADS) {
+      w[0] = NORM ? a.deviation[steps + t] : 1.f;
+      w[1] = RESET && a.reset[row * a.T + t] ? 1.f : 0.f;
+    }
+  };
+  auto push = [&](int i) {
+    if (i >= count) return;
+    if (plane < PLANES) send(ring + (i & 1) * SLOT, partner.other_barrier, v);
+    if (l.thread <= HEADS) send(more + (i & 1) * SLOT, partner.other_barrier, w);
+  };
+  partner.help(a.w.g, H, 0.f, count, count, load, push, [] { return 0.f; }, [](int, float) {});
+}
+
+CLUSTER_KERNEL(attn_rnn_row_pair_reverse, Reverse, THREADS, 2) {
+  const Lane l;
+  const bool odd = l.odd, has_quad = l.lane < H / 4;
+  const i64 row = block() / 2, at = row * H + l.unit;
+  const int length = a.lengths ? (int)a.lengths[row] : a.T, last = a.from + a.steps,
+            end = length < last ? length : last, count = end - a.from;
+  l.clear();
+  const Partner partner(l, AT_PARTNER, count > 0 ? SLOT : 0, count > 0 ? VECTOR_BYTES : 0);
+  if (partner.is_second) {
+    if (count > 0) help(a, l, partner, row, end);
+    return;
+  }
+  Weight Wo, Wc, Wq;
+  Wo.load(a.w.o, H, l, 0);
+  Wc.load(a.w.g + H * H, H, l, 0);
+  Wq.load(a.w.q, H, l, 0);
+  const float scale = NORM ? get_one(a.w.scale + l.unit) : 1.f,
+              bias = NORM ? get_one(a.w.bias + l.unit) : 0.f, mask = MASK ? get_one(a.mask + at) : 1.f;
+  const float root = 1.f / sqrtf((float)REAL_D);
+  float dh = a.dh[at], dstart = 0.f;
+  const i64 whole = row * a.T * H, piece = (row * a.steps - a.from) * H;  // where its steps begin
+  // The two lanes of a unit share the writing.
+  Element *d_gate = (odd ? a.dn : a.dg) + piece + l.unit, *d_sum = a.ds + piece + l.unit,
+          *d_query = odd ? a.du + whole + l.unit : a.dq + piece + l.unit;
+  for (int t = end > a.from ? end : a.from; t < last; t++) {  // where it has no step
+    const i64 i = (i64)t * H;
+    put_one(d_gate + i, 0.f);
+    put_one(d_query + i, 0.f);
+    if (!odd) put_one(d_sum + i, 0.f);
+  }
+  const u32 quad = hold(l.memory + (has_quad ? 16 * l.lane : 0)), others = partner.map(l.four[0]),
+            dx_or_dxn = hold(l.four[0] + (odd ? DXN : DX) * VECTOR),
+            attention_at = hold(l.memory + PLANE_BYTES + 16 * (l.unit / D));
+  // What the beginning of a step needs, loaded before it.
+  float dy = 0.f, g = 0.f, n = 0.f, h = 0.f, keep = 0.f;
+  auto get_first = [&](u32 ring) {
+    dy = l.get_element(ring + find_plane(DY));
+    g = l.get_element(ring + find_plane(G));
+    n = l.get_element(ring + find_plane(N));
+    h = get_shared(l.four[0] + ring);
+    if constexpr (KEEP) keep = l.get_element(ring + find_plane(KEEP_PLANE));
+  };
+  if (count > 0) {
+    partner.take_message(0);
+    get_first(AT_RING);
+  }
+  // The state after the step, if it is known: the state before the step of the previous iteration.
+  float next_state = 0.f;
+  bool has_next = false;
+#pragma unroll 1
+  for (int i = 0; i < count; i++) {
+    const i64 offset = (i64)(end - 1 - i) * H;
+    const u32 ring = AT_RING + (i & 1) * SLOT;
+    const float dafter = dy + dh, rest = KEEP ? dafter * (1.f - keep) : dafter, dn = rest * g;
+    // As in row_reverse.cu: by how much the step moved the state.
+    const float share = KEEP ? g * (1.f - keep) : g, recomputed = share * ((NORM ? n * scale + bias : n) - h);
+    const float change = TYPE == FP32 && has_next && share > 0.125f ? next_state - h : recomputed,
+                dgate = change * (dafter - dafter * g);
+    next_state = h;
+    float acc = KEEP ? rest - dn + dafter * keep : rest - dn, dx = NORM ? dn * scale : dn;
+    l.put(DGATE, dgate);
+    if constexpr (NORM) put_shared(dx_or_dxn, odd ? dx * n : dx);
+    send(others, partner.other_barrier, dgate);
+    wait_block();
+    float p[DEEP][4], c[4] = {}, back[4] = {}, s[3], past[4], x[4], extra[4], v[4], w[4];
+    l.get(p, DGATE);
+    if constexpr (NORM) {
+      get_shared(v, quad + DX * VECTOR);
+      get_shared(w, quad + DXN * VECTOR);
+    }
+    get_shared(extra, l.memory + ring + PLANE_BYTES + 16 * HEADS);
+    const float slope = l.get_element(ring + find_plane(SLOPE));
+    partner.expect_next(4 * H + (i + 1 < count ? SLOT : 0));
+    multiply(c, Wc, p);
+    const bool is_reset = RESET && extra[1] != 0.f;
+    has_next = !is_reset;
+    if constexpr (NORM) {
+      float mean = has_quad ? (v[0] + v[1]) + (v[2] + v[3]) : 0.f,
+            both = has_quad ? (w[0] + w[1]) + (w[2] + w[3]) : 0.f;
+#pragma unroll
+      for (int bits = 16; bits; bits /= 2) {
+        mean += shuffle_xor(mean, bits);
+        both += shuffle_xor(both, bits);
+      }
+      dx = extra[0] * (dx - mean * (1.0f / REAL_H) - n * (both * (1.0f / REAL_H)));
+      acc += dx;
+    }
+    const float ds = (l.scatter(c) + dx) * slope;
+    l.put(DS, ds);
+    put_one(d_gate + offset, odd ? dn : dgate);
+    wait_block();
+    l.get(p, DS);
+    l.get_four(past, ring);
+    l.get_elements(x, ring + find_plane(INPUT));
+#pragma unroll
+    for (int k = 0; k < 4; k++) c[k] = 0.f;
+    multiply(c, Wo, p);
+    const float vC = l.scatter(c), q = l.get_element(ring + find_plane(Q));
+    float k[4];
+    get_shared(k, attention_at + ring);
+    if (!odd) put_one(d_sum + offset, ds);
+    l.sum_heads(s, c, past, x, 1.f);
+    const float two = s[0] + s[1], mid = k[0] * s[0] + k[1] * s[1] + k[2] * two + k[3] * s[2],
+                shared = k[2] * (two - mid);
+    const float zh = root * (k[0] * (s[0] - mid) + shared), zx = root * (k[1] * (s[1] - mid) + shared),
+                zp = root * k[3] * (s[2] - mid);
+    const float both = k[3] * vC + zp * q, dq = zh * h + x[0] * (zx + zp * h);
+    l.put(DQ, dq);
+    acc += (k[0] + k[2]) * vC + zh * q + x[0] * both;
+    const float du = (k[1] + k[2]) * vC + zx * q + h * both;
+    put_one(d_query + offset, odd ? du : dq);
+    const bool has_message = partner.has_message(i + 1);
+    wait_block();
+    l.get(p, DQ);
+    if (!has_message) partner.take_message(i + 1);
+    const float product = get_shared(partner.product);
+    get_first(AT_RING + (i + 1 & 1) * SLOT);  // after the last step not used
+    multiply(back, Wq, p);
+    const float dseen = l.scatter(back) + product;
+    acc += MASK ? mask * dseen : dseen;
+    if constexpr (RESET)
+      if (is_reset) {
+        dstart += acc;
+        acc = 0.f;
+      }
+    dh = acc;
+  }
+  if (!odd) {
+    a.dh[at] = dh;
+    if constexpr (RESET) a.dstart[at] += dstart;
+  }
+}
