@@ -9,6 +9,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import seqloom
+from seqloom.kernels.cuda.products import exact
 from seqloom.kernels.cuda.runtime import nvrtc
 from seqloom.tools.testing import check_kernel
 
@@ -374,3 +375,32 @@ def test_running_out_of_memory_leaves_the_process_usable(kernel):
         layer(huge)
     torch.cuda.empty_cache()
     assert torch.equal(layer(x)[0], expected)
+
+
+@pytest.mark.parametrize(("rows", "columns", "depth"), [(4096, 1536, 512), (2000, 3072, 264)])
+def test_exact_products_are_as_near_to_float64_as_those_of_torch(rows, columns, depth):
+    torch.manual_seed(0)
+    x, weight, d = (torch.randn(n, m, device="cuda") for n, m in ((rows, depth), (columns, depth), (rows, columns)))
+    assert exact.pays(x, rows, columns, depth)
+    mine = exact.linear(x, weight, None), *exact.differentiate_linear(d, x, weight, (True, True))
+    pairs = (x, weight.t()), (d, weight), (d.t(), x)
+    for actual, (a, b) in zip(mine, pairs, strict=True):
+        true = a.double() @ b.double()
+        assert (actual - true).norm() < 1.2 * (a @ b - true).norm()
+
+
+@pytest.mark.parametrize("name", ["GRU", "LSTM", "RNN"])
+@pytest.mark.parametrize("units", [256, 512])
+def test_a_large_float32_layer_is_at_most_twice_as_far_from_float64_as_the_loop(name, units):
+    torch.manual_seed(0)
+    x, found = torch.randn(48, 128, units, device="cuda"), []
+    layer = getattr(seqloom, name)(units, units, kernel="grid", device="cuda")
+    for kernel, dtype in (("grid", FP32), ("loop", FP32), ("loop", torch.float64)):
+        other = getattr(seqloom, name)(units, units, kernel=kernel, device="cuda", dtype=dtype)
+        other.load_state_dict(layer.state_dict())
+        leaf = x.to(dtype).requires_grad_()
+        y = other(leaf)[0]
+        found.append([y.detach(), *torch.autograd.grad(y.square().sum(), [leaf, *other.parameters()])])
+    for mine, loop, true in zip(*found, strict=True):
+        last_bit = torch.finfo(FP32).eps * true.norm()
+        assert (mine - true).norm() <= 2 * torch.hypot((loop - true).norm(), last_bit)
