@@ -38,9 +38,12 @@ def go_back(
     kind, H, x, weight = setting.kind, setting.hidden, values["x"], values["weight"]
     (B, T), wide = x.shape[:2], kind.gates * H
     steps = min(T, max(1, (1 + setting.kept) * tuning.GATED_CHUNK_NUMBERS // (B * H)))
-    own = weight.view(-1, H, H)
-    if kind.norm:
+    code, dweight, bias = find_code(setting, "reverse", B, x.device), None, None if kind.norm else values["bias"]
+    if kind.norm and code.blocks > 1:
         weight, own = _square_weights(setting, weight, heads)
+    else:
+        own = centre_weights(setting, weight).view(-1, H, H)
+        weight = own.view(-1, H)
     dx, turned = torch.empty_like(x), arrange_weights(setting, own.transpose(1, 2))
     seen, du = x.new_empty(B * steps, H), x.new_empty(B * steps, wide)
     u = values["u"] if setting.kept else x.new_empty(B * steps, len(weight) // heads)
@@ -52,7 +55,6 @@ def go_back(
     known = values | totals | {"dx": dx, "u": u, "du": du, "weight": turned, "B": B, "T": T}
     known |= {"head_rows": B // heads if heads > 1 else 0}
     known |= {f"ds_{i}": d for i, d in enumerate(ds)} | {f"dstart_{i}": d for i, d in enumerate(dstart)}
-    code, dweight, bias = find_code(setting, "reverse", B, x.device), None, None if kind.norm else values["bias"]
     is_exact = heads == 1 and exact.pays(x, B * steps, wide, H)
     halves = exact.split(weight) if is_exact and not setting.kept else None
     arguments = code.pack(known)

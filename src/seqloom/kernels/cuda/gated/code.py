@@ -22,6 +22,7 @@ from seqloom.kernels.fused import why_not_fused
 TYPES = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}  # FORMAT of the CUDA text
 GRID_WARPS, GRID_SOURCES = 8, 32  # of a block on a grid: its warps, and the sources they receive from at a time
 TILE = 512  # bytes of a tile of weights on a grid
+CENTRE_UNITS = 16  # of a thread of centre.cu
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,14 @@ def list_divisions(kind: Kind, hidden: int, back: bool, size: int = 2) -> tuple[
     """Return the fastest division first, then those for larger batches."""
 
     def cost(way: GatedDivision) -> tuple[int, int, int]:
-        """Weights from the cache cost most, then those in shared memory if they are not few, then messages."""
+        """Weights from the cache cost most, then those in shared memory if they are not few, then messages.
+
+        A block of 16 warps has few registers for each: two blocks of eight are faster if there are four gates, or if
+        weights of a normalised cell do not fit (LOG, layer normalisation, second look).
+        """
+        crowded = size == 2 and way.warps > 12 and way.cluster == 1
+        if crowded and (kind.gates > 3 or (kind.norm and way.in_shared)):
+            return way.from_cache * way.warps, way.warps, way.cluster
         few = way.cluster == 1 or 4 * way.in_shared <= kind.gates * way.deep
         return way.from_cache * way.warps, 0 if few else way.in_shared * way.warps, way.cluster
 
@@ -278,10 +286,19 @@ def centre_weights(setting: GatedSetting, w: Tensor, to: Tensor | None = None) -
     """
     if not setting.kind.norm:
         return w
-    each = w.detach().view(-1, setting.hidden, setting.hidden)
-    return torch.sub(
-        each, each.mean(1, keepdim=True, dtype=torch.float32), out=torch.empty_like(each) if to is None else to
-    )
+    H = setting.hidden
+    each = w.detach().view(-1, H, H)
+    mean = each.mean(1, dtype=torch.float32)
+    to = torch.empty_like(each) if to is None else to
+    code = _make_centre(H, setting.dtype)
+    known = {"weight": each, "mean": mean, "to": to, "matrices": len(each)}
+    code.launch(code.pack(known), -(-len(each) * H * H // (2 * CENTRE_UNITS * code.threads)), w.device)
+    return to
+
+
+@cache
+def _make_centre(hidden: int, dtype: torch.dtype) -> launch.CudaCode:
+    return launch.CudaCode("centre", "gated/centre.cu", (("HIDDEN", hidden), ("FORMAT", TYPES[dtype])), 128, 0)
 
 
 def why_not_job(

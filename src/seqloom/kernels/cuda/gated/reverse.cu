@@ -31,7 +31,9 @@ struct Reverse {
   int head_rows;           // as in the forward
 };
 
-constexpr int PLANES = NORM ? 2 * GATES : GATES - SUMMED;
+// On one block a sum over units takes less time than what would make up for it.
+constexpr bool LATE = NORM && CLUSTER > 1;
+constexpr int PLANES = LATE ? 2 * GATES : GATES - SUMMED;
 DEV constexpr int find_root(int n) {
   int r = 1;
   while (r * r < n) r++;
@@ -179,7 +181,18 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
     float acc[2][STATES];
     // of this step: g and n
     float sums[GATES], r[GATES];
-    Pair all[GATES], u[NORM ? PLANES : 1] = {};
+    Pair all[GATES], u[LATE ? PLANES : 1] = {};
+    // Sum g n of this lane's units for every gate: r g times U h. du: the gradients of what was scaled.
+    auto sum_shares = [&](const float (&sent)[2][GATES], const float (&du)[2][GATES]) {
+#pragma unroll
+      for (int k = 0; k < GATES; k++) {
+        float v[2];
+        from_pair(v[0], v[1], n.u[k]);
+        sums[k] = sent[0][k] * v[0] + sent[1][k] * v[1];
+#pragma unroll
+        for (int e = 0; e < 2; e++) dscale[e][k] += du[e][k] * (v[e] * n.r[k]);
+      }
+    };
     const bool is_reset = n.is_reset;
     b.expect_all(i);
     if (b.has_row) {
@@ -223,42 +236,54 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
 #pragma unroll
         for (int k = 0; k < GATES; k++) dbias[e][k] += du[e][k];
       }
-      if constexpr (NORM)
+      float sent[2][GATES];
+#pragma unroll
+      for (int k = 0; k < GATES; k++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) sent[e][k] = du[e][k];
+      if constexpr (NORM) {
 #pragma unroll
         for (int k = 0; k < GATES; k++) {
-          float normal[2], by[2];
-          from_pair(normal[0], normal[1], n.u[k]);
+          float by[2];
           scale.get(by, k);
-          sums[k] = 0.f;
 #pragma unroll
-          for (int e = 0; e < 2; e++) {
-            normal[e] *= n.r[k];
-            dscale[e][k] += du[e][k] * normal[e];
-            du[e][k] *= by[e];
-            sums[k] += du[e][k] * normal[e];
-            du[e][k] *= n.r[k];
+          for (int e = 0; e < 2; e++) sent[e][k] *= by[e] * n.r[k];
+        }
+        if constexpr (!LATE) {
+          sum_shares(sent, du);
+          b.template sum_row<0>(sums, i);
+#pragma unroll
+          for (int k = 0; k < GATES; k++) {
+            const float share = sums[k] * (1.0f / H) * n.r[k] * n.r[k];
+            float v[2];
+            from_pair(v[0], v[1], n.u[k]);
+#pragma unroll
+            for (int e = 0; e < 2; e++) sent[e][k] -= share * v[e];
           }
         }
+      }
 #pragma unroll
-      for (int k = 0; k < GATES; k++) all[k] = to_pair(du[0][k], du[1][k]);
+      for (int k = 0; k < GATES; k++) all[k] = to_pair(sent[0][k], sent[1][k]);
       b.share(all, i);
-      if constexpr (NORM)
+      if constexpr (LATE) {
+        sum_shares(sent, du);
 #pragma unroll
         for (int k = 0; k < GATES; k++) {
           u[k] = n.u[k];
           r[k] = n.r[k];
         }
+      }
       if (active)
 #pragma unroll
         for (int k = 0; k < most(INPUTS, GATES); k++) {
-          if (k < GATES && !NORM) put_pair(a.du + ((piece + t) * GATES + k) * H + b.unit, all[k]);
+          if (k < GATES && !LATE) put_pair(a.du + ((piece + t) * GATES + k) * H + b.unit, all[k]);
           if (k < INPUTS)
             put_pair(a.dx + ((whole + t) * INPUTS + k) * H + b.unit, to_pair(dx[0][k], dx[1][k]));
         }
     }
     auto do_meanwhile = [&] {
       if (!b.has_row) return;
-      if constexpr (NORM) {
+      if constexpr (LATE) {
         b.template send_sums<0>(sums, i);
         if (active && t < length)
 #pragma unroll
@@ -275,13 +300,13 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
           if (CLUSTER == 1) do_meanwhile();
         },
         [&] {
-          if (NORM && b.has_row) b.template look_for_sums<0>(in, i);
+          if (LATE && b.has_row) b.template look_for_sums<0>(in, i);
         });
     wait_block();
     if (b.has_row) {
       float dseen[2][UNIT_PRODUCTS];
       b.get_sums(dseen);
-      if constexpr (NORM) {
+      if constexpr (LATE) {
         b.template take_sums<0>(sums, in, i);
 #pragma unroll
         for (int k = 0; k < GATES; k++) {
