@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from seqloom.kernels.cpu.engine import TYPES, load_library
+from seqloom.kernels.cpu.kept_memory import kept_memory
 from seqloom.kernels.fused import why_not_fused
 from seqloom.kernels.linear.job import LinearJob
 
@@ -73,7 +74,7 @@ def run(job: LinearJob) -> tuple[Tensor, Tensor]:
     job = job.widen()
     B, T, H, K = job.q.shape
     V, dtype = job.v.shape[-1], job.state.dtype
-    y, end = torch.empty(B, T, H, V, dtype=dtype), torch.empty(B, H, K, V, dtype=dtype)
+    y, end = kept_memory.allocate(job.state, B, T, H, V), torch.empty(B, H, K, V, dtype=dtype)
     parts = (job.q, job.k, job.v, job.decay, job.erase, job.beta, job.state)
     read = [t if t is None or t.is_contiguous() else t.contiguous() for t in parts]  # alive during the call
     channels = 0 if job.decay is None else job.decay.shape[-1]
