@@ -78,10 +78,10 @@ def swapped_layers() -> str:
                 controls = [r[f"control_{k}"] for k in ("of_best", "median") if f"control_{k}" in r]
                 worst = min(1, *controls, *(2 - c for c in controls)) if controls else 1
                 ratios = [r[f"ratio_{k}"] for k in ("of_best", "median")]
-                shown = [f"**{v:.3f}**" if v < worst else f"{v:.3f}" for v in ratios]
-                shown.append(", ".join(f"{c:.3f}" for c in controls))
+                cells = [f"**{v:.3f}**" if v < worst else f"{v:.3f}" for v in ratios]
+                cells.append(", ".join(f"{c:.3f}" for c in controls))
                 times = f"{r['torch_ms']:.1f} | {r['seqloom_ms']:.1f}"
-                lines.append(f"| {r['task']} | {machine} | {times} | " + " | ".join(shown) + " |")
+                lines.append(f"| {r['task']} | {machine} | {times} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n\n"
 
 
