@@ -35,6 +35,15 @@ def test_each_class_is_drawn_in_the_units_of_the_data(task):
         assert len(curve.x) == len(curve.y) == 30 and 49 <= min(curve.y) < max(curve.y) <= 51
 
 
+def test_columns_of_different_scales_are_drawn_in_standard_deviations():
+    frame = make_waves(2, 30, 40)
+    waves = [[[a, 1000 * b] for a, b in wave] for wave in frame["wave"].to_list()]
+    chart = draw_classes(open_task(frame.with_columns(wave=pl.Series(waves))), 16).pictures[0]
+    assert chart.y_label == "standard deviations"
+    assert all(1 < max(curve.y) - min(curve.y) < 5 for curve in chart.curves)
+    assert draw_classes(open_task(frame), 16).pictures[0].y_label == ""
+
+
 def test_the_worst_rows_of_a_classifier_of_series_are_drawn(task):
     model = fit_majority(task)
     blocks = analyse_errors(model, task, score_rows(model, task, "test", 16), 16)

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 from seqloom.lab.compare.choice import choose_row, mark_choice
-from seqloom.lab.compare.leaderboard import build_leaderboard, build_summary, caption, short_caption
+from seqloom.lab.compare.leaderboard import (
+    build_leaderboard,
+    build_summary,
+    caption,
+    format_interval,
+    format_lead,
+    short_caption,
+)
 from seqloom.lab.compare.rows import Results, Row
 from seqloom.lab.compare.significance import Estimate, bootstrap, estimate
 from seqloom.lab.compare.verdict import write_verdict
@@ -105,6 +112,15 @@ def test_a_row_that_leads_on_the_test_rows_alone_is_named():
 
 def test_a_difference_of_huge_errors_is_short():
     assert RMSE.format_difference(370086173413.0) == "3.7e+11" and RMSE.format_difference(123456.0) == "123456"
+
+
+def test_a_difference_has_the_decimals_of_its_interval():
+    def lead(mean, half):
+        return format_lead(RMSE, Estimate(mean, half, [mean]))
+
+    assert lead(2.971, 0.6812) == "2.97 +- 0.68" and lead(25.35, 5.91) == "25.4 +- 5.9"
+    assert lead(0.00312, 0.0004) == "0.00312 +- 0.0004" and lead(512.3, 130.0) == "512 +- 130"
+    assert format_interval(RMSE, Estimate(0.5, 2.0, [0.5])) == "-1.5 to 2.5"
 
 
 def test_the_margin_can_be_set():

@@ -5,6 +5,7 @@ import polars as pl
 import pytest
 
 from seqloom import Run
+from seqloom.core.errors import UserError
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.training.fit import fit
 
@@ -45,6 +46,13 @@ def test_default_windows_shrink_for_a_short_table_and_requested_ones_stay():
     assert open_task(data, horizon=4).horizon == 4
     with pytest.raises(ValueError, match=r"no room for a window of 40 \+ 2 rows; shorten lookback=... or"):
         open_task(data, lookback=40)
+
+
+def test_other_data_that_are_shorter_than_a_window_say_how_long_they_are(tmp_path):
+    task = open_task(pl.DataFrame({"v": np.sin(np.arange(50.0))}))
+    pl.DataFrame({"v": np.arange(9.0)}).write_csv(tmp_path / "short.csv")
+    with pytest.raises(UserError, match=r"short.csv has 9 rows, fewer than a window of 15 \+ 2 rows; give a longer"):
+        task.open_file(tmp_path / "short.csv")
 
 
 def test_a_forecast_of_several_series_says_which_is_which(tmp_path):

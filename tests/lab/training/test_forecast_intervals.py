@@ -51,6 +51,14 @@ def test_intervals_cover_the_test_windows_as_promised_and_are_wider_for_a_series
     assert large["lower_95"][0] < large["lower_80"][0] < large["prediction"][0] < large["upper_80"][0]
 
 
+def test_few_windows_that_overlap_have_no_intervals_and_evaluate_says_why(run, tmp_path):
+    shops(31, seed=1).write_csv(tmp_path / "few.csv")  # one window of each shop
+    document = evaluate(run, tmp_path / "few.csv")
+    assert document["examples"] == 2 and not document["intervals"]
+    assert any("overlap, so 2 windows are too few; there must be 4 or more" in text for text in document["warnings"])
+    assert not evaluate(run)["warnings"]
+
+
 def test_a_run_without_intervals_predicts_without_them(run, tmp_path):
     shutil.copytree(run.folder, tmp_path / "old")
     (tmp_path / "old" / FILE).unlink()

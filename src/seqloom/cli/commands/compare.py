@@ -54,7 +54,6 @@ def compare(
         from seqloom.lab.compare.leaderboard import build_leaderboard, build_summary, caption, short_caption
         from seqloom.lab.compare.page import shorten_path
         from seqloom.lab.compare.results import collect_results
-        from seqloom.lab.data.description import describe_task
         from seqloom.lab.jobs import runner
 
         if settings.ray:
@@ -66,9 +65,7 @@ def compare(
             comparison = start_comparison(data, options, settings, out, began)
         elapsed = time.time() - began
         comparison.slowness = min(MOST_SLOWNESS, max(1.0, elapsed / max(0.1, time.process_time() - used)))
-    facts = describe_task(comparison.task, console.text_width())
-    for line in [*facts, "", f"comparing in {shorten_path(comparison.folder)}"]:
-        console.note(line)
+    _print_facts(comparison)
     finished = False
     try:
         _run_jobs(comparison, settings)
@@ -97,6 +94,19 @@ def compare(
     if not finished:
         return INTERRUPTED
     return 0 if results.models or results.baselines else 1
+
+
+def _print_facts(comparison: Comparison) -> None:
+    """Describe the data, and say where the comparison is stored."""
+    from seqloom.lab.compare.page import shorten_path
+    from seqloom.lab.data.description import describe_task
+
+    lines = [*describe_task(comparison.task, console.text_width()), ""]
+    lines.append(f"comparing in {shorten_path(comparison.folder)}")
+    if comparison.folds > 1:
+        lines.append(f"{comparison.folds} folds, so that every row is tested; the splits above are those of the first")
+    for line in lines:
+        console.note(line)
 
 
 def _run_jobs(comparison: Comparison, settings: CompareSettings) -> None:
@@ -156,6 +166,7 @@ def _print_next_steps(comparison: Comparison, results: Results, finished: bool) 
 
 def describe_result(comparison: Comparison, result: Result) -> str:
     """Return one line about a finished job: what it was, and its score, its time or its error."""
+    from seqloom.core.plurals import count
     from seqloom.lab.stats.metrics import METRICS, primary_metric
 
     title, value = comparison.job_factory.titles.get(result.key, result.key), result.value
@@ -168,5 +179,5 @@ def describe_result(comparison: Comparison, result: Result) -> str:
     metric = comparison.metric
     if metric.name not in value["valid"]:  # texts are decoded at the end only
         metric = METRICS[primary_metric(comparison.task.kind, value["valid"])]
-    cut = f", stopped at step {value['step']:,}: no time left" if value.get("is_cut") else ""
+    cut = f" (time was up after {count(value['step'], 'step')})" if value.get("is_cut") else ""
     return f"{title}: validation {metric.title} {metric.format(value['valid'].get(metric.name))}{cut}"

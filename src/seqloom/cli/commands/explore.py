@@ -125,7 +125,8 @@ def _save(service: Service, place: Path, examples: int, inputs: list[str], with_
         console.note(f"{plurals.count(sum(counts.values()), 'example')} recorded in {place} ({size / 1e6:.1f} MB)")
         for entry in service.entries.values() if with_models else ():
             if entry.name not in inside:
-                console.note(f"{entry.name} is recorded only: {explain_not_portable(entry.subject)}")
+                why = explain_not_portable(entry.subject)
+                console.note(f"{entry.name}: the page shows the recorded examples only; {why}")
 
 
 def _export(service: Service, place: Path, json: bool) -> None:

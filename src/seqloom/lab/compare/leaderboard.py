@@ -114,19 +114,20 @@ def _format_difference(results: Results, row: Row) -> str | None:
 
 
 def _format_signed(metric: Metric, difference: Estimate) -> str:
-    mean = metric.format_difference(difference.mean, sign=True)
+    mean = metric.format_difference(difference.mean, sign=True, half=difference.half)
     return f"{mean if mean.startswith('-') else f'+{mean}'} +- {metric.format_difference(difference.half)}"
 
 
 def format_lead(metric: Metric, difference: Estimate) -> str:
     """Format the size of a difference with its interval: 1.8 +- 0.4."""
-    return f"{metric.format_difference(difference.mean)} +- {metric.format_difference(difference.half)}"
+    mean = metric.format_difference(difference.mean, half=difference.half)
+    return f"{mean} +- {metric.format_difference(difference.half)}"
 
 
 def format_interval(metric: Metric, difference: Estimate) -> str:
     """Format the interval of a difference: -0.2 to 0.6."""
     low, high = difference.mean - difference.half, difference.mean + difference.half
-    return " to ".join(metric.format_difference(end, sign=True) for end in (low, high))
+    return " to ".join(metric.format_difference(end, sign=True, half=difference.half) for end in (low, high))
 
 
 def _milliseconds(seconds: float | None) -> str | None:

@@ -42,7 +42,8 @@ def build_page(comparison: Comparison, results: Results, finished: bool) -> Page
         baseline = results.best_baseline
         lines = {baseline.label: baseline.test.mean} if baseline is not None and baseline.test else {}
         intervals = {row.label: _find_interval(row.test, metric) for row in results.models if row.test}
-        blocks.append(Dots(title, metric.title, values, lines, intervals=intervals))
+        one = "" if results.folds is None else "The test rows of all folds together have one score, which is one dot."
+        blocks.append(Dots(title, metric.title, values, lines, note=one, intervals=intervals))
     curves = _learning_curves(comparison, results)
     if curves:
         blocks.append(Chart("Learning curves", "steps", f"validation {metric.title}", curves, log_y=not metric.higher))
@@ -168,16 +169,17 @@ def _describe_method(comparison: Comparison) -> list[str]:
     ]
     if plan is None or not plan.models:
         return paragraphs
+    repeats = f"in {count(plan.seeds, 'fold')}" if comparison.folds > 1 else f"with {count(plan.seeds, 'seed')}"
     if plan.is_screened:
         paragraphs.append(
             f"{count(len(plan.models), 'model')} with {count(plan.rates, 'setting')} each: trained for {plan.first:,} "
             f"steps, the best {plan.survivors} of them for {plan.second:,}, and the best {plan.finalists} "
-            f"for {plan.steps:,} with {count(plan.seeds, 'seed')}. Training stops early after {plan.patience} "
+            f"for {plan.steps:,} {repeats}. Training stops early after {plan.patience} "
             f"validations without progress; there is one every {plan.every:,} steps."
         )
     else:
         trained = "1 model was" if len(plan.models) == 1 else f"{len(plan.models)} models were"
-        paragraphs.append(f"{trained} trained for {plan.steps:,} steps with {count(plan.seeds, 'seed')}.")
+        paragraphs.append(f"{trained} trained for {plan.steps:,} steps {repeats}.")
     if comparison.settings.steps is None:
         budget = format_seconds(comparison.settings.seconds)
         paragraphs.append(f"The budget was {budget} for {count(comparison.workers, 'worker')}.")

@@ -17,6 +17,7 @@ from seqloom.lab.training.for_task import ForTask
 
 DRAWN_CLASSES = 12
 DRAWN_FEATURES = 6  # more are drawn as shades
+MOST_SCALES = 20.0  # a curve with a range 20 times smaller than another one's looks like a straight line
 DRAWN_POINTS = 400  # of a long series: evenly spaced steps
 SHADED_FEATURES, SHADED_STEPS = 32, 64  # evenly spaced ones, to keep the page small
 
@@ -59,6 +60,7 @@ def draw_row(model: ForTask, task: Task, row: Batch, fields: Mapping[str, Any]) 
 def draw_series(task: Task, row: Batch, title: str) -> Chart | Grid:
     """Draw the features of one row over its steps, in the units of the data where they can be restored.
 
+    Features with ranges that differ by more than MOST_SCALES are drawn as the model reads them, in standard deviations.
     Many features become shades: features downwards and steps across, or steps downwards, as the rows of an image, if
     there are no more of them than features.
     """
@@ -70,9 +72,13 @@ def draw_series(task: Task, row: Batch, title: str) -> Chart | Grid:
         if len(x) > len(names):
             return Grid(title, across, down, [list(line) for line in zip(*values, strict=True)])
         return Grid(title, down, across, values)
+    ranges = np.ptp(x, axis=0)
+    y_label = ""
+    if len(names) > 1 and np.nanmax(ranges) > MOST_SCALES * np.nanmin(ranges[ranges > 0], initial=np.inf):
+        x, y_label = row.x[0, : len(x), : len(names)].numpy(), "standard deviations"
     steps = _choose(len(x), DRAWN_POINTS)
     curves = [Curve(name, [float(t) for t in steps], x[steps, i].tolist()) for i, name in enumerate(names)]
-    return Chart(title, "", "", curves)
+    return Chart(title, "", y_label, curves)
 
 
 def _choose(count: int, most: int) -> list[int]:

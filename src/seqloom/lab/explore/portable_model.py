@@ -36,7 +36,7 @@ def explain_not_portable(subject: Subject) -> str:
     if not isinstance(subject.model, ForClassify) or not isinstance(network, Classify):
         return f"a page runs models that classify, not those that {subject.kind}"
     if not isinstance(coder, TextCoder) or coder.unit not in UNITS or coder.end or not isinstance(network.embed, Embed):
-        return "a page reads words or characters"
+        return "a page can run models that read words or characters, and this one does not"
     if network.readout.name == "attention":
         return "a page has no attention readout"
     if (reason := _check_layer(network.layer)) is not None:

@@ -74,7 +74,7 @@ def check_exportable(run: Run) -> None:
     if "baseline" in run.record:
         raise UserError(
             f"{run.folder} is a baseline ({name}), which has no layers to export; choose a trained model "
-            "(`seqloom runs` lists them)"
+            f"(`seqloom runs {run.folder.parent}` lists them)"
         )
     use = {"translate": "`seqloom translate`", "generate": "`seqloom generate`", "transcribe": "`seqloom predict`"}
     if task.kind not in KINDS:

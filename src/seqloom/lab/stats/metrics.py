@@ -93,10 +93,18 @@ class Metric:
             return "-"
         return f"{value:.1%}" if self.percent else f"{value:.4g}"
 
-    def format_difference(self, value: float, sign: bool = False) -> str:
-        """Format a difference without its unit: 1.8 for 1.8 percentage points. With `sign`, keep a minus."""
+    def format_difference(self, value: float, sign: bool = False, half: float = 0.0) -> str:
+        """Format a difference without its unit: 1.8 for 1.8 percentage points.
+
+        Args:
+            value: The difference.
+            sign: Whether to keep a minus.
+            half: Half of the interval that is printed beside it, whose decimals it gets; 0 if there is none.
+        """
         size = abs(value)
         text = f"{100 * size:.1f}" if self.percent else f"{size:.0f}" if 100 <= size < 1e6 else f"{size:.2g}"
+        if not self.percent and 1e-4 <= half < 100 and size < 1e6:
+            text = f"{size:.{max(0, 1 - math.floor(math.log10(half)))}f}"
         return f"-{text}" if sign and value < 0 and float(text) else text
 
     @property

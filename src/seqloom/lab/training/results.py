@@ -72,6 +72,10 @@ def evaluate(
     columns = score_split(model, task, split, **run.settings.sizes, only=unseen)
     scores = compute_scores(columns, intervals=True, block=task.overlap)
     names = [name for name in scores.values if chosen in (None, name)]
+    warnings = [warning] if warning else []
+    if 1 < scores.rows <= task.overlap:
+        few = f"{scores.rows:,} windows are too few; there must be {task.overlap + 1:,} or more"
+        warnings.append(f"there are no intervals: the forecasts of windows overlap, so {few}")
     classes: list[dict[str, Any]] = []
     if run.task.kind == "classify" and isinstance(run.task.target, Classes):
         classes = describe_classes(run.task.target.names, columns["y"], columns["p"])
@@ -88,7 +92,7 @@ def evaluate(
         "intervals": {n: [finite_or_none(end) for end in scores.intervals[n]] for n in names if n in scores.intervals},
         **({"classes": classes, "decision": decision} if classes else {}),
         **({"labels": labels} if labels else {}),
-        "warnings": [*([warning] if warning else []), *(task.notes.warnings if data is not None else [])],
+        "warnings": [*warnings, *(task.notes.warnings if data is not None else [])],
     }
 
 

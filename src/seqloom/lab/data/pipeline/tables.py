@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from seqloom.core.errors import UserError
+from seqloom.core.plurals import count
 from seqloom.lab.data.coders.calendar import Calendar
 from seqloom.lab.data.coders.series import ValuesCoder
 from seqloom.lab.data.coders.table import TableCoder
@@ -200,8 +201,11 @@ def write_windows(source: Source, table: TimeTable, encoding: Encoding, borders:
         starts = np.concatenate([_list_starts(_find_side(side, a, b), a, back, ahead) for a, b in ranges])
         starts = starts[_have_target(y, starts, back, ahead)]
         if not len(starts):
+            label, longest = source.parts[0].label, max(b - a for a, b in ranges)
+            if len(borders) == 1 and longest < back + ahead:  # other data of a trained model
+                raise UserError(f"{label} has {count(longest, 'row')}, fewer than {window}; give a longer file")
             cure = "shorten lookback=... or horizon=..., or move borders=..."
-            raise UserError(f"{source.parts[0].label}: {name} has no room for {window}; {cure}")
+            raise UserError(f"{label}: {name} has no room for {window}; {cure}")
         np.save(work / f"split.{number}.npy", starts)
         encoding.splits[name] = Split(len(starts), cache.digest(source.fingerprint, starts.tobytes()))
 
