@@ -25,40 +25,39 @@ struct Row {
 template <class T, int M>
 inline void compute_products(const Step& a, int64_t gates, bool apart, bool norm, int64_t hp,
                              const Row<T>* rows) {
-  const int64_t H = a.H, D = a.D;
-  const T *W = (const T*)a.w[0], *U = (const T*)a.w[1], *bx = (const T*)a.b[0], *bh = (const T*)a.b[1];
-  for (int64_t g = 0; g < gates; g++) {
-    const bool joined = g + 1 < gates || !apart;
-    const Factor<T> sides[2] = {{W + g * H * D, D, D, nullptr, bx ? bx + g * H : nullptr},
-                                {U + g * H * H, H, H, nullptr, bh ? bh + g * H : nullptr}};
-    if (M == 1 && !norm && joined) {  // the sums of both in the same registers
-      const Factor<T> both[2] = {{sides[0].W, D, D, rows->x, sides[0].b},
-                                 {sides[1].W, H, H, rows->h, sides[1].b}};
-      multiply_row(both, H, rows->room + g * hp);
-      continue;
+  const int64_t H = a.H, sums = apart ? gates - 1 : gates;
+  const auto find_factor = [&](int side, int64_t g) {
+    const T *w = (const T*)a.w[side], *b = (const T*)a.b[side];
+    const int64_t K = side ? H : a.D;
+    return Factor<T>{w + g * H * K, K, K, side ? rows->h : rows->x, b ? b + g * H : nullptr};
+  };
+  int64_t first = 0;
+  if constexpr (M == 1 && ONE_SUM)
+    for (; !norm && first < sums; first++) {
+      const Factor<T> both[] = {find_factor(0, first), find_factor(1, first)};
+      multiply_row(both, H, rows->room + first * hp);
     }
-    for (int side = 0; side < 2; side++) {
-      const Factor<T>& f = sides[side];
-      const int64_t place = side && (norm || !joined) ? gates : g;
-      const T *in[M], *scale = (const T*)a.w[2 + side];
+  for (int side = 0; side < 2; side++)
+    for (int64_t g = first; g < gates; g++) {
+      const Factor<T> f = find_factor(side, g);
+      const bool is_sum = side && g < sums;
+      const int64_t place = side && (norm || !is_sum) ? gates : g;
+      const T *in[M], *b = norm ? nullptr : f.b;
       T* out[M];
       for (int m = 0; m < M; m++) {
         in[m] = side ? rows[m].h : rows[m].x;
         out[m] = rows[m].room + place * hp;
       }
-      const bool add = place == g && side;
       if constexpr (M == 1)
-        multiply_row<T>(f.W, f.by, H, f.K, in[0], norm ? nullptr : f.b, out[0], add);
+        multiply_row<T>(f.W, f.by, H, f.K, in[0], b, out[0], is_sum && !norm);
       else
-        multiply_rows<T, M>(f.W, f.by, H, f.K, in, norm ? nullptr : f.b, out, add);
+        multiply_rows<T, M>(f.W, f.by, H, f.K, in, b, out, is_sum && !norm);
       for (int m = 0; m < M && norm; m++) {
-        apply_norm<T>(out[m], H, scale + g * H, f.b);
+        apply_norm<T>(out[m], H, (const T*)a.w[2 + side] + g * H, f.b);
         T* sum = rows[m].room + g * hp;
-        if (side && joined)
-          for (int64_t i = 0; i < hp; i += N<T>) store(sum + i, load(sum + i) + load(out[m] + i));
+        for (int64_t i = 0; is_sum && i < hp; i += N<T>) store(sum + i, load(sum + i) + load(out[m] + i));
       }
     }
-  }
 }
 
 template <class T>
