@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from seqloom.kernels import tuning
+from seqloom.kernels.cuda.gated.code import GatedSetting, Kind, centre_weights
 from seqloom.kernels.cuda.gated.input_norm import InputNorm
 from seqloom.kernels.cuda.runtime import launch
 
@@ -59,3 +60,16 @@ def test_a_missing_barrier_is_caught(monkeypatch):
     except RuntimeError:
         return  # the emulation itself saw it
     assert not max(errors) < 2  # NaN, most often
+
+
+def test_centred_weights_have_no_mean_although_they_are_rounded():
+    torch.manual_seed(0)
+    w = torch.randn(2 * 208, 208).to(torch.bfloat16)
+    kind = Kind("gru", gates=2, states=1, norm=True)
+    setting = GatedSetting(kind, 208, torch.bfloat16, mask=False, keep=False, reset=False)
+    actual = centre_weights(setting, w).double()
+    exact = w.double().view(2, 208, 208)
+    exact = exact - exact.mean(1, keepdim=True)
+    rounded = exact.to(torch.bfloat16).double()
+    assert actual.sum(1).norm() < 0.3 * rounded.sum(1).norm()
+    assert (actual - exact).norm() < 1.5 * (rounded - exact).norm()

@@ -16,13 +16,13 @@ from seqloom.core.job import ScanJob
 from seqloom.core.precision import autocast_dtype
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.runtime import launch, nvrtc
-from seqloom.kernels.cuda.runtime.groups import ClusterCode, GridCode, count_groups
+from seqloom.kernels.cuda.runtime.groups import ClusterCode, GridCode, count_groups, has_clusters
 from seqloom.kernels.fused import why_not_fused
 
 TYPES = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}  # FORMAT of the CUDA text
 GRID_WARPS, GRID_SOURCES = 8, 32  # of a block on a grid: its warps, and the sources they receive from at a time
 TILE = 512  # bytes of a tile of weights on a grid
-CENTRE_UNITS = 16  # of a thread of centre.cu
+CENTRE_UNITS, CENTRE_THREADS = 64, 128  # of a thread and of a block of centre.cu
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,11 @@ def find_code(setting: GatedSetting, name: str, B: int, device: torch.device) ->
     if setting.grid:
         return make_grid_code(setting, name, *choose_grid(setting, name, B, device))
     back, many = name == "reverse", launch.multiprocessors(device)
-    return make_code(setting, name, choose_division(setting.kind, setting.hidden, back, B, many, setting.size))
+    way = choose_division(setting.kind, setting.hidden, back, B, many, setting.size)
+    if way.cluster > 1 and device.type == "cuda" and not has_clusters(device):
+        alone = list_feasible(setting.kind, setting.hidden, 8, back, setting.size)
+        way = next((w for w in alone if w.cluster == 1), way)
+    return make_code(setting, name, way)
 
 
 def arrange_weights(setting: GatedSetting, w: Tensor) -> Tensor:
@@ -292,13 +296,15 @@ def centre_weights(setting: GatedSetting, w: Tensor, to: Tensor | None = None) -
     to = torch.empty_like(each) if to is None else to
     code = _make_centre(H, setting.dtype)
     known = {"weight": each, "mean": mean, "to": to, "matrices": len(each)}
-    code.launch(code.pack(known), -(-len(each) * H * H // (2 * CENTRE_UNITS * code.threads)), w.device)
+    threads = len(each) * H // 2 * -(-H // CENTRE_UNITS)
+    code.launch(code.pack(known), -(-threads // CENTRE_THREADS), w.device)
     return to
 
 
 @cache
 def _make_centre(hidden: int, dtype: torch.dtype) -> launch.CudaCode:
-    return launch.CudaCode("centre", "gated/centre.cu", (("HIDDEN", hidden), ("FORMAT", TYPES[dtype])), 128, 0)
+    macros = ("HIDDEN", hidden), ("FORMAT", TYPES[dtype])
+    return launch.CudaCode("centre", "gated/centre.cu", macros, CENTRE_THREADS, 0)
 
 
 def why_not_job(

@@ -151,7 +151,7 @@ struct Block {
     if (sends && lane % 16 == 0)
       put_packet(find_sums(WHICH, i) + column * CLUSTER + rank, w[0], w[1], w[2], i + 1);
   }
-  // Packets of sums, read before they have to be there.
+  // Packets of sums, read before they have to be there, and again if they are not.
   struct Inbox {
     u32 p[(CLUSTER + 15) / 16][4] = {};
   };
@@ -159,7 +159,7 @@ struct Block {
   DEV void look_for_sums(Inbox& in, int i) const {
 #pragma unroll
     for (int j = 0; j < (CLUSTER + 15) / 16; j++)
-      if (sends && lane % 16 + 16 * j < CLUSTER)
+      if (sends && lane % 16 + 16 * j < CLUSTER && in.p[j][3] != i + 1)
         get_packet(in.p[j], find_sums(WHICH, i) + column * CLUSTER + lane % 16 + 16 * j);
   }
   // Wait for these sums, and add them up.

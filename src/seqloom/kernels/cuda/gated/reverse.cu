@@ -294,14 +294,14 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
     if (CLUSTER > 1) do_meanwhile();
     // in the time of a product; above, of a message
     Block::Inbox in;
-    compute_products(
-        W, i, b,
-        [&] {
-          if (CLUSTER == 1) do_meanwhile();
-        },
-        [&] {
-          if (LATE && b.has_row) b.template look_for_sums<0>(in, i);
-        });
+    auto look_around = [&] {
+      if (LATE && b.has_row) b.template look_for_sums<0>(in, i);
+    };
+    auto do_last = [&] {
+      if (CLUSTER == 1) do_meanwhile();
+      look_around();
+    };
+    compute_products(W, i, b, do_last, look_around);
     wait_block();
     if (b.has_row) {
       float dseen[2][UNIT_PRODUCTS];
