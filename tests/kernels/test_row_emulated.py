@@ -17,6 +17,7 @@ from seqloom.kernels.cuda.attn_rnn import cluster as attn_rnn_cluster
 from seqloom.kernels.cuda.attn_rnn import row as attn_rnn_row
 from seqloom.kernels.cuda.attn_rnn import scan
 from seqloom.kernels.cuda.attn_rnn.setting import find_setting
+from seqloom.kernels.cuda.products import exact
 from seqloom.kernels.cuda.runtime import launch
 from seqloom.tools.testing import kernel
 
@@ -94,6 +95,19 @@ def test_chunks_of_time_in_which_a_row_has_no_step_and_what_lies_past_a_length(m
     job = replace(job_of(cell, 2, 11, FP32), lengths=torch.tensor([2, 9]))
     job = replace(job, x=job.x.masked_fill(~job.valid_steps().unsqueeze(-1), 1e6))
     assert worst(attn_rnn_row, cell, job, FP32)[0] < 2
+
+
+@pytest.mark.slow
+def test_large_products_of_the_backward_are_made_of_halves(monkeypatch):
+    monkeypatch.setattr(tuning, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(exact, "pays", lambda like, *_: like.dtype == FP32)
+    calls = []
+    for name in ("multiply", "multiply_turned"):
+        own = getattr(exact, name)
+        monkeypatch.setattr(exact, name, lambda *given, own=own, name=name: calls.append(name) or own(*given))
+    cell = cell_of(16, 4)
+    assert worst(attn_rnn_row, cell, job_of(cell, 8, 11, FP32, lengths=True), FP32)[0] < 2
+    assert calls.count("multiply") == 3 * 6 and calls.count("multiply_turned") == 4 * 6  # chunks of two steps
 
 
 def forward(cell, job):

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from seqloom.core.precision import allows_tf32
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs, AttnRNNSetting, Weights
+from seqloom.kernels.cuda.products import exact
 from seqloom.kernels.cuda.runtime import launch
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
@@ -35,7 +37,9 @@ class Chunk:
         self.setting, self.B, self.device = setting, B, u.device
         self.values: dict[str, Any] = {}
         H, rows = setting.hidden, B * steps
-        self.pieces = n = count_pieces(rows, H, u.dtype)
+        # Whether products of float32 are made of halves. Short passes keep to torch's, which are recorded.
+        self.is_exact = steps < u.shape[1] and exact.pays(u, H, H, rows)
+        self.pieces = n = 1 if self.is_exact else count_pieces(rows, H, u.dtype)
         self.parts = max(1, min(tuning.SUM_BLOCKS, rows // 32))
         padded = -(-rows // n) * n
         self.inside, self.back = u.new_empty(7, padded, H), u.new_empty(4, padded, H)
@@ -54,6 +58,7 @@ class Chunk:
             (self.products[3 * n :], d[2 * n : 3 * n], seen[:n]),
         )
         self.first = True
+        self.halves: list[exact.SplitMatrix] = []  # seen, aC and o, if they were split for a product
 
     def load(self, values: dict[str, Any], weights: Weights) -> None:
         """Begin a backward pass.
@@ -87,9 +92,25 @@ class Chunk:
         """Add up the gradients of the weights over the planes."""
         self.sums.rows, self.sums.first = rows, int(self.first)
         self.setting.sums.launch(self.sums, self.parts, self.device)
-        for total, d, r in self.pairs:
-            _add_product(total, d, r, self.first)
+        if self.takes_halves(rows):
+            self._add_halves(rows)
+        else:
+            for total, d, r in self.pairs:
+                _add_product(total, d, r, self.first)
         self.first = False
+
+    def takes_halves(self, rows: int) -> bool:
+        """Return whether products over this many rows are made of halves, under torch's present flags."""
+        return self.is_exact and rows % 8 == 0 and not allows_tf32()
+
+    def _add_halves(self, rows: int) -> None:
+        """Do what `_add_product` does for all pairs."""
+        dq, ds, dg = (exact.split(self.back[i, :rows]) for i in range(3))
+        seen, aC, o = self.halves or [exact.split(self.inside[i, :rows]) for i in range(3)]
+        self.halves = []
+        for total, d, r in zip(self.products, (dq, ds, dg, dg), (seen, aC, o, seen), strict=True):
+            product = exact.multiply_turned(d, r)
+            total.copy_(product) if self.first else total.add_(product)
 
     def _fill_planes(self, begin: int, steps: int) -> None:
         raise NotImplementedError
@@ -260,12 +281,27 @@ class DividedChunk(Chunk):
 
     def find_inside(self) -> None:
         """Compute what is inside the steps, from the states before them and their input."""
+        if self.takes_halves(self.rows):
+            self._find_inside_by_halves()
+            return
         torch.addmm(self.bqg, self.seen, self.Wqg.t(), out=self.both)  # a bias is part of a product into whole rows
         self._launch("attend")
         torch.addmm(self.bo, self.aC, self.Wo, out=self.s)
         self._launch("gelu")
         self.gate.addmm_(self.o, self.Wgo)
         self._launch("end")
+
+    def _find_inside_by_halves(self) -> None:
+        seen = exact.split(self.seen)
+        exact.multiply(seen, exact.split(self.Wqg), self.bqg, self.both)
+        self._launch("attend")
+        aC = exact.split(self.aC)
+        exact.multiply(aC, exact.split(self.Wo.t()), self.bo, self.s)
+        self._launch("gelu")
+        o = exact.split(self.o)
+        self.gate.add_(exact.multiply(o, exact.split(self.Wgo.t())))
+        self._launch("end")
+        self.halves = [seen, aC, o]
 
     def _launch(self, name: str) -> None:
         self.setting.pointwise[name].launch(self.arguments[name], self.rows, self.device)

@@ -22,6 +22,7 @@ from seqloom.kernels.cuda.attn_rnn.backward import Chunk, DividedChunk, align, n
 from seqloom.kernels.cuda.attn_rnn.scan import Tier, read_padded
 from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs
 from seqloom.kernels.cuda.attn_rnn.whole_pass import WholePass
+from seqloom.kernels.cuda.products import exact
 from seqloom.kernels.cuda.runtime.recorded import Recorder
 from seqloom.kernels.current_stream import find_stream
 from seqloom.kernels.stack import Stack
@@ -57,6 +58,8 @@ class PreparedCell:
         job = ScanJob(like.new_empty(self.B, self.T, cell.input_size), ())
         self.inputs = AttnRNNInputs(cell, read_padded(cell, job), None, None, None, None)
         self.H = self.inputs.setting.hidden  # units of the kernels
+        # whether it is worth asking for products of halves
+        self.is_large = self.B * self.T * self.H * cell.input_size >= tuning.EXACT_LEAST_PRODUCTS
         self.last_shape = torch.Size((*self.stack.state_shapes[0][:-1], self.H))
         self.h_like = torch.empty((), dtype=torch.float32, device=self.device).expand(self.last_shape)
         self.code = tier.find_code(self.inputs.setting, "forward", self.B, self.device)
@@ -95,7 +98,12 @@ class PreparedCell:
 
         Outputs, input and states are in the order of x, the first state is in float32.
         """
-        u = x if own[8] is None else torch._C._nn.linear(x, own[8], own[9])
+        if own[8] is None:
+            u = x
+        elif self.is_large:
+            u = exact.linear(x, own[8], own[9]).view(*x.shape[:-1], -1)
+        else:
+            u = torch._C._nn.linear(x, own[8], own[9])
         if u.data_ptr() % 16:
             u = u.clone()
         if h0 is not None:
@@ -171,8 +179,8 @@ class PreparedCell:
             if weight is None:
                 dx = flat.view(x.shape)
             else:
-                dx = flat.mm(weight).view(x.shape) if needs[0] else None
-                dweight = flat.t().mm(x.view(-1, x.shape[-1])) if needs[2] else None
+                dx, dweight = exact.differentiate_linear(flat, x.view(-1, x.shape[-1]), weight, (needs[0], needs[2]))
+                dx = None if dx is None else dx.view(x.shape)
                 dbias = flat.sum(0) if needs[3] else None
         return [dx, dh if needs[1] else None, *gradients, dweight, dbias]
 
