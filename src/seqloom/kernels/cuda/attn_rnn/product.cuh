@@ -1,6 +1,7 @@
 // Products with the units divided among blocks: a warp's share of a weight, and its product with a buffer.
 #pragma once
 #include "attn_rnn/units.cuh"
+#include "runtime/halves.cuh"
 #include "runtime/tf32.cuh"
 #if GRID
 #include "attn_rnn/grid.cuh"
@@ -8,20 +9,51 @@
 #include "attn_rnn/cluster.cuh"
 #endif
 
+// Whether exact products of float32 are made of halves of fp16: the first four words of a tile are the upper
+// halves, the others the lower ones. On a cluster they are made of numbers of 19 bits.
+constexpr bool IN_HALVES = GRID && TYPE == FP32 && !TF32;
+
 // The rows of the warp's tiles and the columns of its slice. IN_SHARED of its tiles lie in shared memory,
 // where a lane reads only what it wrote itself, the others in registers. Tiles are 16 by 16; the TALL tiles
 // of units with the same columns follow each other. PRELOAD of the tiles in shared memory are loaded before
 // the wait for a product.
+DEV void split_tile(u32 (&w)[WORDS], float scale) {
+  if constexpr (IN_HALVES) {
+    u32 v[8];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {  // (row, c), (row + 8, c), (row, c + 1), ..: two columns of each row
+      const int at = i % 2 + i / 2 * 4;
+      split_halves(v[i], v[i + 4], scale * to_float(w[at]), scale * to_float(w[at + 2]));
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) w[i] = v[i];
+  }
+}
 template <int IN_SHARED, int PRELOAD = 0>
 struct Weight {
   u32 w[IN_SHARED < DEEP ? DEEP - IN_SHARED : 1][WORDS], preloaded[PRELOAD ? PRELOAD : 1][WORDS], at;
+  float unit;  // of all weights of the warp, in halves
   DEV void load(const Element* W, int stride, const Block& b, int which = 0) {
     at = b.memory + AT_WEIGHTS +
          (b.warp * (WEIGHTS_IN_SHARED * DEEP + TILES_IN_SHARED) + which * DEEP) * WORDS * 128 + 16 * b.lane;
+    float scale = 1.f;
+    if constexpr (IN_HALVES) {
+      float largest = 0.f;
+#pragma unroll 1
+      for (int k = 0; k < DEEP; k++) {
+        u32 v[WORDS];
+        load_tile(v, W, stride, k, b);
+#pragma unroll
+        for (int i = 0; i < WORDS; i += 2)
+          largest = maximum(largest, find_size(to_float(v[i]), to_float(v[i + 1])));
+      }
+      scale = find_scale(max_of_lanes<32>(largest), unit);
+    }
 #pragma unroll
     for (int k = 0; k < DEEP; k++) {
       u32 v[WORDS];
       load_tile(v, W, stride, k, b);
+      if constexpr (IN_HALVES) split_tile(v, scale);
 #pragma unroll
       for (int i = 0; i < WORDS; i += 4) {
         const u32 four[4] = {v[i], v[i + 1], v[i + 2], v[i + 3]};
@@ -55,9 +87,59 @@ struct Weight {
 
 // Weights are split in every step if no registers are left to keep the parts.
 constexpr bool KEEP_SPLIT = 2 * 4 * DEEP * WORDS * WARPS <= 8 * 128 && WARPS < 16;
+#if GRID && FORMAT == 2 && !TF32
+// c += W times what packets brought, in halves: all numbers of a row have one unit. mma truncates its sums,
+// so those of a tile are added up outside of it.
+template <int IN_SHARED, int PRELOAD>
+DEV void multiply_halves(Sums& c, const Weight<IN_SHARED, PRELOAD>& W, const Block& b) {
+  constexpr int WIDE = DEEP / TALL;
+  float largest = 0.f, unit;
+#pragma unroll
+  for (int k = 0; k < WIDE; k++)
+#pragma unroll
+    for (int i = 0; i < 4; i += 2)
+      largest = maximum(largest, find_size(to_float(b.v[k][i]), to_float(b.v[k][i + 1])));
+  const float scale = find_scale(max_of_lanes<4>(largest), unit);
+  Sums total = {};
+#pragma unroll
+  for (int k = 0; k < WIDE; k++) {
+    u32 high[2], low[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+      split_halves(high[i], low[i], scale * to_float(b.v[k][2 * i]), scale * to_float(b.v[k][2 * i + 1]));
+    u32 w[TALL][2][4];
+    float sum[TALL][4];
+#pragma unroll
+    for (int i = 0; i < TALL; i++) {
+      W.get(w[i][0], TALL * k + i, 0);
+      W.get(w[i][1], TALL * k + i, 1);
+    }
+#pragma unroll
+    for (int part = 0; part < 3; part++)  // products of different tiles do not wait for each other
+#pragma unroll
+      for (int i = 0; i < TALL; i++) {
+        const u32(&v)[2] = part == 1 ? low : high;
+        const u32(&a)[4] = w[i][part == 0];
+        if (part == 0)
+          mma_from_zero<FP16>(sum[i], a[0], a[1], a[2], a[3], v[0], v[1]);
+        else
+          mma<FP16>(sum[i], a[0], a[1], a[2], a[3], v[0], v[1]);
+      }
+#pragma unroll
+    for (int i = 0; i < 4 * TALL; i++) total[i / 4][i % 4] += sum[i / 4][i % 4];
+  }
+  // this lane has two columns of the sums, but one of what packets brought
+  const float units[2] = {W.unit * shuffle(unit, 8 * b.pair), W.unit * shuffle(unit, 8 * b.pair + 4)};
+#pragma unroll
+  for (int i = 0; i < 4 * TALL; i++) c[i / 4][i % 4] += units[i % 2] * total[i / 4][i % 4];
+}
+#endif
 // c += W times a team's rows of a buffer, in two sums for each tile, which overlap.
 template <int IN_SHARED, int PRELOAD>
 DEV void multiply(Sums& c, const Weight<IN_SHARED, PRELOAD>& W, int buffer, const Block& b, int g) {
+#if GRID && FORMAT == 2 && !TF32
+  multiply_halves(c, W, b);
+#else
   // Tiles of B: all, and those that fit into registers.
   constexpr int WIDE = DEEP / TALL, AHEAD = WARPS < 16 ? WIDE : TYPE == FP32 ? 1 : WIDE < 4 ? WIDE : 4;
   u32 v[AHEAD][SIZE];
@@ -92,6 +174,7 @@ DEV void multiply(Sums& c, const Weight<IN_SHARED, PRELOAD>& W, int buffer, cons
   }
 #pragma unroll
   for (int i = 0; i < 4 * TALL; i++) c[i / 4][i % 4] += other[i / 4][i % 4];
+#endif
 }
 // Load two numbers, of this lane's units; zeros if it has none.
 DEV Pair load_pair(const Element* from, bool active) {

@@ -9,10 +9,10 @@ DEV float find_size(float v, float w) {
   const float p = absolute(v), q = absolute(w), limit = to_float(0x7f800000u);
   return maximum(p < limit ? p : 0.f, q < limit ? q : 0.f);
 }
-template <int LANES>
+template <int COUNT>
 DEV float max_of_lanes(float v) {
 #pragma unroll
-  for (int bits = 1; bits < LANES; bits *= 2) v = maximum(v, shuffle_xor(v, bits));
+  for (int bits = 1; bits < COUNT; bits *= 2) v = maximum(v, shuffle_xor(v, bits));
   return v;
 }
 // Return the power of 2 for numbers up to `largest`, and their unit.
