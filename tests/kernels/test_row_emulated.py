@@ -70,8 +70,7 @@ SHAPES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("H", "heads", "B", "T", "asked", "settings", "dtype"), SHAPES)
-def test_a_row_is_at_most_twice_as_far_from_float64_as_the_loop(monkeypatch, H, heads, B, T, asked, settings, dtype):
-    monkeypatch.setattr(tuning, "ROW_PAIR_HIDDEN", 96)
+def test_a_row_is_at_most_twice_as_far_from_float64_as_the_loop(H, heads, B, T, asked, settings, dtype):
     cell = cell_of(H, heads, **settings)
     assert worst(attn_rnn_row, cell, job_of(cell, B, T, dtype, **asked), dtype)[0] < 2
 
@@ -80,7 +79,6 @@ def test_a_row_is_at_most_twice_as_far_from_float64_as_the_loop(monkeypatch, H, 
 @pytest.mark.parametrize("dtype", [FP32, pytest.param(BF16, marks=pytest.mark.long)])
 def test_many_rows_have_one_block_each_and_weights_in_shared_memory(monkeypatch, dtype):
     monkeypatch.setattr(launch, "multiprocessors", lambda _: 3)
-    monkeypatch.setattr(tuning, "ROW_PAIR_HIDDEN", 96)
     cell = cell_of(128, 4)
     job = job_of(cell, 2, 4, dtype, lengths=True)
     assert attn_rnn_row.choose_code(scan.read_padded(cell, job), "forward", 2, job.x.device).blocks == 1
@@ -161,7 +159,7 @@ PAIR_FAULTS = {
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
     change = (FAULTS | PAIR_FAULTS)[fault]
     monkeypatch.setattr(launch.CudaCode, "launch", lambda *given: emulator.launch(*given, change=change))
-    monkeypatch.setattr(tuning, "ROW_PAIR_HIDDEN", 0 if fault in PAIR_FAULTS else 128)
+    monkeypatch.setattr(tuning, "ROW_PAIR_HIDDEN", 0 if fault in PAIR_FAULTS else 96)
     cell = cell_of(48, 3)
     job = job_of(cell, 1, 6, FP32)
     try:
