@@ -12,7 +12,7 @@ from seqloom.lab.advise.rules import RULES, format_number, match_rules
 from seqloom.layers.registry import find
 
 FAR, NEAR = DistanceCurve((0, 50, 150), (1.0, 1.0, 1.0)), DistanceCurve((0, 1), (1.0, 1.0))
-TWENTY, NINETEEN = (DistanceCurve((0, n), (0.0, 1.0)) for n in (20, 19))
+ENOUGH, FEWER = (DistanceCurve((0, n), (0.0, 1.0)) for n in (200, 199))
 AFTER = DistanceCurve((-1, 0, 1), (1.0, 1.0, 0.0))
 
 
@@ -37,7 +37,7 @@ HOLDS = {
     ),
     ("whole sequence available", "network architecture notes, section 4"): ({"kind": "regress"}, {"kind": "tag"}),
     ("a plain RNN forgets", "RNN family article, section 5.1"): ({"information": FAR}, {"information": NEAR}),
-    ("memory needed", "AttnRNN article"): ({"information": TWENTY}, {"information": NINETEEN}),
+    ("memory needed", "AttnRNN article"): ({"information": ENOUGH}, {"information": FEWER}),
     ("one layer first", "network architecture notes, section 5"): ({"examples": 10_000}, {"examples": 100_000}),
     ("few examples", "network architecture notes, section 5"): ({"examples": 499}, {"examples": 500}),
     ("sequence to sequence", "RNN architecture course"): ({"kind": "translate"}, {"kind": "tag"}),
