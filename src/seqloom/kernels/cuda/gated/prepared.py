@@ -278,7 +278,7 @@ class PreparedGated:
     def _sum_bias(self, du: Tensor, recurrent: Maybe) -> Tensor:
         """Return the gradient of bias_ih; the first gates have that of bias_hh, which the kernel summed.
 
-        In float32 it is summed again: the loop's bias_ih has fewer roundings than its bias_hh, which is summed by steps.
+        In float32 it is summed again: the loop's bias_ih has fewer roundings than bias_hh, which it sums step by step.
         """
         if recurrent is None or not self.setting.kept or self.heads > 1 or self.dtype == torch.float32:
             return du.sum(0)
