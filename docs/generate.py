@@ -262,7 +262,7 @@ def beside(models: Mapping[str, Row]) -> str:
 
 
 def percents(models: Mapping[str, Row]) -> str:
-    return " | ".join(percent(models[model]) for model in ("attn_rnn", "gru", "lstm"))
+    return " | ".join(percent(models[model]) if model in models else "" for model in ("attn_rnn", "gru", "lstm"))
 
 
 def percent(row: Row) -> str:

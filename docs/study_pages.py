@@ -123,6 +123,7 @@ def every_study() -> str:
             f"{n} {kind}{'s' if n != 1 else ''}" for n, kind in zip(counts[1:], ("tie", "win"), strict=True)
         ]
         shown = f"{document['study']}, as printed" if document["protocol"] == "paper" else document["study"]
+        shown += ", on a GPU" if name.startswith(f"{document['study']}-gpu") else ""
         better = dict.fromkeys(other(row) for row in differences(name) if row["result"] == "attn_rnn worse")
         others = shorten([model for model in better if model != GRU])
         cells = [
@@ -206,8 +207,8 @@ def partial_studies() -> str:
     """Return the conditions and models of each study's full form that are not stored."""
     lines = ["| study | not run |", "|---|---|"]
     for name in names("fair"):
-        document, full = load(name), find_study(name.removesuffix("-fair")).full
-        stored = document["settings"]
+        document = load(name)
+        full, stored = find_study(document["study"]).full, document["settings"]
         conditions = [c.name for c in getattr(full, "conditions", ())]
         have = [c["name"] for c in stored.get("conditions", ())]
         missing = [c for c in conditions if c not in have]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -11,7 +11,7 @@ from seqloom.cells.lookup import find_cell
 from seqloom.lab.bench import race
 from seqloom.lab.bench.race import PASSES
 from seqloom.lab.bench.settings import BenchSettings
-from seqloom.lab.report.page import Chart, Curve, PageBlock, Table
+from seqloom.lab.report.page import Chart, Curve, Page, PageBlock, Table
 from seqloom.lab.studies.study import Study
 from seqloom.lab.studies.support.ledger import Ledger
 
@@ -98,6 +98,10 @@ class Speed(Study[SpeedSettings, race.Timing], name="speed"):
 
     def caption(self) -> str:
         return race.describe_setup(self._bench_settings(), self._timed if "hardware" in self._timed else None)
+
+    def page(self, rows: Sequence[race.Timing], document: dict[str, Any]) -> Page:
+        page = super().page(rows, document)
+        return replace(page, title=f"{page.title}, on a {DEVICES[self.device]}")
 
     def blocks(self, rows: Sequence[race.Timing]) -> list[PageBlock]:
         return [Table("Time and memory of every kernel", self.table(rows), self.caption()), *self._charts(rows)]
