@@ -18,6 +18,7 @@ HIGHER_RATE = 3e-2  # tried with negative eigenvalues: DeltaNet was best at the 
 KEEP = "keep 8"
 KEEP_RATES = (3e-3, 1e-2, 3e-2)
 GATED_RATES = (1e-3, 3e-3, 1e-2, 3e-2)  # of GRU and LSTM: on S5 the GRU learns at 0.003, and nothing from 0.01 on
+AT_CHANCE, AT_CHANCE_SEEDS = "gated_deltanet", 3  # its transition cannot change a sign: more seeds would say no more
 TO_128 = {"length": 128, "valid_lengths": (128, 500)}
 PERMUTATIONS = ("gru", "attn_rnn", "lstm", "gated_deltanet negative", "mamba2", "deltaproduct negative")
 
@@ -72,6 +73,9 @@ class Linear(State, name="linear"):
             f"{KEEP!r}: a decay that starts with a memory of 3,000 steps, where by default most heads start with less "
             "than 100, and weights of beta that are 8 times as large."
         )
+
+    def count_seeds(self, model: str) -> int:
+        return min(AT_CHANCE_SEEDS, super().count_seeds(model)) if model == AT_CHANCE else super().count_seeds(model)
 
     def grid(self, model: str) -> list[tuple[float, str]]:
         usual = super().grid(model)
