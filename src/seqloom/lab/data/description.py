@@ -10,7 +10,7 @@ from typing import Any
 from seqloom.core.errors import UserError
 from seqloom.lab.console import wrap, write_as_flags
 from seqloom.lab.data.registry import open_data
-from seqloom.lab.data.task import Classes, Column, Input, Labels, Notes, Tags, Target, Task, Tokens, Values
+from seqloom.lab.data.task import SPECIALS, Classes, Column, Input, Labels, Notes, Tags, Target, Task, Tokens, Values
 
 MAX_NAMES = 12  # class and feature names that are listed
 
@@ -86,7 +86,7 @@ def format_space(space: Input | Target) -> str:
         more = " ..." if len(attributes) > MAX_NAMES else ""
         return f"{format_space(replace(space, attributes=()))} + {', '.join(attributes[:MAX_NAMES])}{more}"  # type: ignore[arg-type]
     if isinstance(space, Tokens):
-        return f"{space.unit} ({space.size:,} distinct)"
+        return f"{space.unit} ({space.size - len(SPECIALS):,} distinct)"
     names = ", ".join(space.names[:MAX_NAMES]) + (" ..." if space.size > MAX_NAMES else "")
     units = {Classes: "classes", Labels: "labels", Tags: "tags"}
     if type(space) in units:
