@@ -7,14 +7,14 @@ import json
 from records import RESULTS, Row
 
 CALLS = {
-    "H200": ("2026-11-17/h200-calls-recorded-2.json",),
-    "Xeon, one core": ("2026-11-18/avx512-calls.json",),
+    "H200": ("2026-11-18/h200-calls.json",),
+    "Xeon, one core": tuple(f"2026-11-18/avx512-calls-{layer}.json" for layer in ("gru", "lstm", "attn-rnn")),
     "Neoverse-N1, one core": ("2026-11-18/arm64-calls.json",),
 }
-STEPS = {"Neoverse-N1": "2026-11-18/arm64-steps.json", "Xeon (AVX-512)": "2026-11-18/avx512-steps.json"}
+STEPS = {"Xeon (AVX-512)": "2026-11-18/avx512-steps-3.json", "Neoverse-N1": "2026-11-18/arm64-steps-2.json"}
 SWAPPED = {
-    "H200": ("2026-11-18/h200-swapped-lstm.json", "2026-11-18/h200-swapped-lstm-0.json"),  # the newest first
-    "Xeon, one core": ("2026-11-18/avx512-swapped-lstm.json",),
+    "H200": ("2026-11-18/h200-swapped-lm.json", "2026-11-18/h200-swapped-lstm-2.json"),  # the newest first
+    "Xeon, one core": ("2026-11-18/avx512-swapped-lm.json", "2026-11-18/avx512-swapped-ppo.json"),
     "Neoverse-N1, one core": ("2026-11-18/arm64-swapped-lstm.json",),
 }
 TRAININGS = ("recurrent PPO", "language model")  # records may have parts of them, too
