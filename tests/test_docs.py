@@ -14,6 +14,7 @@ import json
 import os
 import re
 import runpy
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -216,6 +217,16 @@ def test_wrong_pages_are_detected_and_correct_ones_pass(
     page.write_text(text)
     problem = snippet_problem(page, tmp_path, python)
     assert says in problem and bool(says) == bool(problem)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes are not forked")
+def test_a_process_that_fails_or_takes_too_long_is_reported(tmp_path: Path, python: WarmPython) -> None:
+    code = "import os, sys; print(sys.argv[1], input(), os.environ['A']); sys.exit(3)"
+    done = python.run(code, "word", cwd=tmp_path, env={"A": "b"}, input="line\n")
+    assert (done.returncode, done.stdout, done.stderr) == (3, "word line b\n", "")
+    slow = python.run("import time; time.sleep(60)", cwd=tmp_path, env={}, timeout=0.1)
+    assert slow.returncode == -signal.SIGKILL
+    assert "ZeroDivisionError" in python.run("1 / 0", cwd=tmp_path, env={}).stderr
 
 
 def test_a_quoted_line_that_does_not_exist_is_found(tmp_path: Path) -> None:

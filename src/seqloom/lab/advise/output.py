@@ -24,7 +24,7 @@ def facts_table(facts: Facts, gradient_steps: int) -> list[dict[str, str]]:
     """Build a table of the facts, a row for each."""
     rows = {
         "task": f"{facts.kind} ({facts.topology})",
-        "examples": f"{_count(facts.examples)} for training, {facts.sampled:,} sampled",
+        "examples": f"{_count(facts.examples)} for training; {facts.sampled:,} examined, with validation rows",
         "lengths": f"median {facts.median:,.0f}, 95% up to {facts.most:,.0f}, longest {facts.longest:,}",
         "input": f"{facts.unit}, {facts.width:,} {'distinct' if facts.text else 'per step'}",
         "target": _target(facts),
