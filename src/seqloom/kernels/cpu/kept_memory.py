@@ -53,18 +53,12 @@ class KeptMemory:
         self.pieces: list[tuple[int, torch.UntypedStorage]] = []  # bytes and memory; the latest one last
         self.lock = Lock()
 
-    def allocate(self, like: Tensor, *shape: int, is_rounded: bool = True) -> Tensor:
-        """Return a contiguous tensor of any values, with the type of another one, on the CPU.
-
-        Args:
-            like: Has the type.
-            shape: The shape.
-            is_rounded: Whether the memory may be larger, so that tensors of similar sizes can use it later.
-        """
+    def allocate(self, like: Tensor, *shape: int) -> Tensor:
+        """Return a contiguous tensor of any values, with the type of another one, on the CPU."""
         size = like.element_size() * math.prod(shape)
         if size < LEAST_BYTES or not like.is_cpu or _count_uses is None:
             return like.new_empty(shape)
-        size = _round_up(size) if is_rounded else size
+        size = _round_up(size)
         with self.lock:
             piece = self._find(size)
             if piece is None:
@@ -76,11 +70,11 @@ class KeptMemory:
             strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
             return like.new_empty(0).set_(piece, 0, shape, strides)
 
-    def allocate_like(self, like: Tensor, is_rounded: bool = True) -> Tensor:
-        """Return a contiguous tensor of any values, with the type and the shape of another one; see `allocate`."""
+    def allocate_like(self, like: Tensor) -> Tensor:
+        """Return a contiguous tensor of any values, with the type and the shape of another one."""
         if like.numel() * like.element_size() < LEAST_BYTES:
             return torch.empty_like(like, memory_format=torch.contiguous_format)
-        return self.allocate(like, *like.shape, is_rounded=is_rounded)
+        return self.allocate(like, *like.shape)
 
     def _find(self, size: int) -> torch.UntypedStorage | None:
         """Remove a piece of this size that no tensor refers to, and return it."""

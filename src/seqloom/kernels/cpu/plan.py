@@ -36,7 +36,7 @@ SETTINGS |= {"heads", "context", "norm", "gate_bias", "slots", "initial", "input
 Maybe = Tensor | None
 
 _address, _empty_like, _linear = Tensor.data_ptr, torch.empty_like, torch._C._nn.linear
-_keep_like = kept_memory.allocate_like  # for what no caller sees, and for gradients of weights
+_keep_like = kept_memory.allocate_like  # for what no caller sees; new pages are in the cache, old gradients are not
 
 
 def why_not_plan(cell: Cell) -> str | None:
@@ -248,7 +248,7 @@ class StackPlan:
                 dw = args.dw
                 for i, own_place in enumerate(part.own):
                     if own_place is not None:
-                        d = gradients[own_place] = _keep_like(weights[own_place], False)
+                        d = gradients[own_place] = _empty_like(weights[own_place])
                         dw[i] = _address(d)
                 if self.run_engine(part.number, 1, self.type_number, threads, ctypes.byref(args)):
                     raise MemoryError(_describe_memory(self, part))
@@ -256,8 +256,7 @@ class StackPlan:
                 if part.weight is not None:
                     flat = dgx.view(-1, part.width)
                     if needs_weights[part.weight]:
-                        d = gradients[part.weight] = _keep_like(weights[part.weight], False)
-                        torch.mm(flat.t(), x.reshape(-1, x.shape[-1]), out=d)
+                        gradients[part.weight] = flat.t().mm(x.reshape(-1, x.shape[-1]))
                     if part.bias is not None and needs_weights[part.bias]:
                         gradients[part.bias] = flat.sum(0)
                     if number or needs_x:
