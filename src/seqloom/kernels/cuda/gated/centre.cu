@@ -6,7 +6,7 @@
 #define HIDDEN 64  // units, a multiple of 16
 #endif
 constexpr int H = HIDDEN, THREADS = 128, CENTRE_BYTES = 0;
-constexpr int PIECE = 64, AT_ONCE = 16;  // units that hand on what they lose, and that are loaded together
+constexpr int PIECE = 64, TOGETHER = 16;  // units that hand on what they lose, and that are loaded together
 constexpr int PIECES = (H + PIECE - 1) / PIECE;
 
 struct Centre {
@@ -22,13 +22,13 @@ KERNEL(centre, Centre, THREADS) {
   float mean[2], lost[2] = {};
   get_global(mean[0], mean[1], a.mean + (i64)matrix * H + column);
 #pragma unroll 1
-  for (int first = PIECE * piece; first < PIECE * (piece + 1) && first < H; first += AT_ONCE) {
+  for (int first = PIECE * piece; first < PIECE * (piece + 1) && first < H; first += TOGETHER) {
     const i64 at = ((i64)matrix * H + first) * H + column;
-    Pair all[AT_ONCE];
+    Pair all[TOGETHER];
 #pragma unroll
-    for (int j = 0; j < AT_ONCE; j++) all[j] = get_pair(a.weight + at + j * H);
+    for (int j = 0; j < TOGETHER; j++) all[j] = get_pair(a.weight + at + j * H);
 #pragma unroll
-    for (int j = 0; j < AT_ONCE; j++) {
+    for (int j = 0; j < TOGETHER; j++) {
       float v[2], w[2];
       from_pair(v[0], v[1], all[j]);
 #pragma unroll
