@@ -9,8 +9,8 @@
 #include <cstring>
 
 #define DEV inline
-#ifndef AT_ONCE  // as in the file of this name: nothing else may be called so
-#define AT_ONCE 1
+#ifndef BLOCKS_AT_ONCE
+#define BLOCKS_AT_ONCE 1  // as in the file of this name: no text may have another meaning of it
 #endif
 #define KERNEL(name, Args, threads) static void name(const Args& a)
 typedef uint32_t u32;

@@ -177,5 +177,5 @@ def _split_code() -> CudaCode:
 
 @cache
 def _multiply_code(turned: int) -> CudaCode:
-    macros = ("TURNED", turned), ("AT_ONCE", AT_ONCE), ("STAGES", STAGES), ("WIDE", WIDE)
+    macros = ("TURNED", turned), ("BLOCKS_AT_ONCE", AT_ONCE), ("STAGES", STAGES), ("WIDE", WIDE)
     return CudaCode("exact_multiply", "products/multiply.cu", macros, THREADS, STAGES * 4 * DEPTH * (TILE + 32 * WIDE))

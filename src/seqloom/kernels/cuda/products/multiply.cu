@@ -4,7 +4,7 @@
 // outside of it.
 #ifndef TURNED
 #define TURNED 0
-#define AT_ONCE 2
+#define BLOCKS_AT_ONCE 2
 #define STAGES 3
 #define WIDE 4
 #endif
@@ -131,10 +131,10 @@ KERNEL(exact_multiply, Product, THREADS) {
           else
             load4(w[k][0], w[k][1], w[k][2], w[k][3], at + k * PLANE_A);
       };
-      if constexpr (AT_ONCE == 1) load_tile(own[0], 0);
+      if constexpr (BLOCKS_AT_ONCE == 1) load_tile(own[0], 0);
 #pragma unroll
       for (int i = 0; i < TALL; i++) {
-        if constexpr (AT_ONCE > 1)
+        if constexpr (BLOCKS_AT_ONCE > 1)
           load_tile(own[i % 2], i);  // other warps work meanwhile
         else if (i + 1 < TALL)
           load_tile(own[(i + 1) % 2], i + 1);

@@ -7,11 +7,11 @@
 //   C  c0 (row, column 2pair)   c1 (row, 2pair + 1)   c2 (row + 8, 2pair)   c3 (row + 8, 2pair + 1)
 #pragma once
 #define DEV __device__ __forceinline__
-#ifndef AT_ONCE
-#define AT_ONCE 1  // blocks that a multiprocessor has registers for
+#ifndef BLOCKS_AT_ONCE
+#define BLOCKS_AT_ONCE 1  // blocks that a multiprocessor has registers for
 #endif
 #define KERNEL(name, Args, threads) \
-  extern "C" __global__ void __launch_bounds__(threads, AT_ONCE) name(const __grid_constant__ Args a)
+  extern "C" __global__ void __launch_bounds__(threads, BLOCKS_AT_ONCE) name(const __grid_constant__ Args a)
 typedef unsigned int u32;
 typedef unsigned short u16;
 typedef unsigned char u8;
