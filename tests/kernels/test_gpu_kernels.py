@@ -100,7 +100,7 @@ def layer_of(size=64, dtype=None, kernel="auto", **settings):
 
 
 TAKEN = [
-    *((64, BF16, "cuda"), (128, FP16, "cuda"), (256, BF16, "cluster"), (512, BF16, "cluster")),
+    *((64, BF16, "row"), (128, FP16, "row"), (256, BF16, "cluster"), (512, BF16, "cluster")),
     *((768, FP16, "grid"), (1024, BF16, "grid")),
     *((64, FP32, "row"), (128, FP32, "row"), (256, FP32, "cluster"), (512, FP32, "grid"), (1024, FP32, "grid")),
 ]
@@ -282,7 +282,7 @@ def test_compile_makes_one_graph_around_it():
 
 def test_a_kernel_that_does_not_fit_says_why_and_names_one_that_does():
     x = torch.randn(3, 9, 256, device="cuda", dtype=BF16)
-    with pytest.raises(ValueError, match=r"16, 32, \.\. 128, not 256; the fastest that can is 'attn_rnn_cluster'"):
+    with pytest.raises(ValueError, match=r"up to 128, not 256; the fastest that can is 'attn_rnn_cluster'"):
         layer_of(256, kernel="cuda")(x)
 
 
@@ -361,7 +361,7 @@ def test_a_damaged_build_is_built_again(tmp_path, monkeypatch):
     for find in (setting.find_setting, block.find_code):  # as in another process
         find.cache_clear()
     with pytest.warns(UserWarning, match="is damaged; building it again"):
-        found = layer(x)[0]
+        found = copy.deepcopy(layer)(x)[0]  # a copy has no plan that knows the kernel
     assert torch.equal(found, expected)
 
 
