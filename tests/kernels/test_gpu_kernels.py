@@ -141,8 +141,8 @@ def test_auto_takes_the_fast_kernel_of_a_gated_cell(cell, size, batch, kernel):
 
 
 FLOAT32_TAKEN = [
-    *((64, 16, 64, "aten"), (256, 16, 64, "cuda"), (512, 16, 64, "grid"), (1024, 16, 64, "grid")),
-    *((256, 16, 8, "aten"), (512, 256, 64, "aten")),
+    *((64, 16, 64, "aten"), (192, 16, 64, "cuda"), (256, 16, 64, "grid"), (1024, 16, 64, "grid")),
+    *((256, 16, 8, "aten"), (1024, 256, 64, "aten")),
 ]
 
 
