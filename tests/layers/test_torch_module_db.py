@@ -16,8 +16,11 @@ each_module = pytest.mark.parametrize(
 def info(request):
     """Return torch's record of a module. Importing them all takes seconds, so not when tests are collected."""
     pytest.importorskip("expecttest", reason="torch's test database needs expecttest")
+    own = torch.backends.flags_frozen.__globals__  # torch.backends itself only stands for the module
+    before = own["__allow_nonbracketed_mutation_flag"]
     from torch.testing._internal.common_modules import module_db
 
+    own["__allow_nonbracketed_mutation_flag"] = before  # importing it forbids other tests to set flags
     return next(actual for actual in module_db if actual.name == request.param)
 
 
