@@ -348,7 +348,14 @@ def test_products_of_19_bits_are_taken_where_torch_allows_them():
 
 
 def test_a_damaged_build_is_built_again(tmp_path, monkeypatch):
+    from seqloom.kernels.cuda.attn_rnn import block, setting
+
+    def forget() -> None:  # as in another process
+        for find in (setting.find_setting, block.find_code):
+            find.cache_clear()
+
     monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path))
+    forget()  # other tests may have loaded these kernels
     x = torch.randn(3, 9, 16, device="cuda", dtype=BF16)
     layer = seqloom.AttnRNN(16, 16, heads=2, batch_first=True, kernel="cuda", device="cuda", dtype=BF16)
     expected = layer(x)[0]
@@ -356,10 +363,7 @@ def test_a_damaged_build_is_built_again(tmp_path, monkeypatch):
     assert built
     for file in built:
         file.write_bytes(file.read_bytes()[:-7])
-    from seqloom.kernels.cuda.attn_rnn import block, setting
-
-    for find in (setting.find_setting, block.find_code):  # as in another process
-        find.cache_clear()
+    forget()
     with pytest.warns(UserWarning, match="is damaged; building it again"):
         found = copy.deepcopy(layer)(x)[0]  # a copy has no plan that knows the kernel
     assert torch.equal(found, expected)
