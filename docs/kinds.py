@@ -35,7 +35,9 @@ SHOWN = (
 )
 FEATURED = {
     "parity": ("state-fair", "linear-fair"),
+    "parity, up to 128": ("linear-fair",),
     "S5 generators": ("linear-fair",),
+    "S5 generators, up to 128": ("linear-fair",),
     "recall, 32 pairs": ("kinds-fair",),
     "text": ("kinds-fair",),
 }
@@ -166,7 +168,7 @@ def describe_records(records: Sequence[dict[str, Any]]) -> list[str]:
 def draw_kinds(file: Path) -> None:
     """Draw accuracy, time and memory against length."""
     plt = import_pyplot()
-    figure, grid = plt.subplots(2, 3, figsize=(10.5, 6.4), layout="constrained")
+    figure, grid = plt.subplots(2, 4, figsize=(13, 7.6), layout="constrained")
     axes = list(grid.flat)[: len(FEATURED) + 2]
     for axis in list(grid.flat)[len(axes) :]:
         axis.set_axis_off()
@@ -196,7 +198,9 @@ def draw_kinds(file: Path) -> None:
 
 def add_legend(axis: Any) -> None:
     if axis.get_lines():
-        axis.legend(fontsize=7, handlelength=4, framealpha=0.7, edgecolor="none")
+        axis.legend(
+            fontsize=7, handlelength=3, edgecolor="none", ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.2)
+        )
 
 
 def draw_line(axis: Any, name: str, x: Sequence[float], y: Sequence[float]) -> None:
