@@ -7,8 +7,8 @@ from functools import cache
 
 import torch
 import torch.nn.functional as F
+from goal_recipe import Batch, Training
 from goal_size import Size
-from goal_training import Batch, Training
 from torch import Tensor, nn
 
 from seqloom.lab.studies.data.examples import LabelledRows

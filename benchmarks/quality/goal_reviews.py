@@ -6,8 +6,8 @@ from functools import cache
 
 import torch
 import torch.nn.functional as F
+from goal_recipe import Batch, Training, draw_by_length
 from goal_size import Size
-from goal_training import Batch, Training, draw_by_length
 from torch import Tensor, nn
 
 from seqloom.core.init import Init

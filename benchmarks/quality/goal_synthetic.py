@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from goal_recipe import Batch, Training
 from goal_size import Size
-from goal_training import Batch, Training
 from torch import Tensor, nn
 
 from seqloom.core.init import Init

@@ -10,8 +10,8 @@ import tag
 import torch
 import torch.nn.functional as F
 from goal_characters import SharedDropout
+from goal_recipe import Batch, Training, draw_by_length
 from goal_size import Size
-from goal_training import Batch, Training, draw_by_length
 from torch import Tensor, nn
 
 from seqloom.core.masks import make_mask

@@ -8,8 +8,8 @@ from typing import Any
 
 import multi30k
 import torch
+from goal_recipe import Batch, Training, draw_by_length
 from goal_size import Size
-from goal_training import Batch, Training, draw_by_length
 from multi30k import Pairs, Vocabulary
 from torch import Tensor, nn
 from translate_training import Settings, build, measure

@@ -28,12 +28,13 @@ from goal_images import (
     smnist_shift,
     smnist_wide,
 )
+from goal_recipe import Training
 from goal_reviews import imdb
 from goal_series import etth1, etth1_long
 from goal_size import Size
 from goal_synthetic import adding, copy
 from goal_tags import conll, conll_all, conll_drop, ewt
-from goal_training import Training, train_all
+from goal_training import train_all
 from goal_translation import multi
 
 RECIPES: dict[str, Callable[[int, Size], Training]] = {
