@@ -91,7 +91,7 @@ def test_products_in_halves_are_as_exact_as_those_of_torch(monkeypatch):
     x, given = torch.randn(5, 9, 24), [torch.randn(s) for s in ready.h_shapes]
     usual = run(ready, layer, x, given, True)
     sizes = []
-    monkeypatch.setattr(exact, "pays", lambda _, *size: not sizes.append(size))
+    monkeypatch.setattr(exact, "is_faster", lambda _, *size: not sizes.append(size))
     in_halves = run(ready, layer, x, given, True)
     assert sizes == [(45, 48, 24), (45, 48, 16), (45, 48, 24)]  # of the input, of weight_hh, of the gradients
     wide = layer.double()
@@ -103,7 +103,7 @@ def test_products_in_halves_are_as_exact_as_those_of_torch(monkeypatch):
 
 @pytest.mark.parametrize("in_halves", [False, True])
 def test_a_pass_in_chunks_has_the_gradients_of_a_whole_one(in_halves, monkeypatch):
-    monkeypatch.setattr(exact, "pays", lambda *_: in_halves)
+    monkeypatch.setattr(exact, "is_faster", lambda *_: in_halves)
     layer, ready, _ = make_plans("GRU", FP32, (5, 2, 8))
     x, given = torch.randn(5, 2, 8), [torch.randn(s) for s in ready.h_shapes]
     whole = run(ready, layer, x, given, True)

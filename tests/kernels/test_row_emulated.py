@@ -99,7 +99,7 @@ def test_chunks_of_time_in_which_a_row_has_no_step_and_what_lies_past_a_length(m
 @pytest.mark.long
 def test_large_products_of_the_backward_are_made_of_halves(monkeypatch):
     monkeypatch.setattr(tuning, "CHUNK_BYTES", 1)
-    monkeypatch.setattr(exact, "pays", lambda like, *_: like.dtype == FP32)
+    monkeypatch.setattr(exact, "is_faster", lambda like, *_: like.dtype == FP32)
     calls = []
     for name in ("multiply", "multiply_turned"):
         own = getattr(exact, name)

@@ -223,7 +223,7 @@ def describe_form(shape: Sequence[int]) -> Form:
 
 
 def describe_kind(native: ctypes.CDLL, t: Tensor) -> Kind:
-    """Return the type, layout and device of a strided tensor of floating-point numbers, in torch's numbers."""
+    """Return the numbers by which torch's C functions name the type, layout and device of a strided tensor."""
     number_type = getattr(native, f"aoti_torch_dtype_{str(t.dtype).removeprefix('torch.')}")
     device = getattr(native, f"aoti_torch_device_type_{t.device.type}")
     return Kind(number_type(), t.itemsize, native.aoti_torch_layout_strided(), device(), t.device.index or 0)

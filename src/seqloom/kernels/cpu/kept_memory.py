@@ -54,7 +54,7 @@ class KeptMemory:
         self.lock = Lock()
 
     def allocate(self, like: Tensor, *shape: int) -> Tensor:
-        """Return a contiguous tensor of any values, with the type of another one, on the CPU."""
+        """Return an uninitialised contiguous tensor on the CPU, with the type of another one."""
         size = like.element_size() * math.prod(shape)
         if size < LEAST_BYTES or not like.is_cpu or _count_uses is None:
             return like.new_empty(shape)
@@ -71,7 +71,7 @@ class KeptMemory:
             return like.new_empty(0).set_(piece, 0, shape, strides)
 
     def allocate_like(self, like: Tensor) -> Tensor:
-        """Return a contiguous tensor of any values, with the type and the shape of another one."""
+        """Return an uninitialised contiguous tensor with the type and the shape of another one."""
         if like.numel() * like.element_size() < LEAST_BYTES:
             return torch.empty_like(like, memory_format=torch.contiguous_format)
         return self.allocate(like, *like.shape)

@@ -38,7 +38,7 @@ class Chunk:
         self.values: dict[str, Any] = {}
         H, rows = setting.hidden, B * steps
         # Whether products of float32 are made of halves. Short passes keep to torch's, which are recorded.
-        self.is_exact = steps < u.shape[1] and exact.pays(u, H, H, rows)
+        self.is_exact = steps < u.shape[1] and exact.is_faster(u, H, H, rows)
         self.pieces = n = 1 if self.is_exact else count_pieces(rows, H, u.dtype)
         self.parts = max(1, min(tuning.SUM_BLOCKS, rows // 32))
         padded = -(-rows // n) * n

@@ -1,36 +1,16 @@
 // AttnRNN back through a chunk of time with one row of the batch to two blocks, from recomputed planes.
 // Letters as in block_reverse.cu.
 #include "attn_rnn/row_pair.cuh"
+#include "attn_rnn/row_reverse.cuh"
 
-// Vectors: dgate, dx, dx * n, ds, dq.
-constexpr int DGATE = 0, DX = 1, DXN = 2, DS = 3, DQ = 4;
-// Planes of a step's numbers, followed by the attention, then 1 / deviation and whether it begins with a
-// reset.
-constexpr int PAST = 0, INPUT = 1, DY = 2, G = 3, N = 4, SLOPE = 5, Q = 6, KEEP_PLANE = 7, PLANES = 7 + KEEP;
-// Bytes of the planes: that of states in float32, the others of elements.
-constexpr int PLANE_BYTES = 4 * H + SIZE * H * (PLANES - 1), SLOT = PLANE_BYTES + 16 * HEADS + 16;
+// Bytes of a message: planes, attention, then 1 / deviation and whether the step begins with a reset.
+constexpr int SLOT = PLANE_BYTES + 16 * HEADS + 16;
 constexpr int AT_PARTNER = AT_RING + 2 * SLOT, ROW_PAIR_REVERSE_BYTES = AT_PARTNER + PAIR_BYTES;
-
-DEV constexpr int find_plane(int plane) { return plane == PAST ? 0 : 4 * H + SIZE * H * (plane - 1); }
 
 // Be the second block: bring the numbers of each step.
 DEV void help(const Reverse& a, const Lane& l, const Partner& partner, i64 row, int end) {
-  constexpr int STATE_LINE = H / 4;  // threads that load the states
-  const int plane = l.thread < STATE_LINE ? PAST : 1 + (l.thread - STATE_LINE) / LINE,
-            row_stride = plane == Q ? 2 * H : H;
-  const bool is_input = plane == INPUT || plane == DY || plane == KEEP_PLANE;
-  const Element* planes = plane == INPUT   ? a.x
-                          : plane == DY    ? a.dy
-                          : plane == G     ? a.g
-                          : plane == N     ? a.n
-                          : plane == SLOPE ? a.slope
-                          : plane == Q     ? a.q
-                                           : a.keep;
   const i64 steps = row * a.steps - a.from;
-  const u8* from = plane == PAST ? (const u8*)(a.past + steps * H) + 16 * l.thread
-                                 : (const u8*)(planes + (is_input ? row * a.T : steps) * row_stride) +
-                                       16 * ((l.thread - STATE_LINE) % LINE);
-  const i64 stride = plane == PAST ? 4 * H : SIZE * row_stride;
+  const PlaneSource planes(a, l, row, steps);
   const u32 ring = partner.map(l.memory + AT_RING + 16 * l.thread),
             more = partner.map(l.memory + AT_RING + PLANE_BYTES + 16 * l.thread);
   const int count = end - a.from;
@@ -38,7 +18,7 @@ DEV void help(const Reverse& a, const Lane& l, const Partner& partner, i64 row, 
   auto load = [&](int i) {
     const int t = end - 1 - i;
     if (i >= count) return;
-    if (plane < PLANES) get_global(v, (const float*)(from + t * stride));
+    if (planes.plane < PLANES) get_global(v, (const float*)(planes.from + t * planes.stride));
     if (l.thread < HEADS) get_global(w, a.attention + (steps + t) * HEADS * 4 + 4 * l.thread);
     if (l.thread == HEADS) {
       w[0] = NORM ? a.deviation[steps + t] : 1.f;
@@ -47,7 +27,7 @@ DEV void help(const Reverse& a, const Lane& l, const Partner& partner, i64 row, 
   };
   auto push = [&](int i) {
     if (i >= count) return;
-    if (plane < PLANES) send(ring + (i & 1) * SLOT, partner.other_barrier, v);
+    if (planes.plane < PLANES) send(ring + (i & 1) * SLOT, partner.other_barrier, v);
     if (l.thread <= HEADS) send(more + (i & 1) * SLOT, partner.other_barrier, w);
   };
   partner.help(a.w.g, H, 0.f, count, count, load, push, [] { return 0.f; }, [](int, float) {});
@@ -73,16 +53,8 @@ CLUSTER_KERNEL(attn_rnn_row_pair_reverse, Reverse, THREADS, 2) {
               bias = NORM ? get_one(a.w.bias + l.unit) : 0.f, mask = MASK ? get_one(a.mask + at) : 1.f;
   const float root = 1.f / sqrtf((float)REAL_D);
   float dh = a.dh[at], dstart = 0.f;
-  const i64 whole = row * a.T * H, piece = (row * a.steps - a.from) * H;  // where its steps begin
-  // The two lanes of a unit share the writing.
-  Element *d_gate = (odd ? a.dn : a.dg) + piece + l.unit, *d_sum = a.ds + piece + l.unit,
-          *d_query = odd ? a.du + whole + l.unit : a.dq + piece + l.unit;
-  for (int t = end > a.from ? end : a.from; t < last; t++) {  // where it has no step
-    const i64 i = (i64)t * H;
-    put_one(d_gate + i, 0.f);
-    put_one(d_query + i, 0.f);
-    if (!odd) put_one(d_sum + i, 0.f);
-  }
+  const Gradients d(a, l, row);
+  d.clear(l, end > a.from ? end : a.from, last);
   const u32 quad = hold(l.memory + (has_quad ? 16 * l.lane : 0)), others = partner.map(l.four[0]),
             dx_or_dxn = hold(l.four[0] + (odd ? DXN : DX) * VECTOR),
             attention_at = hold(l.memory + PLANE_BYTES + 16 * (l.unit / D));
@@ -142,7 +114,7 @@ CLUSTER_KERNEL(attn_rnn_row_pair_reverse, Reverse, THREADS, 2) {
     }
     const float ds = (l.scatter(c) + dx) * slope;
     l.put(DS, ds);
-    put_one(d_gate + offset, odd ? dn : dgate);
+    put_one(d.gate + offset, odd ? dn : dgate);
     wait_block();
     l.get(p, DS);
     l.get_four(past, ring);
@@ -153,7 +125,7 @@ CLUSTER_KERNEL(attn_rnn_row_pair_reverse, Reverse, THREADS, 2) {
     const float vC = l.scatter(c), q = l.get_element(ring + find_plane(Q));
     float k[4];
     get_shared(k, attention_at + ring);
-    if (!odd) put_one(d_sum + offset, ds);
+    if (!odd) put_one(d.sum + offset, ds);
     l.sum_heads(s, c, past, x, 1.f);
     const float two = s[0] + s[1], mid = k[0] * s[0] + k[1] * s[1] + k[2] * two + k[3] * s[2],
                 shared = k[2] * (two - mid);
@@ -163,7 +135,7 @@ CLUSTER_KERNEL(attn_rnn_row_pair_reverse, Reverse, THREADS, 2) {
     l.put(DQ, dq);
     acc += (k[0] + k[2]) * vC + zh * q + x[0] * both;
     const float du = (k[1] + k[2]) * vC + zx * q + h * both;
-    put_one(d_query + offset, odd ? du : dq);
+    put_one(d.query + offset, odd ? du : dq);
     const bool has_message = partner.has_message(i + 1);
     wait_block();
     l.get(p, DQ);

@@ -1,13 +1,8 @@
 // AttnRNN back through a chunk of time with one row of the batch to a block, from recomputed planes. Letters
 // as in block_reverse.cu.
-#include "attn_rnn/row.cuh"
+#include "attn_rnn/row_reverse.cuh"
 
-// Vectors: dgate, dx, dx * n, ds, dq.
-constexpr int DGATE = 0, DX = 1, DXN = 2, DS = 3, DQ = 4;
-// Planes of the ring, followed by the attention.
-constexpr int PAST = 0, INPUT = 1, DY = 2, G = 3, N = 4, SLOPE = 5, Q = 6, KEEP_PLANE = 7, PLANES = 7 + KEEP;
-// Bytes of the planes: that of states in float32, the others of elements.
-constexpr int PLANE_BYTES = 4 * H + SIZE * H * (PLANES - 1), SLOT = PLANE_BYTES + 16 * HEADS;
+constexpr int SLOT = PLANE_BYTES + 16 * HEADS;  // of the ring: planes and attention of a step
 constexpr int AT_SPILL = AT_RING + STAGES * SLOT;
 constexpr int AT_WEIGHTS = AT_SPILL + 16 * THREADS;
 constexpr int ROW_REVERSE_BYTES = AT_WEIGHTS + 4 * WEIGHT_BYTES;
@@ -16,8 +11,7 @@ constexpr int ROW_REVERSE_BYTES = AT_WEIGHTS + 4 * WEIGHT_BYTES;
 struct StepInputs {
   float past[4], x[4], dy, g, n, slope, q, keep, attention[4];
   DEV void get(const Lane& l, u32 ring) {
-    auto find_plane = [&](int plane) { return ring + 4 * H + SIZE * H * (plane - 1); };
-    auto get_plane = [&](int plane) { return l.get_element(find_plane(plane)); };
+    auto get_plane = [&](int plane) { return l.get_element(ring + find_plane(plane)); };
     dy = get_plane(DY);
     g = get_plane(G);
     n = get_plane(N);
@@ -25,7 +19,7 @@ struct StepInputs {
     if constexpr (KEEP) keep = get_plane(KEEP_PLANE);
     slope = get_plane(SLOPE);
     q = get_plane(Q);
-    l.get_elements(x, find_plane(INPUT));
+    l.get_elements(x, ring + find_plane(INPUT));
     get_shared(attention, l.memory + ring + PLANE_BYTES + 16 * (l.unit / D));
   }
 };
@@ -68,33 +62,11 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
   float dh = a.dh[at], dstart = 0.f;
   const int length = a.lengths ? (int)a.lengths[row] : a.T, last = a.from + a.steps,
             end = length < last ? length : last;
-  const i64 whole = row * a.T * H, piece = (row * a.steps - a.from) * H;  // where its steps begin
-  // The two lanes of a unit share the writing.
-  Element *d_gate = (odd ? a.dn : a.dg) + piece + l.unit, *d_sum = a.ds + piece + l.unit,
-          *d_query = odd ? a.du + whole + l.unit : a.dq + piece + l.unit;
-  for (int t = end > a.from ? end : a.from; t < last; t++) {  // where it has no step
-    const i64 i = (i64)t * H;
-    put_one(d_gate + i, 0.f);
-    put_one(d_query + i, 0.f);
-    if (!odd) put_one(d_sum + i, 0.f);
-  }
-  constexpr int STATE_LINE = H / 4;  // threads that load the states
-  const int plane = l.thread < STATE_LINE ? PAST : 1 + (l.thread - STATE_LINE) / LINE,
-            row_stride = plane == Q ? 2 * H : H;
-  const bool is_input = plane == INPUT || plane == DY || plane == KEEP_PLANE;
-  const Element* planes = plane == INPUT   ? a.x
-                          : plane == DY    ? a.dy
-                          : plane == G     ? a.g
-                          : plane == N     ? a.n
-                          : plane == SLOPE ? a.slope
-                          : plane == Q     ? a.q
-                                           : a.keep;
+  const Gradients d(a, l, row);
+  d.clear(l, end > a.from ? end : a.from, last);
   const i64 steps = row * a.steps - a.from;
-  const u8* from = plane == PAST ? (const u8*)(a.past + steps * H) + 16 * l.thread
-                                 : (const u8*)(planes + (is_input ? row * a.T : steps) * row_stride) +
-                                       16 * ((l.thread - STATE_LINE) % LINE);
-  const Source source{from, plane == PAST ? 4 * H : SIZE * row_stride, l.memory + AT_RING + 16 * l.thread,
-                      plane < PLANES};
+  const PlaneSource planes(a, l, row, steps);
+  const Source source{planes.from, planes.stride, l.memory + AT_RING + 16 * l.thread, planes.plane < PLANES};
   const Source heads{(const u8*)(a.attention + steps * HEADS * 4 + 4 * l.thread), 16 * HEADS,
                      l.memory + AT_RING + PLANE_BYTES + 16 * l.thread, l.thread < HEADS};
   const float* deviations = a.deviation + steps;
@@ -151,7 +123,7 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
     multiply(back, Wh, p);
     put_shared(spill, back);  // found here, where there is time for it, as in the forward
     l.put(DS, ds);
-    put_one(d_gate + offset, odd ? dn : dgate);
+    put_one(d.gate + offset, odd ? dn : dgate);
     fetch(t - STAGES + 1);
     wait_block();
     l.get(p, DS);
@@ -169,8 +141,8 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
     l.put(DQ, dq);
     acc += (k[0] + k[2]) * vC + zh * v.q + x * both;
     const float du = (k[1] + k[2]) * vC + zx * v.q + h * both;
-    if (!odd) put_one(d_sum + offset, ds);
-    put_one(d_query + offset, odd ? du : dq);
+    if (!odd) put_one(d.sum + offset, ds);
+    put_one(d.query + offset, odd ? du : dq);
     fetch_wait<STAGES - 2>();
     get_shared(back, spill);
     wait_block();

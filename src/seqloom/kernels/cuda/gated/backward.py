@@ -55,7 +55,7 @@ def go_back(
     known = values | totals | {"dx": dx, "u": u, "du": du, "weight": turned, "B": B, "T": T}
     known |= {"head_rows": B // heads if heads > 1 else 0}
     known |= {f"ds_{i}": d for i, d in enumerate(ds)} | {f"dstart_{i}": d for i, d in enumerate(dstart)}
-    is_exact = heads == 1 and exact.pays(x, B * steps, wide, H)
+    is_exact = heads == 1 and exact.is_faster(x, B * steps, wide, H)
     halves = exact.split(weight) if is_exact and not setting.kept else None
     sums_of_bias: list[Tensor] = []
     arguments = code.pack(known)

@@ -81,7 +81,11 @@ class GatedSetting:
         return (*sizes.items(), *((name, int(flag)) for name, flag in flags.items()))
 
     def count_summed(self, back: bool) -> int:
-        """Return SUMMED of a kernel; a forward pass is told in each call whether it keeps them."""
+        """Return the macro SUMMED: how many gates have a sum of input and product that the forward pass can keep.
+
+        A backward pass is compiled with or without these sums. A forward pass always can keep them, and each call
+        says whether it does.
+        """
         return self.kind.summed if self.kept or not back else 0
 
     def generate(self, source: str) -> str | None:
@@ -155,7 +159,7 @@ def list_divisions(kind: Kind, hidden: int, back: bool, size: int = 2) -> tuple[
     """Return the fastest division first, then those for larger batches."""
 
     def cost(way: GatedDivision) -> tuple[int, int, int]:
-        """Weights from the cache cost most, then those in shared memory if they are not few, then messages.
+        """Return what orders divisions: weights read from the cache, then those in shared memory, then messages.
 
         A block of 16 warps has few registers for each: two blocks of eight are faster if there are four gates, or if
         weights of a normalised cell do not fit (LOG, layer normalisation, second look).

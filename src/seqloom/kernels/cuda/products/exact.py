@@ -22,8 +22,8 @@ TILE, DEPTH, THREADS = 128, 32, 256  # of multiply.cu
 WIDE, STAGES, AT_ONCE = 4, 3, 2
 
 
-def pays(like: Tensor, rows: int, columns: int, depth: int) -> bool:
-    """Return whether products of these sizes, (rows, depth) times (depth, columns), should run here.
+def is_faster(like: Tensor, rows: int, columns: int, depth: int) -> bool:
+    """Return whether halves of fp16 are the faster way to multiply (rows, depth) by (depth, columns).
 
     Args:
         like: One of the factors.
@@ -109,7 +109,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         bias: (columns,), or None.
     """
     depth = x.shape[-1]
-    if pays(x, x.numel() // depth, len(weight), depth):
+    if is_faster(x, x.numel() // depth, len(weight), depth):
         return multiply(split(x), split(weight), bias)
     result: Tensor = torch._C._nn.linear(x.reshape(-1, depth), weight, bias)
     return result
@@ -128,7 +128,7 @@ def differentiate_linear(
         halves: d in halves, if it was split already.
     """
     depth = x.shape[-1]
-    if any(needs) and pays(d, len(d), d.shape[1], depth):
+    if any(needs) and is_faster(d, len(d), d.shape[1], depth):
         halves = split(d) if halves is None else halves
         dx = multiply(halves, split(weight.t().contiguous())) if needs[0] else None
         return dx, multiply_turned(halves, split(x)) if needs[1] else None
