@@ -44,6 +44,7 @@ CALLS = 3  # in a row: what the host does before a call overlaps with the one be
 LONG_CALL = 5e-3  # seconds: one call is enough
 MOST_ROUNDS = 25
 WARM_CALLS, WARM_SECONDS = 12, 0.05  # before a layer is timed: so many calls, fewer of long ones
+LEAST_CALLS = 5  # but at least so many: passes are recorded after three calls
 CHECK_STEPS, CHECK_ROWS = 24, 64  # steps and most rows of a check
 PREPARE_STEPS = 128  # long enough for every choice that depends on the length
 
@@ -211,7 +212,7 @@ def measure(
 def warm_up(call: Callable[[], object], device: str) -> float:
     """Call until everything is compiled, prepared and recorded; return the seconds of the last call."""
     begin, calls, seconds = time.perf_counter(), 0, 0.0
-    while not calls or (calls < WARM_CALLS and time.perf_counter() - begin < WARM_SECONDS):
+    while calls < LEAST_CALLS or (calls < WARM_CALLS and time.perf_counter() - begin < WARM_SECONDS):
         seconds = time_calls(call, device, 1)
         calls += 1
     return seconds
