@@ -89,7 +89,7 @@ class Ablation(SyntheticTrials[TrialSettings], name="ablation"):
         (adds(20, 600), copies(10, 600), adds(200, 1_200, models=FAST), copies(100, 1_500, models=FAST)),
         (*VARIANTS, *BESIDE),
         budget=50_000,
-        lrs=(3e-3, 1e-2),
+        lrs=(1e-3, 3e-3, 1e-2, 3e-2, 1e-1),
         starts=("default",),
     )
     quick = TrialSettings(

@@ -19,6 +19,7 @@ KEEP = "keep 8"
 KEEP_RATES = (3e-3, 1e-2, 3e-2)
 GATED_RATES = (1e-3, 3e-3, 1e-2, 3e-2)  # of GRU and LSTM: on S5 the GRU learns at 0.003, and nothing from 0.01 on
 AT_CHANCE, AT_CHANCE_SEEDS = "gated_deltanet", 3  # its transition cannot change a sign: more seeds would say no more
+TO_64 = {"length": 64, "valid_lengths": (64, 500)}
 TO_128 = {"length": 128, "valid_lengths": (128, 500)}
 PERMUTATIONS = ("gru", "attn_rnn", "lstm", "gated_deltanet negative", "mamba2", "deltaproduct negative")
 
@@ -46,6 +47,10 @@ class Linear(State, name="linear"):
                 seeds=3,
             ),
             # Short sequences for longer: they are enough to learn what a symbol does to each of the 120 states.
+            replace(
+                track("S5 generators", 6_000, "S5 generators, up to 64", growth=2, batch=256, **TO_64),
+                models=PERMUTATIONS,
+            ),
             replace(track("S5 generators", 6_000, "S5 generators, up to 128", growth=2, **TO_128), models=PERMUTATIONS),
             # For models that learn nothing of it in the half of the steps that tuning has.
             replace(
