@@ -25,8 +25,8 @@ struct Attn {
         norm(3 * hp + 4 * a.heads * slots), scale(T(1) / std::sqrt(T(H / a.heads))), ragged(hp != H),
         A(backward && a.saved ? 0 : 2 * hp, hp, H, !backward && is_one_row<T>(a)),
         O(A.n ? hp : 0, hp, H, A.is_unpacked), G(A.n ? hp : 0, hp, H, A.is_unpacked),
-        At_(backward ? hp : 0, 2 * hp, H), Ot(At_.n, hp, H), Gt(At_.n, hp, H), bA(2 * hp), bo(a.w[3], 1, H),
-        gamma(a.w[6], 1, H), beta(a.w[7], 1, H) {
+        At_(backward && is_state_wanted(a, a.T - 1) ? hp : 0, 2 * hp, H), Ot(backward ? hp : 0, hp, H),
+        Gt(Ot.n, hp, H), bA(2 * hp), bo(a.w[3], 1, H), gamma(a.w[6], 1, H), beta(a.w[7], 1, H) {
     pad<T>(bA, (const T*)a.w[1], 1, H);
     pad<T>(bA + hp, (const T*)a.w[5], 1, H);
   }
@@ -41,6 +41,8 @@ struct Attn {
     if (At_.n) {
       At_.put(team, 0, 0, Wq, H, 1, H);
       At_.put(team, 0, hp, Wg, H, 1, 2 * H);
+    }
+    if (Ot.n) {
       Ot.put(team, 0, 0, Wo, H, 1, H);
       Gt.put(team, 0, 0, Wg + H, H, 1, 2 * H);
     }

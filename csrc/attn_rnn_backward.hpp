@@ -112,7 +112,7 @@ void Attn<T>::backpropagate(int64_t m, const StepView<T>& at, int64_t at0, Work&
   at.team.wait();
   back_heads(at, at.team.share(m / slots * a.heads), work);
   at.team.wait();
-  gemm<T>(at.slope, S, At_, at.dseen, ld, m, nullptr, at.columns, at.add);
+  pull_back<T>(at.slope, S, At_, ld, m, at);
 }
 
 template <class T>

@@ -108,6 +108,7 @@ struct Backward {
     at.s[0] = h + at0 * ld, at.s[1] = memory + at0 * ld, at.seen += at0 * ld, at.x += at0, at.rec += at0 * R,
     at.slope += at0 * S;
     at.d[0] = dh, at.d[1] = dc, at.dseen = a.mask ? dseen : dh, at.dx = local.dx.data(), at.add = !a.mask;
+    at.is_wanted = is_state_wanted(a, t);
     for (int64_t i = 0; i < m; i++) {
       local.dx[i] = (T*)a.dx + walk.place(i, t) * n * H;
       const T* dy = (const T*)a.dy + walk.place(i, t) * H;

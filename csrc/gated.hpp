@@ -14,7 +14,7 @@ struct Gated {
   Gated(const Args& a, bool backward)
       : a(a), H(a.H), hp(padded_size<T>(a.H)), ld(row_stride<T>(a.H)),
         U(backward && a.saved ? 0 : GATES * hp, hp, H, !backward && is_one_row<T>(a)),
-        Ut(backward ? hp : 0, GATES * hp, H), b(a.w[1], GATES, H) {}
+        Ut(backward && is_state_wanted(a, a.T - 1) ? hp : 0, GATES * hp, H), b(a.w[1], GATES, H) {}
   void pack(const Team& team) {
     const T* from = (const T*)a.w[0];
     for (int64_t g = 0; g < GATES; g++) {

@@ -63,7 +63,7 @@ struct Gru : Gated<T, 3, 1> {
       unpad<T>(at.dx[i] + 2 * H, o + 3 * hp, 1, H, at.columns);
     }
     at.team.wait();
-    gemm<T>(at.slope, R, this->Ut, at.dseen, ld, m, nullptr, at.columns, at.add);
+    pull_back<T>(at.slope, R, this->Ut, ld, m, at);
   }
   void add_weight_gradients(int64_t count, const StepView<T>& at, Work& work) const {
     Base::add_weight_gradients(count, at, slope_size(), work);

@@ -58,7 +58,7 @@ struct LnGru : Gated<T, 3, 1> {
       unpad<T>(at.dx[i] + 2 * H, o + 3 * hp, 1, H, all);
     }
     at.team.wait();
-    gemm<T>(at.slope + 4 * hp, S, this->Ut, at.dseen, ld, m, nullptr, at.columns, at.add);
+    pull_back<T>(at.slope + 4 * hp, S, this->Ut, ld, m, at);
   }
   void add_weight_gradients(int64_t count, const StepView<T>& at, Work& work) const {
     const int64_t S = slope_size();

@@ -79,7 +79,7 @@ struct LnLstm : Gated<T, 4, 2> {
       unpad<T>(at.dx[i], o, 4, H, {0, hp});
     }
     at.team.wait();
-    gemm<T>(at.slope + 4 * hp, S, this->Ut, at.dseen, ld, m, nullptr, at.columns, at.add);
+    pull_back<T>(at.slope + 4 * hp, S, this->Ut, ld, m, at);
   }
   void add_weight_gradients(int64_t count, const StepView<T>& at, Work& work) const {
     const int64_t S = slope_size();

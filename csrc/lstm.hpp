@@ -64,7 +64,7 @@ struct Lstm : Gated<T, 4, 2> {
       unpad<T>(at.dx[i], o, 4, H, at.columns);
     }
     at.team.wait();
-    gemm<T>(at.slope, R, this->Ut, at.dseen, ld, m, nullptr, at.columns, at.add);
+    pull_back<T>(at.slope, R, this->Ut, ld, m, at);
   }
   void add_weight_gradients(int64_t count, const StepView<T>& at, Work& work) const {
     Base::add_weight_gradients(count, at, slope_size(), work);

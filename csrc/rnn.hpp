@@ -36,7 +36,7 @@ struct Rnn : Gated<T, 1, 1> {
       unpad<T>(at.dx[i], o, 1, H, at.columns);
     }
     at.team.wait();
-    gemm<T>(at.slope, ld, this->Ut, at.dseen, ld, m, nullptr, at.columns, at.add);
+    pull_back<T>(at.slope, ld, this->Ut, ld, m, at);
   }
   void add_weight_gradients(int64_t count, const StepView<T>& at, Work& work) const {
     Base::add_weight_gradients(count, at, ld, work);

@@ -11,8 +11,8 @@
 //   compute_inside(m, at)      computes everything of a step, into at.rec
 //   finish(m, at)              writes the new states in place of the old
 //   backpropagate(m, at)       turns d, gradients of the new states, into those of the old, but for the
-//                              product with what is seen of h, whose gradient is put to or added to at.dseen;
-//                              fills at.slope and at.dx
+//                              product with what is seen of h, whose gradient is put to or added to at.dseen
+//                              if at.is_wanted; fills at.slope and at.dx
 //   add_weight_gradients(..)   adds up gradients of the weights from at.slope
 //   write_gradients(..)        writes all of them to the caller
 //
@@ -38,6 +38,7 @@ struct StepView {  // some rows at one step, or at several steps one below the o
   T *d[2], *dseen;  // gradients of the states; of what is seen
   T* const* dx;     // rows of the gradient of the input, tight
   bool add;         // dseen is d[0]
+  bool is_wanted;   // whether anyone asks for the gradients of the states before the step
   bool is_first;    // of the chunks of the backward pass
 };
 
@@ -79,6 +80,16 @@ struct Walk {
     for (int64_t j = 0; j < H; j++) seen[j] = h[j] * mask[j];
   }
 };
+
+// Whether the gradient of the state before step t is wanted: by an earlier step, or by the caller.
+inline bool is_state_wanted(const Args& a, int64_t t) { return t > 0 || a.ds0[0] || a.reset; }
+
+// The part of the gradient of the states that goes through their product with the weights.
+template <class T>
+inline void pull_back(const T* slope, int64_t slopes, const Packed<T>& Ut, int64_t ld, int64_t m,
+                      const StepView<T>& at) {
+  if (at.is_wanted) gemm<T>(slope, slopes, Ut, at.dseen, ld, m, nullptr, at.columns, at.add);
+}
 
 // One row alone through large weights waits for them, packed or not: the forward then takes them as they are.
 template <class T>

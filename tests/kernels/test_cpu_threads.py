@@ -54,6 +54,20 @@ def test_threads_that_divide_columns_give_bitwise_the_results_of_one(monkeypatch
                     assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("name", CELLS)
+def test_a_first_state_that_needs_no_gradient_changes_no_other_one(name):
+    layer = seqloom.Recurrent(name, 6, 20, kernel="cpu")
+    for steps in (1, 3):
+        x = torch.randn(steps, 5, 6, requires_grad=True)
+        first = [torch.randn(1, 5, 20) for _ in range(1 + name.endswith("lstm"))]
+        found = []
+        for needs in (True, False):
+            states = [s.clone().requires_grad_(needs) for s in first]
+            y, _ = layer(x, tuple(states) if states[1:] else states[0])
+            found.append(torch.autograd.grad(y.square().sum(), [x, *layer.parameters()]))
+        assert all(map(torch.equal, *found))
+
+
 @pytest.mark.parametrize("name", ["attn_rnn", "gru"])
 def test_one_row_reads_large_weights_as_they_are(monkeypatch, name):
     cell = find_cell(name)(5, 512).double()

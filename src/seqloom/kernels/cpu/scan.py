@@ -128,6 +128,8 @@ class _EngineScan(torch.autograd.Function):
         dy, dlast = dy.contiguous(), tuple(d.contiguous() for d in dlast)
         dx = constants.allocate(x, *x.shape)
         gradients = [None if t is None else torch.empty_like(t) for t in tensors[1:]]
+        for i, needs in enumerate(ctx.needs_input_grad[3 : 3 + k]):  # the engine skips what nobody asks for
+            gradients[i] = gradients[i] if needs else None
         set_addresses(args, y=y, c=c, saved=saved, dy=dy, ds1=dlast)
         set_addresses(args, dx=dx, ds0=gradients[:k], dstart=gradients[k : 2 * k], dw=gradients[2 * k :])
         run_cell(constants.cell, True, x.dtype, ctx.split.threads, args)
