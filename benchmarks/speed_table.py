@@ -58,6 +58,13 @@ def main() -> None:
     parser.add_argument("--batch", default="1,16,64,256")
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--modes", default="eager,graph")
+    parser.add_argument(
+        "--torch-steps",
+        type=int,
+        default=0,
+        help="of torch's layers as graphs, which has cuDNN launch "
+        "every step by itself: recording thousands of launches takes seconds; 0: --length",
+    )
     parser.add_argument("--rounds", type=int, default=3, help="at least")
     parser.add_argument("--seconds", type=float, default=0.2, help="short calls have more rounds, up to this time")
     parser.add_argument("--others", action="store_true", help="time layers of other packages, too")
@@ -181,12 +188,16 @@ def measure(
         calls: dict[tuple[str, str, int], Callable[[], float]] = {}
         for cell, kernel in layers:
             more = {"kernel": kernel} if cell in CELLS | NORMALISED else {}
+            is_short = args.torch_steps and mode == "graph" and cell in BASELINES
+            begin = time.perf_counter()
             try:
-                layer, x = build(cell, dtype, args.device, hidden, batch, args.length, **more)
+                steps = args.torch_steps if is_short else args.length
+                layer, x = build(cell, dtype, args.device, hidden, batch, steps, **more)
                 call = partial(run_forward if pass_ == "forward" else run_both, layer, x, torch.ones_like(x))
                 if mode == "graph":
                     call = record_graph(call)
                 seconds = warm_up(call, args.device)
+                print(f"{cell} {pass_}: prepared in {time.perf_counter() - begin:.1f} s", file=sys.stderr, flush=True)
             except Exception as error:  # the other layers are timed
                 where = {"type": name, "cell": cell, "kernel": kernel, "hidden": hidden, "batch": batch}
                 refused.append(where | {"mode": mode, "pass": pass_, "why": f"{type(error).__name__}: {error}"[:300]})
@@ -205,6 +216,7 @@ def measure(
             us = round(1e6 * statistics.median(values) / steps, 4)
             row = {"type": name, "hidden": hidden, "batch": batch, "mode": mode, "pass": pass_}
             row |= {"layer": cell, "kernel": kernel, "us_per_step": us, "rounds": rounds}
+            row |= {} if steps == args.length else {"steps": steps}
             print_row(row)
             yield row
 
