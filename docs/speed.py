@@ -62,18 +62,29 @@ def convert_bench_rows(kind: str, rows: list[dict[str, Any]]) -> Iterator[dict[s
                 yield place | {"pass": name, "layer": row["cell"], "kernel": row["kernel"], "us_per_step": row[key]}
 
 
+class Time(NamedTuple):
+    """A time of the table."""
+
+    us: float
+    ratio: float | None  # speed relative to the opponent in the same record
+    kernel: str
+    record: int  # its place in `read_records`
+
+
 @cache
-def read_times() -> dict[Place, dict[tuple[str, str, str], tuple[float, float | None, str]]]:
-    """Return microseconds, speed relative to the opponent and kernel by place, then by layer, mode and pass."""
-    table: dict[Place, dict[tuple[str, str, str], tuple[float, float | None, str]]] = {}
-    for record in read_records():
+def read_times() -> dict[Place, dict[tuple[str, str, str], Time]]:
+    """Return the newest time by place, then by layer, mode and pass."""
+    table: dict[Place, dict[tuple[str, str, str], Time]] = {}
+    for number, record in enumerate(read_records()):
         here: dict[Any, dict[str, Any]] = {}
         for r in record["rows"]:  # the first of several kernels is that of kernel="auto"
             here.setdefault((Place(r["type"], r["hidden"], r["batch"]), r["layer"], r["mode"], r["pass"]), r)
         for (place, layer, *key), row in here.items():
             opponent = here.get((place, LAYERS[layer][1], *key)) if layer in LAYERS else None
             ratio = opponent["us_per_step"] / row["us_per_step"] if opponent else None
-            table.setdefault(place, {}).setdefault((layer, *key), (row["us_per_step"], ratio, row["kernel"]))
+            table.setdefault(place, {}).setdefault(
+                (layer, *key), Time(row["us_per_step"], ratio, row["kernel"], number)
+            )
     return table
 
 
@@ -128,8 +139,16 @@ def join_passes(row: dict[tuple[str, str, str], Any], layer: str, mode: str, whi
 
 
 def list_commands() -> Iterator[str]:
-    """Yield the date, hardware and command of every record."""
-    for record in read_records():
+    """Yield the date, hardware and command of every record that the tables take a number from."""
+    shown = {
+        time.record
+        for row in read_times().values()
+        for (layer, mode, _), time in row.items()
+        if layer in LAYERS or layer in OTHERS or mode == "eager"
+    }
+    for number, record in enumerate(read_records()):
+        if number not in shown:
+            continue
         gpu, torch = record["hardware"]["gpus"][0]["name"], record["versions"]["torch"]
         end = "" if record.get("finished") else " (stopped early)"
         end += f"; {record['note']}" if "note" in record else ""
@@ -150,7 +169,8 @@ def speed_summary() -> str:
 
 
 def find_ratio(place: Place, layer: str, mode: str, pass_: str) -> float | None:
-    return read_times()[place].get((layer, mode, pass_), (0.0, None, ""))[1]
+    time = read_times()[place].get((layer, mode, pass_))
+    return None if time is None else time.ratio
 
 
 def slower_places() -> str:
