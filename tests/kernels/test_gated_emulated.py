@@ -222,8 +222,8 @@ def test_second_derivatives_come_from_the_loop(name, H):
 
 FAULTS = {
     "no barrier between the parts": (
-        "compute_products(W, t, b, [] {}, [] {});\n    wait_block();",
-        "compute_products(W, t, b, [] {}, [] {});",
+        "compute_products(W, t, b, team, ahead, [] {}, [] {});\n    wait_block();",
+        "compute_products(W, t, b, team, ahead, [] {}, [] {});",
     ),
     "the state taken before it came": ("b.take(i);", ""),
     "sent after the last step": (

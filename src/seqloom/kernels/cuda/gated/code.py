@@ -221,37 +221,47 @@ class GridDivision:
 
 
 @cache
-def place_grid(setting: GatedSetting, name: str, rows: int, units: int) -> GridDivision:
+def place_grid(setting: GatedSetting, name: str, rows: int, units: int, teams: int) -> GridDivision:
     """Return how a grid with so many units to a block holds its weights: in registers first, then in shared memory."""
     kind, back = setting.kind, name == "reverse"
     blocks = -(-setting.hidden // units)
-    rounds = -(-blocks * units * setting.size // (64 * GRID_SOURCES))
+    sources = -(-setting.hidden * setting.size // 64)
+    rounds, halves = -(-sources // GRID_SOURCES), 2 if units == 32 and 2 * sources <= GRID_SOURCES else 1
     products, values = (1, kind.gates) if back else (kind.gates, 1)
-    parts = products * 4 * GRID_WARPS * rows * (units + 4)
-    tiles, room = kind.gates * units // 2 * rounds, (tuning.SHARED_BYTES - parts) // (TILE * GRID_WARPS)
-    registers = tuning.GATED_GRID_REGISTERS[setting.size][name, rows] - back * (kind.norm + 3 * kind.memory)
+    parts = products * 4 * GRID_WARPS // halves * rows * (units + 4)
+    tiles, room = kind.gates * units // 2 * rounds // halves, (tuning.SHARED_BYTES - parts) // (TILE * GRID_WARPS)
+    if teams > 1:
+        registers = tuning.GATED_TEAM_REGISTERS[setting.size][name] - 4 * (kind.gates > 3)
+    else:
+        registers = tuning.GATED_GRID_REGISTERS[setting.size][name, rows] - back * (kind.norm + 3 * kind.memory)
     rest = max(0, tiles - registers)
     most = tuning.GATED_GRID_REGISTERS_TF32 if setting.tf32 else registers
-    packets = 2 * values * 6 * GRID_SOURCES * rounds + (2 * kind.norm + kind.memory) * blocks
+    packets = 2 * values * 6 * GRID_SOURCES * rounds // halves + (2 * kind.norm + kind.memory) * blocks
     return GridDivision(blocks, units, min(rest, room), tiles - room <= most, parts, packets)
 
 
+def count_teams(setting: GatedSetting, rows: int) -> int:
+    """Return the teams of a group of so many rows: messages of one arrive while another multiplies."""
+    return rows // 8 if tuning.GATED_TEAMS and not setting.kind.norm else 1
+
+
 @cache
-def make_grid_code(setting: GatedSetting, name: str, rows: int, units: int) -> GridCode:
+def make_grid_code(setting: GatedSetting, name: str, rows: int, units: int, teams: int) -> GridCode:
     """Return the kernel gated_<name> on a grid: eight warps, each with a part of every sum."""
-    way = place_grid(setting, name, rows, units)
+    way = place_grid(setting, name, rows, units, teams)
     sizes = {"ROWS": rows, "CLUSTER": way.blocks, "TALL": units // 16, "IN_SHARED": way.in_shared}
-    sizes |= {"SUMMED": setting.count_summed(name == "reverse")}
+    sizes |= {"SUMMED": setting.count_summed(name == "reverse"), "TEAMS": teams}
     source = f"gated/{name}.cu"
     named = f"gated_{name}", source, (*setting.macros, *sizes.items())
     numbers = 32 * GRID_WARPS, way.parts + way.in_shared * GRID_WARPS * TILE, rows, way.blocks, way.packets
     return GridCode(*named, *numbers, text=setting.generate(source))
 
 
-def choose_grid(setting: GatedSetting, name: str, B: int, device: torch.device) -> tuple[int, int]:
-    """Return the rows of a group and the units of a block: the first of these whose groups all run at once."""
-    ways = [(rows, units) for rows in (8, 16) for units in tuning.GATED_GRID_UNITS[setting.size]]
-    ways = [(rows, units) for rows, units in ways if place_grid(setting, name, rows, units).fits or units == ways[0][1]]
+def choose_grid(setting: GatedSetting, name: str, B: int, device: torch.device) -> tuple[int, int, int]:
+    """Return the rows of a group, the units of a block and the teams: the first whose groups all run at once."""
+    units = tuning.GATED_GRID_UNITS[setting.size]
+    ways = [(rows, each, count_teams(setting, rows)) for rows in (8, 16) for each in units]
+    ways = [way for way in ways if place_grid(setting, name, *way).fits or way[1] == units[0]]
     room = {way: way[0] * count_groups(-(-setting.hidden // way[1]), device) for way in ways}
     return next((way for way in ways if room[way] >= B), max(ways, key=lambda way: (room[way], way)))
 

@@ -1,12 +1,12 @@
 // Gated cells on a group of blocks anywhere on the GPU, which takes some rows of the batch through time. A
 // block has 32 units (16 or 32 in float32) and their rows of all weights, as A of mma. 16 words of a row, two
 // units or one each, are a source; in float32 a block of 32 units is two of them. A warp has all tiles of the
-// block's units, and of every sum the units of four sources: what these send is its B of mma as it arrives, a
-// lane's words from one of them. Pointwise work has 16 lanes to a row. A row of a source is six packets of
-// three words: words 8half .. 8half + 7 in three of them. Exact float32 is sent in halves
-// (runtime/halves.cuh): two words are those of two units, and the word that is left in a packet is their
-// unit. Packets have two sides, used in turn: a block sends to one side only after it has received all of the
-// other.
+// block's units (or, of two, one: HALVED), and of every sum the units of four sources: what these send is its
+// B of mma as it arrives, a lane's words from one of them. Pointwise work has 16 lanes to a row. A row of a
+// source is six packets of three words: words 8half .. 8half + 7 in three of them. Exact float32 is sent in
+// halves (runtime/halves.cuh): two words are those of two units, and the word that is left in a packet is
+// their unit. Packets have two sides, used in turn: a block sends to one side only after it has received all
+// of the other.
 #pragma once
 #include "gated/cell.cuh"
 #include "runtime/halves.cuh"
@@ -18,13 +18,16 @@
 #define TALL 2  // tiles of 16 units to a block
 #endif
 constexpr bool IN_HALVES = TYPE == FP32 && !TF32;
-constexpr int H = HIDDEN, NTILES = ROWS / 8, SPLIT = 8, SOURCES = 4, PACKETS = 6;
+constexpr int H = HIDDEN, NTILES = ROWS / 8, TURN_TILES = NTILES / TEAMS, SOURCES = 4, PACKETS = 6;
 constexpr int UNITS = 16 * TALL, SOURCE_UNITS = 64 / SIZE, BLOCK_SOURCES = UNITS / SOURCE_UNITS,
               ALL_SOURCES = (H + SOURCE_UNITS - 1) / SOURCE_UNITS;
+// SPLIT warps divide a sum; if there are few sources, half of the warps have half of the tiles each.
+constexpr int WARPS = 8, HALVED = TALL == 2 && ALL_SOURCES <= WARPS * SOURCES / 2,
+              SPLIT = WARPS / (1 + HALVED), WARP_TALL = TALL / (1 + HALVED);
 // A warp takes from SOURCES at a time, in two rounds if there are more than 32.
 constexpr int ROUNDS = ALL_SOURCES > SPLIT *SOURCES ? 2 : 1, WIDE = 8,
               DEEP = WIDE * ROUNDS;  // tiles of a round, of all
-constexpr int WARPS = SPLIT, THREADS = 32 * WARPS;
+constexpr int THREADS = 32 * WARPS;
 // Numbers of a unit in a message, and products per unit.
 constexpr int UNIT_VALUES = BACK ? GATES : 1, UNIT_PRODUCTS = BACK ? 1 : GATES;
 constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * ROWS * LINE;  // [part][row][unit], floats
@@ -35,6 +38,7 @@ constexpr int AT_SUMS = 2 * SIDE;
 constexpr int AT_MEMORY_SUMS = AT_SUMS + 2 * NORM * ROWS * CLUSTER;
 constexpr int GROUP = AT_MEMORY_SUMS + MEMORY * ROWS * CLUSTER;
 constexpr int AT_WEIGHTS = UNIT_PRODUCTS * PARTS, GATED_BYTES = AT_WEIGHTS + IN_SHARED * WARPS * 512;
+static_assert(TEAMS == 1 || (TEAMS == NTILES && !NORM && !MEMORY), "no such teams");
 static_assert(ALL_SOURCES <= SPLIT * SOURCES * ROUNDS && UNITS * CLUSTER >= H && UNITS <= 32 &&
                   UNITS % SOURCE_UNITS == 0,
               "no such group");
@@ -42,6 +46,7 @@ static_assert(ALL_SOURCES <= SPLIT * SOURCES * ROUNDS && UNITS * CLUSTER >= H &&
 struct Block {
   Packet *packets, *inbox;  // of the group, and where this lane's begin
   int thread, lane, warp, row, pair, rank, base;
+  int slice, tall;              // this warp's part of a sum, and its first tile of units
   int first, group_rows, rows;  // the group's first row, how many rows it may have, how many it has
   int column, unit;             // this lane's row of the batch, and its first unit
   bool has_row, sends, active;  // whether this warp has a row, this lane has one, and units
@@ -54,39 +59,64 @@ struct Block {
     warp = thread >> 5;
     row = lane >> 2;
     pair = lane & 3;
+    slice = warp % SPLIT;
+    tall = warp / SPLIT;
     rank = block() % CLUSTER;
     base = rank * UNITS;
     group_rows = a.group_rows;
     first = a.begin + group_rows * (block() / CLUSTER);
     rows = a.B - first < group_rows ? (a.B > first ? a.B - first : 0) : group_rows;
     packets = a.packets + (i64)(block() / CLUSTER) * GROUP;
-    inbox = keep_in_register(packets + (row * SPLIT + warp) * ROUNDS * PACKETS * SOURCES + pair);
-    has_row = NTILES * warp < rows;
-    column = NTILES == 2 ? 2 * warp + lane / 16 : warp;
+    inbox = keep_in_register(packets + (row * SPLIT + slice) * ROUNDS * PACKETS * SOURCES + pair);
+    has_row = TURN_TILES * warp < rows;
+    column = TEAMS == 2 ? warp + 8 * (lane / 16) : NTILES == 2 ? 2 * warp + lane / 16 : warp;
     sends = column < rows && (NTILES == 2 || lane < 16);
     active = sends && 2 * (lane % 16) < UNITS && base + 2 * (lane % 16) < H;
     unit = active ? base + 2 * (lane % 16) : base;
   }
   DEV bool is_leader() const { return rank == 0 && lane % 16 == 0; }  // one lane of a row
   // The source whose words this lane takes.
-  DEV int source(int round) const { return SOURCES * (ROUNDS * warp + round) + pair; }
+  DEV int source(int round) const { return SOURCES * (ROUNDS * slice + round) + pair; }
   DEV void open() const {}
   DEV void close() const {}
   DEV void expect_all(int) const {}
-  // Receive N messages of step i, from the k-th on: eight rows of one number of the units of a round each. In
-  // halves, what this lane gets of a message has a unit.
+  // Return whether this lane's row belongs to the team.
+  DEV bool is_in(int team) const { return TEAMS == 1 || lane / 16 == team; }
+  // Packets of N messages as they were read: before they have to be there, or when they are.
   template <int N>
-  DEV void take(u32 (&v)[N][WIDE][2], float (&unit)[N], int i, int k) const {
-    u32 p[N * PACKETS][4] = {}, numbers[N * PACKETS];
-    const Packet* from[N * PACKETS];
+  struct Mail {
+    u32 p[N * PACKETS][4] = {};
+  };
+  // Find the packets of N messages of step i for a team, from the k-th on, and the numbers that they have.
+  template <int N>
+  DEV void find_packets(const Packet* (&from)[N], u32 (&numbers)[N], int i, int k, int team) const {
 #pragma unroll
-    for (int j = 0; j < N * PACKETS; j++) {
+    for (int j = 0; j < N; j++) {
       const int n = k + j / PACKETS, round = n % ROUNDS, message = n / ROUNDS % UNIT_VALUES,
-                tile = n / ROUNDS / UNIT_VALUES;
+                tile = team * TURN_TILES + n / ROUNDS / UNIT_VALUES;
       from[j] = inbox + (i & 1) * SIDE + message * MESSAGE +
                 ((8 * tile * SPLIT * ROUNDS + round) * PACKETS + j % PACKETS) * SOURCES;
       numbers[j] = 8 * tile + row < rows && source(round) < ALL_SOURCES ? i + 1 : 0u;
     }
+  }
+  // Read the packets of one message, which may not be there yet.
+  DEV void look_for_mail(Mail<1>& mail, int i, int k, int team) const {
+    const Packet* from[PACKETS];
+    u32 numbers[PACKETS];
+    find_packets(from, numbers, i, k, team);
+    mail = {};
+#pragma unroll
+    for (int j = 0; j < PACKETS; j++)
+      if (LOOK && numbers[j]) get_packet(mail.p[j], from[j]);
+  }
+  // Receive N messages of step i for a team, from the k-th on: eight rows of one number of the units of a
+  // round each. In halves, what this lane gets of a message has a unit.
+  template <int N>
+  DEV void take(u32 (&v)[N][WIDE][2], float (&unit)[N], Mail<N>& mail, int i, int k, int team) const {
+    u32(&p)[N * PACKETS][4] = mail.p;
+    const Packet* from[N * PACKETS];
+    u32 numbers[N * PACKETS];
+    find_packets(from, numbers, i, k, team);
     collect<true>(p, from, numbers, rows, row);
 #pragma unroll
     for (int n = 0; n < N; n++) {
@@ -105,9 +135,9 @@ struct Block {
     return shuffle(to_float(mine), row + word % 16);
 #endif
   }
-  // Send two units of this lane to all blocks, in step i.
-  DEV void share(const Pair (&v)[UNIT_VALUES], int i) const {
-    const bool has_packet = lane % 16 < BLOCK_SOURCES * PACKETS;
+  // Send two units of each lane of a team to all blocks, in step i.
+  DEV void share(const Pair (&v)[UNIT_VALUES], int i, int team) const {
+    const bool has_packet = is_in(team) && lane % 16 < BLOCK_SOURCES * PACKETS;
     const int which = has_packet ? lane % 16 / PACKETS : 0, j = has_packet ? lane % 16 % PACKETS : 0;
     const int from = 16 * which + 8 * (j / 3) + 3 * (j % 3);  // the first word
     const int source = BLOCK_SOURCES * rank + which;
@@ -204,18 +234,19 @@ struct Block {
   }
   // Write a part of one product of eight rows to shared memory; get_sums adds up the parts for this lane's
   // units.
-  DEV void put_part(const float (&c)[TALL][4], int which, int tile) const {
+  DEV void put_part(const float (&c)[WARP_TALL][4], int which, int tile) const {
 #pragma unroll
-    for (int i = 0; i < TALL; i++) {
-      const u32 at = memory + which * PARTS + 4 * ((warp * ROWS + 8 * tile + 2 * pair) * LINE + 16 * i + row);
+    for (int i = 0; i < WARP_TALL; i++) {
+      const u32 at =
+          memory + which * PARTS + 4 * ((slice * ROWS + 8 * tile + 2 * pair) * LINE + 16 * (tall + i) + row);
       put_transposed(at, c[i], LINE);
     }
   }
-  DEV void get_sums(float (&u)[2][UNIT_PRODUCTS]) const {
+  DEV void get_sums(float (&u)[2][UNIT_PRODUCTS], int team) const {
 #pragma unroll
     for (int m = 0; m < UNIT_PRODUCTS; m++) {
       u[0][m] = u[1][m] = 0.f;
-      if (active)
+      if (active && is_in(team))
 #pragma unroll
         for (int i = 0; i < SPLIT; i++) {
           float p, q;

@@ -4,10 +4,10 @@
 #pragma once
 #include "gated/grid.cuh"
 
-constexpr int WARP_TILES = GATES * TALL * DEEP, IN_REGISTERS = WARP_TILES - IN_SHARED;
+constexpr int WARP_TILES = GATES * WARP_TALL * DEEP, IN_REGISTERS = WARP_TILES - IN_SHARED;
 DEV constexpr int count_shared_before(int j) { return j * IN_SHARED / WARP_TILES; }
 DEV constexpr int find_tile(int gate, int k, int tall) {
-  return BACK ? (gate * DEEP + k) * TALL + tall : (k * GATES + gate) * TALL + tall;
+  return BACK ? (gate * DEEP + k) * WARP_TALL + tall : (k * GATES + gate) * WARP_TALL + tall;
 }
 
 // Of exact float32, tiles 2k and 2k + 1 of a row of tiles are the halves of 16 columns, four of each source.
@@ -39,8 +39,8 @@ struct Weights {
 #pragma unroll 1
     for (int k = 0; k < DEEP / 2; k++)
 #pragma unroll
-      for (int i = 0; i < 2 * GATES * TALL; i++) {
-        load(v, i / (2 * TALL), k, b.base + i % (2 * TALL) * 8 + b.row);
+      for (int i = 0; i < 2 * GATES * WARP_TALL; i++) {
+        load(v, i / (2 * WARP_TALL), k, b.base + 16 * b.tall + i % (2 * WARP_TALL) * 8 + b.row);
         largest = maximum(largest, maximum(find_size(v[0], v[1]), find_size(v[2], v[3])));
       }
     const float scale = find_scale(max_of_lanes<32>(largest), unit);
@@ -49,10 +49,10 @@ struct Weights {
 #pragma unroll
       for (int gate = 0; gate < GATES; gate++)
 #pragma unroll
-        for (int tall = 0; tall < TALL; tall++) {
+        for (int tall = 0; tall < WARP_TALL; tall++) {
           u32 high[4], low[4];
-          load(v, gate, k, b.base + 16 * tall + b.row);
-          load(w, gate, k, b.base + 16 * tall + b.row + 8);
+          load(v, gate, k, b.base + 16 * (b.tall + tall) + b.row);
+          load(w, gate, k, b.base + 16 * (b.tall + tall) + b.row + 8);
           split_halves(high[0], low[0], scale * v[0], scale * v[1]);
           split_halves(high[1], low[1], scale * w[0], scale * w[1]);
           split_halves(high[2], low[2], scale * v[2], scale * v[3]);
@@ -67,8 +67,8 @@ struct Weights {
 #pragma unroll
       for (int gate = 0; gate < GATES; gate++)
 #pragma unroll
-        for (int tall = 0; tall < TALL; tall++) {
-          const int r = b.base + 16 * tall + b.row,
+        for (int tall = 0; tall < WARP_TALL; tall++) {
+          const int r = b.base + 16 * (b.tall + tall) + b.row,
                     c = SOURCE_UNITS * b.source(k / WIDE) + 8 / SIZE * (k % WIDE);
           float v[4] = {};
           if (c < H) {  // two words, of rows r and r + 8
@@ -91,25 +91,44 @@ struct Weights {
       for (int n = 0; n < 4; n++) w[n] = in_registers[j - shared][n];
   }
 };
-// Compute for step i: forward U_k h for every gate, reverse the sum of all U_k^T du_k. The parts go to shared
-// memory; `side_work` runs before they are overwritten, `look_around` after the first of several messages.
-// MESSAGES_AT_ONCE: messages that fit into registers.
-constexpr int MESSAGES = UNIT_VALUES * NTILES * ROUNDS, MESSAGES_AT_ONCE = MESSAGES < 4 ? MESSAGES : 2;
+// Compute for step i and the rows of a team: forward U_k h for every gate, reverse the sum of all U_k^T du_k.
+// The parts go to shared memory; `side_work` runs before they are overwritten, `look_around` after the first
+// of several messages. Teams have parts of their own: the barrier behind those of one team tells that all
+// have read those of the other.
+// MESSAGES_AT_ONCE: messages that fit into registers. Teams take one at a time and look for the next one
+// before they multiply; `ahead` is the first of the next turn, or what the turn before found of this one's.
+constexpr int MESSAGES = UNIT_VALUES * TURN_TILES * ROUNDS, MESSAGES_AT_ONCE = TEAMS > 1      ? 1
+                                                                               : MESSAGES < 4 ? MESSAGES
+                                                                                              : 2;
+struct Ahead {
+  Block::Mail<1> mail[2];
+};
 template <class F, class G>
-DEV void compute_products(const Weights& W, int i, const Block& b, F side_work, G look_around) {
-  float c[GATES][TALL][4];
+DEV void compute_products(const Weights& W, int i, const Block& b, int team, Ahead& ahead, F side_work,
+                          G look_around) {
+  float c[GATES][WARP_TALL][4];
   u32 v[MESSAGES_AT_ONCE][WIDE][2];
   float units[MESSAGES_AT_ONCE];
 #pragma unroll
   for (int m = 0; m < MESSAGES; m++) {
     const int round = m % ROUNDS, message = m / ROUNDS % UNIT_VALUES, tile = m / ROUNDS / UNIT_VALUES;
-    if (m % MESSAGES_AT_ONCE == 0) {
-      if (m + MESSAGES_AT_ONCE <= MESSAGES)
-        b.take(v, units, i, m);
-      else {
+    if constexpr (TEAMS > 1) {
+      u32 one[1][WIDE][2];
+      float unit[1];
+      if (m + 1 < MESSAGES) b.look_for_mail(ahead.mail[(m + 1) % 2], i, m + 1, team);
+      b.take(one, unit, ahead.mail[m % 2], i, m, team);
+      units[0] = unit[0];
+#pragma unroll
+      for (int k = 0; k < 2 * WIDE; k++) v[0][k / 2][k % 2] = one[0][k / 2][k % 2];
+    } else if (m % MESSAGES_AT_ONCE == 0) {
+      if (m + MESSAGES_AT_ONCE <= MESSAGES) {
+        Block::Mail<MESSAGES_AT_ONCE> mail;
+        b.take(v, units, mail, i, m, team);
+      } else {
         u32 one[1][WIDE][2];
         float unit[1];
-        b.take(one, unit, i, m);
+        Block::Mail<1> mail;
+        b.take(one, unit, mail, i, m, team);
         units[0] = unit[0];
 #pragma unroll
         for (int k = 0; k < 2 * WIDE; k++) v[0][k / 2][k % 2] = one[0][k / 2][k % 2];
@@ -120,8 +139,8 @@ DEV void compute_products(const Weights& W, int i, const Block& b, F side_work, 
     constexpr int FIRST_GATES = BACK ? 1 : GATES;  // that see a message
 #if FORMAT == 2 && !TF32
     // sums that do not wait for each other; each adds up EACH tiles of 16 columns
-    constexpr int TOGETHER = (BACK ? 4 : 2) / TALL, EACH = TOGETHER == 4 ? 1 : 2,
-                  N = FIRST_GATES * TALL * TOGETHER;
+    constexpr int TOGETHER = (BACK ? 4 : 2) / WARP_TALL, EACH = TOGETHER == 4 ? 1 : 2,
+                  N = FIRST_GATES * WARP_TALL * TOGETHER;
     const float unit = units[m % MESSAGES_AT_ONCE], larger = max_of_lanes<4>(unit);  // of the row
     const u32 ratio = compare_units(unit, larger);
     const float factor[2] = {W.unit * shuffle(larger, 8 * b.pair), W.unit * shuffle(larger, 8 * b.pair + 4)};
@@ -175,7 +194,7 @@ DEV void compute_products(const Weights& W, int i, const Block& b, F side_work, 
 #pragma unroll
       for (int gate = BACK ? message : 0; gate < (BACK ? message + 1 : GATES); gate++)
 #pragma unroll
-        for (int tall = 0; tall < TALL; tall++) {
+        for (int tall = 0; tall < WARP_TALL; tall++) {
           u32 w[4];
           float (&sum)[4] = c[gate][tall];  // sums that do not wait for each other
           if (k == 0 && round == 0) sum[0] = sum[1] = sum[2] = sum[3] = 0.f;
@@ -188,16 +207,17 @@ DEV void compute_products(const Weights& W, int i, const Block& b, F side_work, 
         }
 #endif
     if (round + 1 < ROUNDS || message + 1 < UNIT_VALUES) continue;
+    if (TEAMS > 1) b.look_for_mail(ahead.mail[0], i + (team + 1) / TEAMS, 0, (team + 1) % TEAMS);
     if (tile == 0) {
       side_work();
-      wait_block();
+      if (TEAMS == 1) wait_block();
     }  // all have read the parts of the previous step
     if (BACK)
 #pragma unroll
       for (int gate = 1; gate < GATES; gate++)
 #pragma unroll
-        for (int j = 0; j < 4 * TALL; j++) c[0][j / 4][j % 4] += c[gate][j / 4][j % 4];
+        for (int j = 0; j < 4 * WARP_TALL; j++) c[0][j / 4][j % 4] += c[gate][j / 4][j % 4];
 #pragma unroll
-    for (int which = 0; which < UNIT_PRODUCTS; which++) b.put_part(c[which], which, tile);
+    for (int which = 0; which < UNIT_PRODUCTS; which++) b.put_part(c[which], which, team * TURN_TILES + tile);
   }
 }

@@ -14,6 +14,13 @@
 #else
 #define VECTOR_ARGUMENT(v)
 #endif
+#ifndef TEAMS
+#define TEAMS \
+  1  // of the rows of a group: they take turns, so that messages of one arrive in the turn of another
+#endif
+#ifndef LOOK
+#define LOOK 1  // teams look for messages before they need them
+#endif
 #ifndef SUMMED
 #define SUMMED 0  // the first gates whose x and u are kept as their sum
 #endif
