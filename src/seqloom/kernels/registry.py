@@ -19,7 +19,7 @@ from seqloom.kernels.aten.kernels import AtenKernel
 from seqloom.kernels.compiled import kernel as compiled
 from seqloom.kernels.compiled import own
 from seqloom.kernels.cpu.kernels import WEIGHTS, AttnRNNOnCpu, GatedOnCpu
-from seqloom.kernels.cuda.attn_rnn import block, cluster, graph, grid, manual, row, slots
+from seqloom.kernels.cuda.attn_rnn import block, cluster, graph, grid, manual, row, slots, tiles
 from seqloom.kernels.cuda.gated.kernels import KINDS, Gated
 from seqloom.kernels.parallel import linear
 
@@ -130,6 +130,7 @@ KERNELS = (
         "attn_rnn", "cluster", "NVIDIA GPU from Hopper on: a cluster of blocks takes some rows", cluster, **_ON_A_PART
     ),
     Kernel("attn_rnn", "grid", "large NVIDIA GPU: a group of blocks takes some rows", grid, **_ON_GPU),
+    Kernel("attn_rnn", "tiles", "large NVIDIA GPU: a group of blocks takes many rows", tiles, **_ON_GPU),
     *(
         Kernel(
             cell,

@@ -131,6 +131,16 @@ GRID_WEIGHTS_IN_SHARED_TF32 = {
     (2, 16, 16, "reverse"): (2, 4),
 }
 
+# --- attn_rnn_tiles: products of tiles of many rows ---
+
+TILES_LARGEST_HIDDEN = 1024
+# Rows of a group and units of a block, the first whose groups all run at once. Smaller tiles fetch more in relation to
+# what they multiply, but more of them run.
+TILES_DIVISIONS = ((32, 16), (32, 32), (64, 32))
+# Chunks on their way, by planes: as many as fill the time that the cache takes. What is left of shared memory keeps
+# chunks of weights.
+TILES_LEAST_STAGES, TILES_MOST_STAGES = {1: 6, 2: 4}, 10
+
 # --- attn_rnn_graph: products by torch ---
 
 # Steps of a recorded chunk: a graph then depends on the batch, not on the length (docs/decisions/0007).

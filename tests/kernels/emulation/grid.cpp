@@ -1,5 +1,6 @@
-// The functions of runtime/grid.cuh.
+// The functions of runtime/grid.cuh and runtime/counter.cuh.
 #include "runtime/grid.cuh"
+#include "runtime/counter.cuh"
 
 #include "device.cpp"
 
@@ -41,3 +42,13 @@ void give_up() {
   gpu::give_way();
 }
 Packet* keep_in_register(Packet* p) { return p; }
+void count_up(u32* counter) {
+  ++*counter;
+  gpu::give_way();
+}
+u32 read_counter(const u32* counter) {
+  gpu::give_way();
+  return *counter;
+}
+void get_fresh(float (&v)[4], const float* from) { get_global(v, from); }
+void get_fresh(float& v, float& w, const float* from) { get_global(v, w, from); }

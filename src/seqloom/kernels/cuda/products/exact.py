@@ -68,7 +68,7 @@ def split(t: Tensor) -> SplitMatrix:
     rows = some * others
     parts = torch.empty(2, rows, columns, dtype=torch.float16, device=t.device)
     units = torch.empty(-(-rows // ROWS), dtype=torch.float32, device=t.device)
-    code, numbers = _split_code(), {"rows": rows, "inner": others, "columns": columns}
+    code, numbers = find_split_code(), {"rows": rows, "inner": others, "columns": columns}
     numbers |= {"outer_stride": t.stride(0), "inner_stride": t.stride(1)}
     code.launch(code.pack({"from_": t, "to": parts, "unit": units, **numbers}), len(units), t.device)
     return SplitMatrix(parts, units)
@@ -171,7 +171,8 @@ def _launch(
 
 
 @cache
-def _split_code() -> CudaCode:
+def find_split_code() -> CudaCode:
+    """Return the kernel that splits 32 rows."""
     return CudaCode("exact_split", "products/split.cu", (), 256, 32)
 
 

@@ -1,0 +1,140 @@
+"""AttnRNN on a large NVIDIA GPU with many units and rows: products of tiles of 32 or 64 rows.
+
+A group of blocks anywhere on the GPU takes its rows through all of time, as on a grid; but the weights stay in the
+GPU's memory, and a block fetches chunks of both factors of a product to shared memory. So a group has as many rows as a
+tile of a large product, and a block waits for the others four times in a step. Float32 is multiplied in halves of fp16.
+The equations and the backward are those of attn_rnn_cluster.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seqloom.core.cell import Cell, State
+from seqloom.core.job import ScanJob
+from seqloom.core.precision import allows_tf32
+from seqloom.kernels import tuning
+from seqloom.kernels.cuda.attn_rnn import scan
+from seqloom.kernels.cuda.attn_rnn.backward import DividedChunk, count_steps
+from seqloom.kernels.cuda.attn_rnn.setting import TYPES, AttnRNNSetting
+from seqloom.kernels.cuda.products import exact
+from seqloom.kernels.cuda.runtime.groups import GridCode, count_groups
+
+THREADS, CHUNK, QUARTERS, CONSTANTS = 256, 128, 4, 5  # of tiles.cuh
+
+
+def why_not(cell: Cell, job: ScanJob) -> str | None:
+    """Return why this cell or job cannot run here; None if it can."""
+    reason = scan.why_not(cell, job, TYPES, largest=tuning.TILES_LARGEST_HIDDEN)
+    if reason is not None:
+        return reason
+    if not list_divisions(scan.read_padded(cell, job)):
+        return f"it cannot divide {cell.hidden_size} units in {cell.heads} heads"
+    return scan.why_not_code(TIER, cell, job)
+
+
+def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
+    """Return why another kernel is faster for this job; None if none is."""
+    return "it was not measured yet"
+
+
+def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
+    """Run the cell over the job's sequences."""
+    return scan.run(TIER, cell, job)
+
+
+@dataclass(frozen=True)
+class TilesCode(GridCode):
+    """A kernel of tiles; in float32 it needs the weights in halves."""
+
+    hidden: int = 0
+    in_halves: bool = False
+
+    def start(self, arguments: ctypes.Structure, B: int, device: torch.device) -> None:
+        if not self.in_halves:
+            super().start(arguments, B, device)
+            return
+        H, filled = self.hidden, type(arguments)()
+        ctypes.memmove(ctypes.addressof(filled), ctypes.addressof(arguments), ctypes.sizeof(arguments))
+        kept = split_weights(arguments, H, self.name.endswith("reverse"), device)
+        values: Any = filled
+        values.halves, values.units = (t.data_ptr() for t in kept)
+        super().start(filled, B, device)
+
+
+def split_weights(arguments: Any, H: int, is_turned: bool, device: torch.device) -> tuple[Tensor, Tensor]:  # noqa: ANN401  # a struct has any field
+    """Return the weights q, o and g in halves, each high, then low, and the units of their rows, 32 together.
+
+    Args:
+        arguments: Of the kernel: has the addresses of the weights.
+        H: Units.
+        is_turned: Whether the weights are transposed: g is (2 H, H), not (H, 2 H).
+        device: Where they are.
+    """
+    tall, wide = (2 * H, H) if is_turned else (H, 2 * H)
+    halves = torch.empty(8 * H * H, dtype=torch.float16, device=device)
+    units = torch.empty(4 * H // exact.ROWS, dtype=torch.float32, device=device)
+    code, at, unit = exact.find_split_code(), 0, 0
+    for address, rows, columns in ((arguments.w.q, H, H), (arguments.w.o, H, H), (arguments.w.g, tall, wide)):
+        numbers = {"rows": rows, "inner": rows, "columns": columns, "outer_stride": 0, "inner_stride": columns}
+        places = {"from_": address, "to": halves[at:], "unit": units[unit:]}
+        code.launch(code.pack(places | numbers), rows // exact.ROWS, device)
+        at, unit = at + 2 * rows * columns, unit + rows // exact.ROWS
+    return halves, units
+
+
+def find_code(setting: AttnRNNSetting, name: str, B: int, device: torch.device) -> TilesCode:
+    """Return the kernel that suits a batch of B."""
+    return make_code(setting, name, *choose_division(setting, B, device), allows_tf32())
+
+
+def list_divisions(setting: AttnRNNSetting) -> list[tuple[int, int]]:
+    """Return the rows of a group and the units of a block that suit such layers."""
+    H, head = setting.hidden, setting.hidden // setting.heads
+    return [
+        (rows, units)
+        for rows, units in tuning.TILES_DIVISIONS
+        if H % 64 == 0 and head % units == 0 and H // units % max(4, THREADS // rows) == 0
+    ]
+
+
+def choose_division(setting: AttnRNNSetting, B: int, device: torch.device) -> tuple[int, int]:
+    """Return the first division whose groups all run at once, or the one that takes the most rows at once."""
+    ways = list_divisions(setting)
+    room = {way: way[0] * count_groups(setting.hidden // way[1], device) for way in ways}
+    return next((way for way in ways if room[way] >= B), max(ways, key=lambda way: room[way]))
+
+
+@cache
+def make_code(setting: AttnRNNSetting, name: str, rows: int, units: int, tf32: bool = False) -> TilesCode:
+    """Return the kernel attn_rnn_tiles_<name>."""
+    H, size = setting.hidden, setting.dtype.itemsize
+    tf32 = tf32 and setting.dtype == torch.float32
+    in_halves = setting.dtype == torch.float32 and not tf32
+    planes, number, blocks, wide = 2 if in_halves else 1, 2 if in_halves else size, H // units, 2 * units
+    stage = (rows + wide) * CHUNK * planes
+    fixed = 4 * QUARTERS * rows * (wide + 8) + 4 * CONSTANTS * units + (4 * rows * (blocks + 4) if in_halves else 0)
+    chunks, chunk = H * number // CHUNK, 4 * units * CHUNK * planes  # of all weights
+    least = min(tuning.TILES_LEAST_STAGES[planes], (tuning.SHARED_BYTES - fixed) // stage)
+    resident = min(chunks, (tuning.SHARED_BYTES - fixed - least * stage) // chunk)
+    fixed += resident * chunk
+    stages = min(tuning.TILES_MOST_STAGES, (tuning.SHARED_BYTES - fixed) // stage)
+    group = 128 * (1 + setting.heads) + 3 * rows * H * number * planes + 36 * rows * blocks
+    sizes = {"GRID": 1, "ROWS": rows, "CLUSTER": blocks, "UNITS": units, "STAGES": stages}
+    sizes |= {"RESIDENT": resident, "TF32": int(tf32)}
+    named = f"attn_rnn_tiles_{name}", f"attn_rnn/tiles_{name}.cu", (*setting.macros, *sizes.items())
+    packets = -(-group // (16 * rows))
+    return TilesCode(*named, THREADS, fixed + stages * stage, rows, blocks, packets, hidden=H, in_halves=in_halves)
+
+
+class _TilesChunk(DividedChunk):
+    find_code = staticmethod(find_code)
+
+
+TIER = scan.Tier(find_code, _TilesChunk, count_steps)

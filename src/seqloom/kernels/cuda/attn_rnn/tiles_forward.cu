@@ -1,0 +1,157 @@
+// AttnRNN forward with tiles of many rows: a group of blocks takes its rows through all steps. Equations as
+// in step.cuh.
+#include "attn_rnn/tiles.cuh"
+
+constexpr int STATE = 0, ATTENDED = 1, OUTPUT = 2;                      // messages
+constexpr int BIAS_Q = 0, BIAS_O = 1, BIAS_G = 2, SCALE = 3, BIAS = 4;  // constants
+constexpr int TILES_FORWARD_BYTES = TILES_BYTES;
+
+struct TilesForward : Forward {
+  const u16* halves;   // of q, o and g, each high, then low; or null
+  const float* units;  // of 32 rows of these
+};
+
+CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, BLOCKS) {
+  Block b(a);
+  const int row = b.first + b.row;
+  const i64 HH = (i64)H * H;
+  const Factor of_state = {{find_rows(a.w.q, H, H, b.base, 0, a.halves, 0, a.units, 0),
+                            find_rows(a.w.g, H, 2 * H, b.base, 0, a.halves, 4 * HH, a.units, 2 * (H / 32))},
+                           0},
+               of_attended = {{find_rows(a.w.o, H, H, b.base, 0, a.halves, 2 * HH, a.units, H / 32), {}},
+                              2 * UNITS},
+               of_output = {
+                   {find_rows(a.w.g, H, 2 * H, b.base, H, a.halves, 4 * HH, a.units, 2 * (H / 32)), {}},
+                   3 * UNITS};
+  float h[EACH], x[EACH], keep[EACH], mask[EACH];
+  b.put_constants(BIAS_Q, a.w.bias_q, true);
+  b.put_constants(BIAS_O, a.w.bias_o, true);
+  b.put_constants(BIAS_G, a.w.bias_g, true);
+  b.put_constants(SCALE, a.w.scale, NORM);
+  b.put_constants(BIAS, a.w.bias, NORM);
+  const i64 at = b.active ? (i64)row * H + b.unit : 0;
+#pragma unroll
+  for (int e = 0; e < EACH; e++) h[e] = b.active ? a.h0[at + e] : 0.f;
+  load_units(mask, a.mask + at, MASK && b.active);
+  int length, end;
+  b.read_lengths(length, end, a.lengths, a.T);
+  const Element *xs = a.x + (b.active ? (i64)row * a.x_row + b.unit : 0),
+                *keeps = a.keep + (KEEP && b.active ? (i64)row * a.T * H + b.unit : 0);
+  Element* y = a.y + (b.active ? (i64)row * a.y_row + b.unit : 0);
+  auto begin = [&](int t) {  // what the products of step t see of the state
+    float seen[EACH];
+    const bool is_reset = RESET && b.active && t < length && a.reset[(i64)row * a.T + t];
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+      if (is_reset) h[e] = a.start[at + e];
+      seen[e] = MASK ? h[e] * mask[e] : h[e];
+    }
+    b.put_numbers(STATE, seen);
+    b.announce();
+  };
+  if (end > 0) {
+    b.load_resident<2 * UNITS>(of_state);
+    b.load_resident<UNITS>(of_attended);
+    b.load_resident<UNITS>(of_output);
+    b.prepare<2 * UNITS>(of_state);
+    begin(0);
+  }
+  load_units(x, xs, b.active && length > 0);
+#pragma unroll 1
+  for (int t = 0; t < end; t++) {
+    if constexpr (KEEP) load_units(keep, keeps + (i64)t * H, b.active && t < length);
+    float gate[EACH], o[EACH], z[EACH], aC[EACH];
+    b.await_all();
+    b.multiply<2 * UNITS>(STATE, of_state);
+    b.prepare<UNITS>(of_attended);
+    {
+      float q[EACH], p[3] = {}, s[3], w[4], bq[EACH];
+      b.get_constants(bq, BIAS_Q);
+      b.get_sum<2 * UNITS>(q, of_state.part[0].unit);
+      b.get_sum<2 * UNITS>(gate, of_state.part[1].unit, UNITS);
+#pragma unroll
+      for (int e = 0; e < EACH; e++) {
+        q[e] += bq[e];
+        p[0] += q[e] * h[e];
+        p[1] += q[e] * x[e];
+        p[2] += q[e] * (h[e] * x[e]);
+      }
+      b.put_scores(p);
+      b.announce(b.base / D);
+      b.await_head();
+      b.get_scores(s);
+      compute_attention(w, s[0], s[1], s[2]);
+#pragma unroll
+      for (int e = 0; e < EACH; e++)
+        aC[e] = (w[0] + w[2]) * h[e] + ((w[1] + w[2]) * x[e] + w[3] * (h[e] * x[e]));
+    }
+    b.put_numbers(ATTENDED, aC);
+    b.announce();
+    load_units(x, xs + (i64)(t + 1) * a.x_step, b.active && t + 1 < length);
+    b.await_all();
+    b.multiply<UNITS>(ATTENDED, of_attended);
+    b.prepare<UNITS>(of_output);
+    b.get_sum<UNITS>(o, of_attended.part[0].unit);
+    float sum = 0.f, square = 0.f, bo[EACH];
+    b.get_constants(bo, BIAS_O);
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+      o[e] = gelu(o[e] + bo[e]);
+      z[e] = o[e] + h[e];
+      sum += z[e];
+    }
+    b.put_numbers(OUTPUT, o);
+    if constexpr (NORM) {  // squares around the mean of this block: a difference of large sums would lose
+                           // digits
+      sum = b.sum_row(sum);
+#pragma unroll
+      for (int e = 0; e < EACH; e++) {
+        const float difference = z[e] - sum * (1.0f / UNITS);
+        square += difference * difference;
+      }
+      b.put_moments(sum, b.sum_row(square));
+    }
+    b.announce();
+    b.await_all();
+    float sums[BLOCKS / SHARE], squares[BLOCKS / SHARE], mean = 0.f, r = 1.f;
+    if constexpr (NORM) b.get_moments(sums, squares);
+    b.multiply<UNITS>(OUTPUT, of_output);
+    b.prepare<2 * UNITS>(of_state);
+    if constexpr (NORM) {
+#pragma unroll
+      for (int i = 0; i < BLOCKS / SHARE; i++) mean += sums[i];
+      mean = b.sum_row(mean) * (1.0f / REAL_H);
+      float all = 0.f;
+#pragma unroll
+      for (int i = 0; i < BLOCKS / SHARE; i++) {
+        const float difference = sums[i] * (1.0f / UNITS) - mean;
+        all += squares[i] + UNITS * (difference * difference);
+      }
+      r = 1.f / sqrtf((b.sum_row(all) - PADDING * mean * mean) * (1.0f / REAL_H) + 1e-5f);
+    }
+    {
+      float more[EACH], bg[EACH], scale[EACH], bias[EACH];
+      b.get_constants(bg, BIAS_G);
+      b.get_constants(scale, SCALE);
+      b.get_constants(bias, BIAS);
+      b.get_sum<UNITS>(more, of_output.part[0].unit);
+#pragma unroll
+      for (int e = 0; e < EACH; e++) {
+        const float n = NORM ? (z[e] - mean) * r * scale[e] + bias[e] : o[e];
+        float after = h[e] + sigmoid(gate[e] + more[e] + bg[e]) * (n - h[e]);
+        if constexpr (KEEP) after += keep[e] * (h[e] - after);
+        h[e] = t < length ? after : h[e];
+      }
+    }
+    float out[EACH];
+#pragma unroll
+    for (int e = 0; e < EACH; e++) out[e] = h[e];
+    if (t + 1 < end) begin(t + 1);
+    if (b.active && t < length) store_units(y + (i64)t * a.y_step, out);
+  }
+  fetch_commit();
+  fetch_wait<0>();
+  if (b.active)
+#pragma unroll
+    for (int e = 0; e < EACH; e++) a.last[at + e] = h[e];
+}

@@ -1,0 +1,74 @@
+"""Blocks that take tiles of many rows, the kernels' own text on the CPU: against float64, and planted faults."""
+
+import emulator
+import pytest
+import torch
+from test_cuda_emulated import BF16, EVERYTHING, FP16, FP32, cell_of, job_of, worst
+
+from seqloom.kernels import tuning
+from seqloom.kernels.cuda.attn_rnn import tiles
+from seqloom.kernels.cuda.attn_rnn.setting import find_setting
+from seqloom.kernels.cuda.runtime import launch
+
+pytestmark = pytest.mark.usefixtures("emulated")
+MULTIPROCESSORS = 8
+
+SHAPES = [
+    (128, 4, BF16, 3, 3, EVERYTHING, {}, (64, 32)),
+    (128, 2, FP16, 34, 2, {"lengths": True}, {"norm": False, "context": ("h", "x")}, (32, 16)),
+    (128, 2, FP32, 3, 3, {"lengths": True, "reset": True}, {}, (32, 16)),
+    (128, 4, FP32, 2, 2, {"mask": True, "keep": True}, {}, (64, 32)),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("H", "heads", "dtype", "B", "T", "asked", "settings", "division"), SHAPES)
+def test_tiles_are_at_most_twice_as_far_from_float64_as_the_loop(
+    monkeypatch, H, heads, dtype, B, T, asked, settings, division
+):
+    monkeypatch.setattr(tuning, "TILES_DIVISIONS", (division,))
+    cell = cell_of(H, heads, **settings)
+    assert worst(tiles, cell, job_of(cell, B, T, dtype, **asked), dtype)[0] < 2
+
+
+def test_larger_batches_have_larger_tiles_and_shared_memory_is_full(monkeypatch):
+    monkeypatch.setattr(launch, "multiprocessors", lambda _: 132)
+    device = torch.device("cpu")
+    for hidden, expected in ((512, [(32, 16), (32, 16), (32, 32)]), (1024, [(32, 16), (32, 32), (64, 32)])):
+        for dtype in (BF16, FP32):
+            how = find_setting(hidden, 4, dtype, ("h", "x"), True, False, False, False)
+            assert [tiles.choose_division(how, B, device) for B in (64, 128, 256)] == expected
+            codes = [tiles.find_code(how, name, 256, device) for name in ("forward", "reverse")]
+            assert all(0.9 * tuning.SHARED_BYTES < code.shared <= tuning.SHARED_BYTES for code in codes)
+
+
+def test_heads_that_are_no_whole_blocks_are_refused():
+    how = find_setting(192, 8, BF16, ("h", "x"), True, False, False, False)  # heads of 24 units
+    assert not tiles.list_divisions(how)
+
+
+FAULTS = {
+    "a message is read before it is complete": ("count += many;", ""),
+    "a chunk is read before it has come": ("fetch_wait<STAGES - 2>();", "fetch_wait<STAGES - 1>();"),
+    "a quarter of the sums is left out": (
+        "for (int k = 0; k < QUARTERS; k++) {",
+        "for (int k = 1; k < QUARTERS; k++) {",
+    ),
+    "numbers have the unit of another block": ("(CHUNK / 2 * chunk + 16 * quarter) / UNITS));", "0));"),
+    "a chunk is fetched over one that is still read": ("wait_block();  // all have fetched", "// all have fetched"),
+}
+
+
+@pytest.mark.sample(2)
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
+    monkeypatch.setattr(launch.CudaCode, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
+    monkeypatch.setattr(tuning, "TILES_DIVISIONS", ((32, 16),))
+    dtype = FP32 if "unit" in fault else BF16
+    cell = cell_of(128, 2)
+    try:
+        ratio, _ = worst(tiles, cell, job_of(cell, 2, 3, dtype), dtype)
+    except RuntimeError:
+        return  # the emulation itself saw it
+    assert ratio > 2
