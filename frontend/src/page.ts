@@ -53,6 +53,7 @@ export interface DotsBlock extends Block {
   groups: Group[];
   lines: [string, number | null][];
   log_y: boolean;
+  by_seed: boolean; // otherwise the note says what a dot is
 }
 
 export interface GridBlock extends Block {

@@ -17,7 +17,8 @@ const WIDE_GRID = 12;
 const LONG_FACT = 60; // letters
 const FACTS = "how-this-was-made";
 const SEEDS = "Each dot is one seed, in the same order in every row; the upright bar is the mean.";
-const INTERVALS = " The line through it is the mean's 95% interval.";
+const INTERVALS = "The line through it is the mean's 95% interval.";
+const INTERVAL_OF_DOT = "The line through it is its 95% interval.";
 const BELOW = "Hollow marks on the edge are values of 0 or less, which a logarithmic axis cannot show.";
 
 /** A sentence; text between `backticks` becomes code. */
@@ -114,7 +115,7 @@ function Part({ block, looks }: { block: PageBlock; looks: number[] }) {
     case "dots": {
       if (!block.groups.length) return <Panel {...frame}><p class="hint">There are no groups to show.</p></Panel>;
       const table = () => ({
-        header: ["group", "seed", "value", "low", "high"],
+        header: ["group", block.by_seed ? "seed" : "dot", "value", "low", "high"],
         rows: [
           ...block.groups.flatMap((g) => g.values.map((v, k) => [g.name, k + 1, v, g.interval?.[0] ?? null, g.interval?.[1] ?? null])),
           ...block.lines.map(([name, v]) => [name, null, v, null, null]),
@@ -122,7 +123,7 @@ function Part({ block, looks }: { block: PageBlock; looks: number[] }) {
       });
       const hasIntervals = block.groups.some((g) => g.interval?.every(isNumber));
       return (
-        <Panel {...frame} name={block.id} csv={() => toCsv(...asPair(table()))} below={<><Note texts={[block.note, SEEDS + (hasIntervals ? INTERVALS : "")]} /><Numbers title={title} table={table} /></>}>
+        <Panel {...frame} name={block.id} csv={() => toCsv(...asPair(table()))} below={<><Note texts={[block.note, block.by_seed ? SEEDS : "", hasIntervals ? (block.by_seed ? INTERVALS : INTERVAL_OF_DOT) : ""]} /><Numbers title={title} table={table} /></>}>
           <SeedPlot dots={block} looks={looks} />
         </Panel>
       );

@@ -13,7 +13,7 @@ const TOP = 8;
 const BOTTOM = 46;
 const DASHES = 4; // .r0 .. .r3 in plots.css
 
-export type Dots = Pick<DotsBlock, "title" | "y_label" | "groups" | "lines" | "log_y">;
+export type Dots = Pick<DotsBlock, "title" | "y_label" | "groups" | "lines" | "log_y" | "by_seed">;
 
 export function describeMean(group: Group): string {
   const present = group.values.filter(isNumber);
@@ -69,7 +69,7 @@ export function SeedPlot({ dots, looks }: { dots: Dots; looks: number[] }) {
       )}
       <Readable label={`${dots.title}: read the values with the arrow keys`} stops={stops} tip={tip}>
         <svg class="picture" viewBox={`0 0 ${width} ${height}`} width={width} height={height} role="img" onPointerMove={point} onPointerLeave={stops.clear}
-          aria-label={`${dots.title}: ${dots.y_label}, one dot per seed. ${dots.groups.map((g) => `${g.name}: ${describeMean(g)}`).join("; ")}.`}>
+          aria-label={`${dots.title}: ${dots.y_label}${dots.by_seed ? ", one dot per seed" : ""}. ${dots.groups.map((g) => `${g.name}: ${describeMean(g)}`).join("; ")}.`}>
           {scale.ticks.map((t) => <line key={t.at} x1={box.x(t.at)} x2={box.x(t.at)} y1={TOP} y2={box.y(0)} class="grid" />)}
           {stops.at !== null && <rect x={0} width={width} y={TOP + stops.at * tall} height={tall} class="span" />}
           <XAxis box={box} scale={scale} label={dots.y_label} />

@@ -68,8 +68,10 @@ def test_explain_says_how_the_heads_run():
 
 
 def test_a_mistake_is_named():
-    with pytest.raises(ValueError, match=r"hidden_size must be a multiple of heads, got hidden_size=12 and heads=5"):
+    with pytest.raises(ValueError, match=r"got hidden_size=12 and heads=5; take heads=1, 2, 3, 4, 6 or 12, "):
         seqloom.GRU(5, 12, heads=5)
+    with pytest.raises(ValueError, match=r"or hidden_size=30 or 35$"):
+        seqloom.GRU(5, 32, heads=5)
     with pytest.raises(ValueError, match="heads must be a whole number of at least 1, got 0"):
         seqloom.GRU(5, 12, heads=0)
     with pytest.raises(ValueError, match="cell 'ntm' cannot have heads: its state is more than one vector"):

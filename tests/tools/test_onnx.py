@@ -114,6 +114,26 @@ def test_native_operators_have_the_settings_of_the_cell(name, settings, tmp_path
     assert name.upper() in list_operators(tmp_path / "layer.onnx")
 
 
+def test_a_layer_that_is_run_with_lengths_and_without_has_a_graph_for_each(tmp_path):
+    class Twice(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = seqloom.AttnRNN(4, 4, batch_first=True)
+
+        def forward(self, x, lengths):
+            _, state = self.layer(x, lengths=lengths)
+            return self.layer(x, state)[0]
+
+    module, file = Twice().eval(), tmp_path / "twice.onnx"
+    x, lengths = torch.randn(3, 7, 4), torch.tensor([7, 0, 3])
+    export_onnx(module, (x, lengths), file, ({0: B, 1: T}, {0: B}))
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    values = session.run(
+        None, dict(zip([i.name for i in session.get_inputs()], [x.numpy(), lengths.numpy()], strict=True))
+    )
+    torch.testing.assert_close(torch.from_numpy(values[0]), module(x, lengths).detach(), rtol=0, atol=1e-5)
+
+
 def test_a_cell_whose_equations_onnx_lacks_is_no_native_operator():
     assert not has_native_operator(seqloom.LSTM(4, 8, proj_size=3))
     assert not has_native_operator(seqloom.RNN(4, 8, nonlinearity="gelu"))

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from seqloom.core.checks import check_placement, read_lengths
-from seqloom.core.errors import InputError, UserError, UserTypeError
+from seqloom.core.checks import check_heads, check_placement, read_lengths
+from seqloom.core.errors import InputError, UserTypeError
 from seqloom.core.masks import make_mask
 from seqloom.core.plurals import count
 
@@ -48,11 +48,9 @@ class Heads(nn.Module):
         memory_size: int | None = None,
     ) -> None:
         super().__init__()
-        if heads < 1 or dim % heads:
-            raise UserError(f"dim must be a multiple of heads, got dim={dim}, heads={heads}")
+        check_heads(heads, dim, "dim")
         kv_heads = heads if kv_heads is None else kv_heads
-        if kv_heads < 1 or heads % kv_heads:
-            raise UserError(f"heads must be a multiple of kv_heads, got heads={heads}, kv_heads={kv_heads}")
+        check_heads(kv_heads, heads, "heads", "kv_heads")
         self.input_size = self.output_size = dim
         self.heads, self.kv_heads, self.head_size, self.causal = heads, kv_heads, dim // heads, causal
         self.memory_size = dim if memory_size is None else memory_size

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from seqloom.cells._parts import apply_mask, empty, init_linear
 from seqloom.core.cell import Cell, State
+from seqloom.core.checks import check_heads
 from seqloom.core.errors import UserError
 
 CONTEXT = ("h", "x", "h+x", "h*x")
@@ -69,8 +70,7 @@ class AttnRNNCell(Cell, name="attn_rnn", year=2025, idea="memory", parent="gru")
         input_norm: bool = False,
     ) -> None:
         super().__init__(input_size, hidden_size)
-        if heads < 1 or hidden_size % heads:
-            raise UserError(f"hidden_size must be a multiple of heads, got hidden_size={hidden_size}, heads={heads}")
+        check_heads(heads, hidden_size, "hidden_size")
         if not context or set(context) - set(CONTEXT) or len(set(context)) != len(context):
             raise UserError(f"context must contain some of {CONTEXT}, each once, got {context!r}")
         if slots < 1:

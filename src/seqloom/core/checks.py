@@ -1,15 +1,16 @@
-"""Checks of what users pass to a layer: lengths, states, devices and dtypes."""
+"""Checks of what users pass to a layer: heads, lengths, states, devices and dtypes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from seqloom.core.errors import DtypeError, InputError, UserTypeError
-from seqloom.core.plurals import count
+from seqloom.core.errors import DtypeError, InputError, UserError, UserTypeError
+from seqloom.core.plurals import count, join_choices
 from seqloom.core.precision import autocast_dtype
 
 _PLAIN = (Tensor, nn.Parameter)  # other kinds, such as the fake tensors of an export, own no memory
@@ -21,6 +22,31 @@ class SavedTensors(Protocol):
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]: ...
+
+
+def check_heads(heads: int, size: int, name: str, other: str = "heads") -> None:
+    """Raise an error unless a size can be divided among heads; the error lists numbers that can.
+
+    Args:
+        heads: The number of heads.
+        size: What is divided among them, such as the hidden size.
+        name: The argument that holds the size.
+        other: The argument that holds the number of heads.
+
+    Raises:
+        UserError: If `heads` is not a whole number of at least 1, or does not divide `size`.
+    """
+    if isinstance(heads, bool) or not isinstance(heads, Integral) or heads < 1:
+        raise UserError(f"{other} must be a whole number of at least 1, got {heads!r}")
+    if size > 0 and size % heads == 0:
+        return
+    sizes = [n for n in (size // heads * heads, (size // heads + 1) * heads) if n > 0]
+    choices = [f"{name}={' or '.join(map(str, sizes))}"]
+    if size > 0:
+        choices.insert(0, f"{other}={join_choices([n for n in range(1, size + 1) if size % n == 0])}")
+    raise UserError(
+        f"{name} must be a multiple of {other}, got {name}={size} and {other}={heads}; take {', or '.join(choices)}"
+    )
 
 
 def check_placement(x: Tensor, weight: Tensor, name: str = "input") -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.core.cell import Cell, State
+from seqloom.core.checks import check_heads
 from seqloom.core.errors import UserError
 from seqloom.core.job import ScanJob
 from seqloom.core.weights import bind_weights
@@ -45,13 +46,7 @@ class HeadsCell(Cell):
         **settings: Any,  # noqa: ANN401  # of any cell
     ) -> None:
         super().__init__(input_size, hidden_size)
-        if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1:
-            raise UserError(f"heads must be a whole number of at least 1, got {heads!r}")
-        if hidden_size % heads:
-            raise UserError(
-                f"hidden_size must be a multiple of heads, got hidden_size={hidden_size} and heads={heads}; "
-                f"the next multiple is {-(-hidden_size // heads) * heads}"
-            )
+        check_heads(heads, hidden_size, "hidden_size")
         cells = [kind(input_size, hidden_size // heads, **settings) for _ in range(heads)]
         one = cells[0]
         named, name = one._parameters, kind.name or kind.__name__

@@ -26,3 +26,9 @@ def list_some(names: Sequence[str], most: int = 12) -> str:
     """
     more = len(names) - most
     return ", ".join(names) if more <= 0 else f"{', '.join(names[:most])} and {more:,} more"
+
+
+def join_choices(values: Sequence[object]) -> str:
+    """Return values as "1", "1 or 2" or "1, 2 or 4"."""
+    *first, last = map(str, values)
+    return f"{', '.join(first)} or {last}" if first else last

@@ -87,7 +87,8 @@ def test_small_data_are_cross_validated_and_every_row_is_scored(comparison):
     best = store_models(comparison, results)
     assert Run.load(best).record["source"]["options"]["fold"] == "1/3"
     page = build_page(comparison, results, True)
-    classes = next(block for block in page.blocks if block.title == "Classes")
+    classes, dots = (next(b for b in page.blocks if b.title == title) for title in ("Classes", "Test results"))
+    assert not dots.by_seed and dots.note == "Each dot is the score of the test rows of all folds together."
     assert sum(row["rows"] for row in classes.rows) == 60
     assert resume_comparison(None, {}, CompareSettings(), comparison.folder).folds == 3
 

@@ -1,5 +1,6 @@
 """Baselines of forecasts: gradient boosting on lags and ridge, with known features and gaps."""
 
+from dataclasses import replace
 from datetime import date, timedelta
 
 import numpy as np
@@ -55,6 +56,20 @@ def test_a_baseline_is_the_same_after_it_was_saved(task, fit):
     again = BaselineModule.by_name[type(module).__name__].build(module.arrays(), module.settings())
     (batch,) = task.batches("valid", batch=1000)
     assert torch.equal(model.predict(batch).values, wrap(task, again).predict(batch).values)
+
+
+@pytest.mark.parametrize("fit", [fit_last_value, fit_seasonal, fit_ridge, fit_boosting])
+def test_a_past_that_is_shorter_than_in_training_is_preceded_by_its_first_value(task, fit):
+    model = fit(task)
+    (batch,) = task.batches("valid", batch=1000)
+    x, T = batch.x.clone(), batch.x.shape[1]
+    x[:, : T - 4] = x[:, T - 4 : T - 3]
+    short = torch.zeros_like(x)
+    short[:, :4] = x[:, T - 4 :]
+    one = replace(batch, x=x[:, T - 4 :], lengths=torch.full_like(batch.lengths, 4))
+    padded = replace(batch, x=short, lengths=one.lengths)  # beside longer rows
+    for cut in (one, padded):
+        torch.testing.assert_close(model.predict(cut).values, model.predict(replace(batch, x=x)).values)
 
 
 def test_stored_trees_predict_as_scikit_learn_does(task):

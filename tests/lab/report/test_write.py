@@ -92,6 +92,13 @@ def test_intervals_of_means_reach_the_page_and_its_table(tmp_path):
     assert "low" not in tabulate_dots(Dots("Seeds", "y", {"a": [1.0, 2.0]})).rows[0]
 
 
+def test_dots_that_are_not_seeds_are_not_called_seeds(tmp_path):
+    dots = Dots("Folds", "y", {"a": [1.0]}, note="Each dot is one score.", by_seed=False)
+    html, md = written(tmp_path, dots)
+    assert payload(html)["blocks"][0]["by_seed"] is False
+    assert "seed" not in md
+
+
 def test_names_that_look_like_numbers_keep_their_order(tmp_path):
     rows = [{"model": "a", "512": 1, "64": 2}]
     html, _ = written(

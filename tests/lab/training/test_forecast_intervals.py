@@ -103,6 +103,20 @@ def test_the_command_writes_a_row_for_each_shop_and_date(run, capsys):
     assert [(row["shop"], row["date"]) for row in rows[2:4]] == [("large", "2027-08-26"), ("small", "2027-08-24")]
 
 
+def test_a_past_shorter_than_the_windows_of_training_is_reported(run, tmp_path, capsys):
+    def warn(rows):
+        rows.write_csv(tmp_path / "new.csv")
+        command = ["predict", str(run.folder), str(tmp_path / "new.csv")]
+        assert app(command, exit_on_error=False, result_action="return_value") == 0
+        return capsys.readouterr().err
+
+    rows = shops()
+    short = rows.filter((pl.col("shop") == "large") | (pl.col("day") >= rows["day"][-5]))
+    assert "1 of 2 series has fewer than the 28 steps that the model was trained on (the shortest has 5)" in warn(short)
+    assert "the past has 5 steps, and the model was trained on 28; it reads" in warn(short[-5:])
+    assert "steps" not in warn(rows)
+
+
 def test_units_use_the_season_if_the_past_is_long_enough():
     past = torch.tensor([[0.0, 5.0] * 4, [0.0, 5.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]]).unsqueeze(-1)
     units = measure_units(past, torch.tensor([8, 3]), season=2)

@@ -42,8 +42,9 @@ def build_page(comparison: Comparison, results: Results, finished: bool) -> Page
         baseline = results.best_baseline
         lines = {baseline.label: baseline.test.mean} if baseline is not None and baseline.test else {}
         intervals = {row.label: _find_interval(row.test, metric) for row in results.models if row.test}
-        one = "" if results.folds is None else "The test rows of all folds together have one score, which is one dot."
-        blocks.append(Dots(title, metric.title, values, lines, note=one, intervals=intervals))
+        by_seed = results.folds is None
+        note = "" if by_seed else "Each dot is the score of the test rows of all folds together."
+        blocks.append(Dots(title, metric.title, values, lines, note=note, intervals=intervals, by_seed=by_seed))
     curves = _learning_curves(comparison, results)
     if curves:
         blocks.append(Chart("Learning curves", "steps", f"validation {metric.title}", curves, log_y=not metric.higher))

@@ -45,7 +45,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Dots:
-    """One dot per seed, in groups side by side."""
+    """One dot per seed, in groups side by side; without `by_seed`, the note says what a dot is."""
 
     title: str
     y_label: str
@@ -54,6 +54,7 @@ class Dots:
     log_y: bool = False
     note: str = ""
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)  # 95% intervals of the means, by group
+    by_seed: bool = True
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,8 @@ def _build_block(block: PageBlock) -> dict[str, Any]:
                 for name, values in block.groups.items()
             ]
             lines = [[name, value] for name, value in block.lines.items()]
-            return about | {"y_label": block.y_label, "groups": groups, "lines": lines, "log_y": block.log_y}
+            plain = {"y_label": block.y_label, "log_y": block.log_y, "by_seed": block.by_seed}
+            return about | plain | {"groups": groups, "lines": lines}
         case Chart() | Grid() | Gallery() | Words():
             return to_record(block) | about
 

@@ -43,11 +43,12 @@ def _name_place(chart: Chart, x: float) -> float | str:
 
 
 def tabulate_dots(dots: Dots) -> Table:
-    """Return one row per group and reference line: number of seeds, mean, its interval if any, lowest, highest."""
+    """Return one row per group and reference line: number of dots, mean, its interval if any, lowest, highest."""
     rows: list[dict[str, Any]] = []
+    number = "seeds" if dots.by_seed else "scores"
     for name, values in dots.groups.items():
         present = [v for v in values if is_number(v)]
-        row: dict[str, Any] = {"": name, "seeds": len(present), "mean": fmean(present) if present else None}
+        row: dict[str, Any] = {"": name, number: len(present), "mean": fmean(present) if present else None}
         if dots.intervals:
             low, high = dots.intervals.get(name, (None, None))
             row |= {"low": low, "high": high}

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from seqloom.core.errors import UserError
+from seqloom.core.plurals import count
 from seqloom.lab.data.pipeline.new_rows import iterate_rows
 from seqloom.lab.data.pipeline.windows import WindowsTask
 from seqloom.lab.data.task import (
@@ -113,11 +114,13 @@ def predict_pieces(
 ) -> Iterator[Result]:
     """Yield the results of rows that arrive in pieces; `prefix` precedes "row 3" in messages."""
     done = empty = first_empty = failed = first_failed = unsure = 0
+    short: list[int] = []  # steps of each series that is shorter than a window of training
     for rows in pieces:
         if task.group and isinstance(rows[0], dict) and task.group in rows[0]:
             keep = list(dict.fromkeys([task.group, *keep]))
         if isinstance(task, WindowsTask) and notes is not None:
             task.check_new_rows(rows, notes)
+            short += [n for n in map(task.count_steps, rows) if 0 < n < task.lookback]
         results = _predict_piece(model, task, rows, (prefix, done), probabilities)
         for row, result in zip(rows, results, strict=True):
             done += 1
@@ -131,10 +134,25 @@ def predict_pieces(
     if unsure and notes is not None and isinstance(model, ForClassify):
         limit = f"a probability below {model.decision.reject:.3g}"
         notes.warn(f"unsure: {unsure:,} of {done:,} rows have {limit}, and no prediction")
+    if short and notes is not None:
+        notes.warn(prefix + describe_short(short, done, task.lookback))
     if empty and notes is not None:
         notes.warn(f"empty inputs: {empty} of {done} (first: row {first_empty}); they have no prediction")
     if failed and notes is not None:
         notes.warn(f"rows without a result: {failed} of {done} (first: {prefix}row {first_failed}): {NOT_FINITE}")
+
+
+def describe_short(steps: Sequence[int], series: int, lookback: int) -> str:
+    """Describe what a model does with series that have fewer steps than the windows it was trained on."""
+    if series == 1:
+        subject = f"the past has {count(steps[0], 'step')}, and the model was trained on {lookback}"
+    else:
+        verb = "has" if len(steps) == 1 else "have"
+        subject = (
+            f"{len(steps):,} of {series:,} series {verb} fewer than the {lookback} steps that the model was trained on "
+            f"(the shortest has {min(steps)})"
+        )
+    return f"{subject}; it reads the steps that exist, and its errors may be larger than its intervals say"
 
 
 def _copy_columns(row: object, keep: Sequence[str], where: str) -> Result:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from seqloom.attention.parts import check_state
 from seqloom.core.cell import State
+from seqloom.core.checks import check_heads
 from seqloom.core.errors import DtypeError, InputError, UserError
 from seqloom.core.job import zero_padding
 from seqloom.kernels.linear.bound import run_step
@@ -69,8 +70,7 @@ class Mixer(Layer):
         super().__init__()
         if not causal:
             raise UserError(f"{type(self).__name__} reads from left to right; take causal=True")
-        if dim < 1 or heads < 1 or dim % heads:
-            raise UserError(f"dim must be a multiple of heads, got dim={dim}, heads={heads}")
+        check_heads(heads, dim, "dim")
         self.input_size = self.output_size = dim
         self.heads, self.causal = heads, True
 

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqloom.core.cell import State
+from seqloom.core.checks import check_heads
 from seqloom.core.errors import UserError
 from seqloom.kernels.linear.diagonal import scan_pairs
 from seqloom.layers.linear.layer import Mixer, wide
@@ -50,10 +51,12 @@ class S5(Mixer, name="s5"):
         causal: bool = True,
     ) -> None:
         super().__init__(dim, 1, causal)
+        check_heads(heads, heads, "heads")
         unit = 2 * heads
         N = self.channels = channels or -(-dim // unit) * unit
-        if heads < 1 or N % unit:
-            raise UserError(f"channels must be a multiple of 2 heads = {unit}, got {N}")
+        if N < 1 or N % unit:
+            fitting = -(-max(N, 1) // unit) * unit
+            raise UserError(f"channels must be a multiple of 2 * heads = {unit}, got {N}; take {fitting}")
         if not 0 < shortest <= longest:
             raise UserError(f"0 < shortest <= longest must hold, got {shortest} and {longest}")
         L, basis = make_hippo(N // heads)

@@ -85,13 +85,14 @@ class _Step(nn.Module):
         return [*(s.clone() for s in after), y.clone()]
 
 
-def make_bodies(program: ExportedProgram) -> dict[int, Any]:
-    """Return the ONNX graph of one step of every cell that a program scans, by the cell's handle.
+def make_bodies(program: ExportedProgram) -> dict[tuple[int, str], Any]:
+    """Return the ONNX graph of one step of every cell that a program scans, by the cell's handle and what a step reads.
 
-    Cells with the same settings share a graph if the weights that a step reads have the same shapes.
+    A cell that is scanned both with lengths and without them has two graphs. Cells with the same settings share a graph
+    if the weights that a step reads have the same shapes.
     """
     known: dict[object, list[tuple[list[object], Any]]] = {}
-    bodies: dict[int, Any] = {}
+    bodies: dict[tuple[int, str], Any] = {}
     for node in program.graph.nodes:
         if node.target is not _scan:
             continue
@@ -104,7 +105,7 @@ def make_bodies(program: ExportedProgram) -> dict[int, Any]:
             body = _export_step(cell, names.split(",") if names else [], node)
             inputs = body.inputs[-len(shapes) :] if shapes else []
             similar.append(([s if v.uses() else None for s, v in zip(shapes, inputs, strict=True)], body))
-        bodies[handle] = body
+        bodies[handle, names] = body
     return bodies
 
 
@@ -141,11 +142,11 @@ def _export_step(cell: Cell, names: list[str], node: torch.fx.Node) -> Any:  # n
     return written.model.graph
 
 
-def make_scan_translation(bodies: Mapping[int, Any]) -> dict[Any, Any]:
+def make_scan_translation(bodies: Mapping[tuple[int, str], Any]) -> dict[Any, Any]:
     """Return the function that writes a Scan, by its operator.
 
     Args:
-        bodies: The graph of a step by the handle of its cell, as `make_bodies` returns them.
+        bodies: The graph of a step by the handle of its cell and what it reads, as `make_bodies` returns them.
     """
     count = 0
 
@@ -162,7 +163,7 @@ def make_scan_translation(bodies: Mapping[int, Any]) -> dict[Any, Any]:
 
         nonlocal count
         count += 1
-        body = bodies[cell].clone()
+        body = bodies[cell, names].clone()
         for value in [*body.inputs, *body.initializers.values(), *(v for n in body for v in n.outputs)]:
             value.name = f"scan_{count}.{value.name}"
         for node in body:

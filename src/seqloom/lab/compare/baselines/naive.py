@@ -45,6 +45,8 @@ class Ridge(BaselineModule):
         W: (S, T), one for all series.
         targets: The number of targets, which come first.
         V: (S, F + 1); None without known features and gaps.
+
+    A past of fewer than T steps is preceded by its first value.
     """
 
     W: Tensor
@@ -58,7 +60,10 @@ class Ridge(BaselineModule):
         self.targets = targets
 
     def forward(self, x: Tensor, lengths: Tensor | None = None, future: Tensor | None = None) -> Tensor:
-        x = x[..., : self.targets]
+        x, T = x[..., : self.targets], self.W.shape[1]
+        if lengths is not None and (x.shape[1] != T or bool((lengths < T).any())):
+            at = lengths.unsqueeze(1) - T + torch.arange(T, device=x.device)  # (B, T)
+            x = x.gather(1, at.clamp(min=0).unsqueeze(-1).expand(-1, -1, self.targets))
         last = x[:, -1:]
         y = torch.einsum("st,btk->bsk", self.W, x - last) + last
         if self.V is None:

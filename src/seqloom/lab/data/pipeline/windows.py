@@ -222,6 +222,10 @@ class WindowsTask(Task):
         ends = {name: end + (self.horizon if name in plan.known else 0) for name in self.encoding.x.columns}
         return {n: frame[n][end - 1] for n in last} | {n: frame[n][start:stop].to_list() for n, stop in ends.items()}
 
+    def count_steps(self, row: Mapping[str, Any] | Sequence[Any]) -> int:
+        """Return how many steps with a target a row to forecast from has."""
+        return len(_to_list(row.get(self.encoding.plan.target[0], ())) if isinstance(row, Mapping) else row)
+
     def check_new_rows(self, rows: Sequence[Any], notes: Notes) -> None:
         """Warn of names that training does not know, and of known columns without a value, in rows to forecast from."""
         for row in [row for row in rows if isinstance(row, dict)]:
