@@ -3,6 +3,7 @@
 import copy
 import warnings
 from functools import cache
+from unittest import mock
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from torch.export import Dim
 import seqloom
 import seqloom.cells
 from seqloom.core.cell import Cell
-from seqloom.tools.onnx.export import export_onnx
+from seqloom.tools.onnx import scan
+from seqloom.tools.onnx.export import export_onnx, prepare
 from seqloom.tools.onnx.operators import has_native_operator
 
 onnx = pytest.importorskip("onnx")
@@ -114,24 +116,42 @@ def test_native_operators_have_the_settings_of_the_cell(name, settings, tmp_path
     assert name.upper() in list_operators(tmp_path / "layer.onnx")
 
 
-def test_a_layer_that_is_run_with_lengths_and_without_has_a_graph_for_each(tmp_path):
-    class Twice(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = seqloom.AttnRNN(4, 4, batch_first=True)
+class Twice(torch.nn.Module):
+    """A layer that reads one sequence with lengths and another without, as a forecast by segments does."""
 
-        def forward(self, x, lengths):
-            _, state = self.layer(x, lengths=lengths)
-            return self.layer(x, state)[0]
+    def __init__(self):
+        super().__init__()
+        self.layer = seqloom.AttnRNN(4, 4, batch_first=True)
 
+    def forward(self, x, lengths):
+        _, state = self.layer(x, lengths=lengths)
+        return self.layer(x, state)[0]
+
+
+def test_a_layer_that_is_run_with_lengths_and_without_has_a_step_for_each(monkeypatch):
+    steps = []
+    monkeypatch.setattr(
+        scan,
+        "_export_step",
+        lambda _, names, node: steps.append(names) or mock.MagicMock(inputs=[mock.Mock() for _ in node.args[3]]),
+    )
+    module = prepare(Twice().eval())
+    program = torch.export.export(
+        module, (torch.randn(3, 7, 4), torch.tensor([7, 0, 3])), dynamic_shapes=({0: B, 1: T}, {0: B}), strict=False
+    )
+    bodies = scan.make_bodies(program)
+    assert steps == [["valid"], []] and sorted(names for _, names in bodies) == ["", "valid"]
+
+
+@pytest.mark.long
+def test_a_layer_that_is_run_twice_has_the_values_of_torch(tmp_path):
     module, file = Twice().eval(), tmp_path / "twice.onnx"
     x, lengths = torch.randn(3, 7, 4), torch.tensor([7, 0, 3])
     export_onnx(module, (x, lengths), file, ({0: B, 1: T}, {0: B}))
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
-    values = session.run(
-        None, dict(zip([i.name for i in session.get_inputs()], [x.numpy(), lengths.numpy()], strict=True))
-    )
-    torch.testing.assert_close(torch.from_numpy(values[0]), module(x, lengths).detach(), rtol=0, atol=1e-5)
+    names = [i.name for i in session.get_inputs()]
+    (values,) = session.run(None, dict(zip(names, [x.numpy(), lengths.numpy()], strict=True)))
+    torch.testing.assert_close(torch.from_numpy(values), module(x, lengths).detach(), rtol=0, atol=1e-5)
 
 
 def test_a_cell_whose_equations_onnx_lacks_is_no_native_operator():
