@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from seqloom.core.errors import UserError
-from seqloom.core.plurals import count
 from seqloom.lab.data.pipeline.new_rows import iterate_rows
-from seqloom.lab.data.pipeline.windows import WindowsTask
+from seqloom.lab.data.pipeline.windows import WindowsTask, describe_short
 from seqloom.lab.data.task import (
     END,
     PAD,
@@ -140,19 +139,6 @@ def predict_pieces(
         notes.warn(f"empty inputs: {empty} of {done} (first: row {first_empty}); they have no prediction")
     if failed and notes is not None:
         notes.warn(f"rows without a result: {failed} of {done} (first: {prefix}row {first_failed}): {NOT_FINITE}")
-
-
-def describe_short(steps: Sequence[int], series: int, lookback: int) -> str:
-    """Describe what a model does with series that have fewer steps than the windows it was trained on."""
-    if series == 1:
-        subject = f"the past has {count(steps[0], 'step')}, and the model was trained on {lookback}"
-    else:
-        verb = "has" if len(steps) == 1 else "have"
-        subject = (
-            f"{len(steps):,} of {series:,} series {verb} fewer than the {lookback} steps that the model was trained on "
-            f"(the shortest has {min(steps)})"
-        )
-    return f"{subject}; it reads the steps that exist, and its errors may be larger than its intervals say"
 
 
 def _copy_columns(row: object, keep: Sequence[str], where: str) -> Result:

@@ -241,6 +241,19 @@ class WindowsTask(Task):
                     notes.warn(f"{name!r} has steps to forecast without a value; they {filled}")
 
 
+def describe_short(steps: Sequence[int], series: int, lookback: int) -> str:
+    """Describe what a model does with series that have fewer steps than the windows it was trained on."""
+    if series == 1:
+        subject = f"the past has {count(steps[0], 'step')}, and the model was trained on {lookback}"
+    else:
+        verb = "has" if len(steps) == 1 else "have"
+        subject = (
+            f"{len(steps):,} of {series:,} series {verb} fewer than the {lookback} steps that the model was trained on "
+            f"(the shortest has {min(steps)})"
+        )
+    return f"{subject}; it reads the steps that exist, and its errors may be larger than its intervals say"
+
+
 def _to_list(column: object) -> list[Any]:
     if isinstance(column, (str, bytes)) or not hasattr(column, "__iter__"):
         return [column]
