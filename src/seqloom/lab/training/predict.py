@@ -113,7 +113,7 @@ def predict_pieces(
 ) -> Iterator[Result]:
     """Yield the results of rows that arrive in pieces; `prefix` precedes "row 3" in messages."""
     done = empty = first_empty = failed = first_failed = unsure = 0
-    short: list[int] = []  # steps of each series that is shorter than a window of training
+    short: list[int] = []  # steps of series that are shorter than a window of training
     for rows in pieces:
         if task.group and isinstance(rows[0], dict) and task.group in rows[0]:
             keep = list(dict.fromkeys([task.group, *keep]))
@@ -129,10 +129,11 @@ def predict_pieces(
                 unsure += 1
             elif result["prediction"] is None:
                 empty, first_empty = empty + 1, first_empty or done
-            yield _copy_columns(row, keep, f"{prefix}row {done}") | _list_dates(task, row) | result
+            dates = task.list_dates(row) if isinstance(task, WindowsTask) else None
+            forecast = {} if dates is None else {"date": dates}
+            yield _copy_columns(row, keep, f"{prefix}row {done}") | forecast | result
     if unsure and notes is not None and isinstance(model, ForClassify):
-        limit = f"a probability below {model.decision.reject:.3g}"
-        notes.warn(f"unsure: {unsure:,} of {done:,} rows have {limit}, and no prediction")
+        notes.warn(f"unsure: {unsure:,} of {done:,} rows have a probability below {model.decision.reject:.3g}")
     if short and notes is not None:
         notes.warn(prefix + describe_short(short, done, task.lookback))
     if empty and notes is not None:
@@ -147,11 +148,6 @@ def _copy_columns(row: object, keep: Sequence[str], where: str) -> Result:
         hint = f"it has {', '.join(columns)}" if columns else "it has no columns, only the input itself"
         raise UserError(f"{where}: no column {name!r} to keep; {hint}")
     return {name: columns[name] if is_finite(columns[name]) else None for name in keep}
-
-
-def _list_dates(task: Task, row: object) -> Result:
-    dates = task.list_dates(row) if isinstance(task, WindowsTask) else None
-    return {} if dates is None else {"date": dates}
 
 
 def _predict_piece(
