@@ -54,17 +54,19 @@ struct Attn {
   int64_t slope_size() const { return 4 * hp + N<T>; }
 
   struct Work {
-    int64_t share;  // the room of one thread
+    const bool is_direct;  // the gradients of the weights go straight to the caller
+    const int64_t share;   // the room of one thread
     Buffer<T> aC, o, score, slope, xhat, out, v;
     Outer<T> A, O, G;
     Buffer<T> b, dscale, room;
-    Work(const Attn& net, int64_t rows, int team, bool backward)
-        : share(backward ? Outer<T>::room(rows, 2 * net.hp) : 0), aC(rows * net.ld, net.ragged),
-          o(rows * net.ld, false), score(7 * net.slots * round_up(rows * net.a.heads, N<T>)),
+    Work(const Attn& net, int64_t rows, int team, bool backward, bool is_direct = false)
+        : is_direct(is_direct), share(backward ? Outer<T>::room(rows, 2 * net.hp) : 0),
+          aC(rows * net.ld, net.ragged), o(rows * net.ld, false),
+          score(7 * net.slots * round_up(rows * net.a.heads, N<T>)),
           slope(backward ? rows * net.ld : 0, false), xhat(backward ? rows * net.ld : 0, false),
           out(backward ? rows * net.ld : 0, false), v(backward ? rows * net.ld : 0, false),
-          A(backward ? 2 * net.hp : 0, net.hp), O(backward ? net.hp : 0, net.hp),
-          G(backward ? net.hp : 0, net.hp), b(3 * net.hp), dscale(2 * net.hp), room(team * share, false) {}
+          A(backward && !is_direct ? 2 * net.hp : 0, net.hp), O(A.m / 2, net.hp), G(A.m / 2, net.hp),
+          b(3 * net.hp), dscale(2 * net.hp), room(team * share, false) {}
     void clear(const Team& team) { A.clear(team), O.clear(team), G.clear(team); }
   };
 

@@ -119,9 +119,19 @@ template <class T>
 void Attn<T>::add_weight_gradients(int64_t count, const StepView<T>& at, Work& work) const {
   const int64_t S = slope_size();
   T* room = work.room + at.team.member * work.share;
-  work.A.add(at.team, count, at.slope, S, at.seen, ld, room, at.is_first);
-  work.O.add(at.team, count, at.slope + 2 * hp, S, work.aC, ld, room, at.is_first);
-  work.G.add(at.team, count, at.slope + hp, S, work.o, ld, room, at.is_first);
+  if (work.is_direct) {
+    const auto put = [&](T* to, int64_t by, const T* slope, const T* x) {
+      Outer<T>::put(to, by, at.team, H, H, count, slope, S, x, ld, room);
+    };
+    put((T*)a.dw[0], H, at.slope, at.seen);
+    put((T*)a.dw[4], 2 * H, at.slope + hp, at.seen);
+    put((T*)a.dw[4] + H, 2 * H, at.slope + hp, work.o);
+    put((T*)a.dw[2], H, at.slope + 2 * hp, work.aC);
+  } else {
+    work.A.add(at.team, count, at.slope, S, at.seen, ld, room, at.is_first);
+    work.O.add(at.team, count, at.slope + 2 * hp, S, work.aC, ld, room, at.is_first);
+    work.G.add(at.team, count, at.slope + hp, S, work.o, ld, room, at.is_first);
+  }
   sum_rows<T>(at.team, count, at.slope, S, 3 * hp, work.b);
   if (!a.kind) return;
   sum_products<T>(at.team, count, at.slope + 3 * hp, S, work.xhat, ld, hp, work.dscale);
@@ -131,10 +141,12 @@ void Attn<T>::add_weight_gradients(int64_t count, const StepView<T>& at, Work& w
 template <class T>
 void Attn<T>::write_gradients(const Team& team, const Work& work, bool add) const {
   T* dWg = (T*)a.dw[4];
-  work.A.write(team, (T*)a.dw[0], H, 0, H, add);
-  work.A.write(team, dWg, 2 * H, hp, H, add);
-  work.G.write(team, dWg + H, 2 * H, 0, H, add);
-  work.O.write(team, (T*)a.dw[2], H, 0, H, add);
+  if (!work.is_direct) {
+    work.A.write(team, (T*)a.dw[0], H, 0, H, add);
+    work.A.write(team, dWg, 2 * H, hp, H, add);
+    work.G.write(team, dWg + H, 2 * H, 0, H, add);
+    work.O.write(team, (T*)a.dw[2], H, 0, H, add);
+  }
   if (team.member) return;
   write_row<T>((T*)a.dw[1], work.b, H, add);
   write_row<T>((T*)a.dw[5], work.b + hp, H, add);

@@ -36,7 +36,7 @@ struct Backward {
         dh(m0 * ld), dc(Net::STATES > 1 ? m0 * ld : 0), dseen(a.mask ? m0 * ld : 0),
         dkept(a.keep[0] ? 2 * m0 * ld : 0), dstart(a.reset ? 2 * m0 * ld : 0),
         members(team, Local{std::vector<const T*>(c), std::vector<T*>(m0), std::vector<int64_t>(chunk)}),
-        work(net, c, team, true) {
+        work(net, c, team, true, parts == 1 && !zero && 0 < rows.T && rows.T <= chunk) {
     T* d[] = {dh, dc};
     for (int k = 0; k < Net::STATES; k++)
       for (int64_t i = 0; i < m0 && a.ds1[k]; i++)

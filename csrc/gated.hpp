@@ -25,24 +25,31 @@ struct Gated {
   int64_t gates() const { return GATES; }
 
   struct Work {
-    const int64_t share;  // the room of one thread
+    const bool is_direct;  // the gradients of the weights go straight to the caller
+    const int64_t share;   // the room of one thread
     Outer<T> U;
     Buffer<T> b, room;
-    Work(const Gated& net, int64_t rows, int team, bool backward)
-        : share(backward ? Outer<T>::room(rows, GATES * net.hp) : 0),
-          U(backward ? GATES * net.hp : 0, net.hp), b(backward ? GATES * net.hp : 0),
+    Work(const Gated& net, int64_t rows, int team, bool backward, bool is_direct = false)
+        : is_direct(is_direct), share(backward ? Outer<T>::room(rows, GATES * net.hp) : 0),
+          U(backward && !is_direct ? GATES * net.hp : 0, net.hp), b(backward ? GATES * net.hp : 0),
           room(team * share, false) {}
     void clear(const Team& team) { U.clear(team); }
   };
   void prepare(int64_t, const StepView<T>&, Work&) const {}
   void add_weight_gradients(int64_t count, const StepView<T>& at, int64_t slopes, Work& work) const {
-    work.U.add(at.team, count, at.slope, slopes, at.seen, ld, work.room + at.team.member * work.share,
-               at.is_first);
+    add_products(count, at, at.slope, slopes, work);
     sum_rows<T>(at.team, count, at.slope, slopes, GATES * hp, work.b);
+  }
+  void add_products(int64_t count, const StepView<T>& at, const T* slope, int64_t slopes, Work& work) const {
+    T* room = work.room + at.team.member * work.share;
+    if (work.is_direct)
+      Outer<T>::put((T*)a.dw[0], H, at.team, GATES * H, H, count, slope, slopes, at.seen, ld, room);
+    else
+      work.U.add(at.team, count, slope, slopes, at.seen, ld, room, at.is_first);
   }
   void write_gradients(const Team& team, const Work& work, bool add) const {
     for (int64_t g = 0; g < GATES; g++) {
-      work.U.write(team, (T*)a.dw[0] + g * H * H, H, g * hp, H, add);
+      if (!work.is_direct) work.U.write(team, (T*)a.dw[0] + g * H * H, H, g * hp, H, add);
       if (a.dw[1] && !team.member) write_row<T>((T*)a.dw[1] + g * H, work.b + g * hp, H, add);
     }
   }

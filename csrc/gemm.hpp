@@ -286,6 +286,16 @@ struct Outer {
   // a thread's share of the columns, with a room of its own; the first sums are put there instead of added
   void add(const Team& team, int64_t rows, const T* D, int64_t ldd, const T* X, int64_t ldx, T* room,
            bool is_first) {
+    add_to(c, PANEL<T>, m * PANEL<T>, team, m, n, rows, D, ldd, X, ldx, room, is_first);
+  }
+  // All sums at once, m x n whole panels, to a matrix of the caller's.
+  static void put(T* to, int64_t ldt, const Team& team, int64_t m, int64_t n, int64_t rows, const T* D,
+                  int64_t ldd, const T* X, int64_t ldx, T* room) {
+    add_to(to, ldt, PANEL<T>, team, m, n, rows, D, ldd, X, ldx, room, true);
+  }
+  // `by_row` from one row of a panel of C to the next, `by_panel` from one panel to the next
+  static void add_to(T* C, int64_t by_row, int64_t by_panel, const Team& team, int64_t m, int64_t n,
+                     int64_t rows, const T* D, int64_t ldd, const T* X, int64_t ldx, T* room, bool is_first) {
     const Span columns = team.share(n, PANEL<T>);
     const int64_t blocks = (m + ROWS - 1) / ROWS;
     auto size = [&](int64_t i, int64_t at) { return (m - at + blocks - i - 1) / (blocks - i); };
@@ -304,8 +314,8 @@ struct Outer {
             store(x + k * PANEL<T> + e * N<T>, load(X + (k0 + k) * ldx + j + e * N<T>));
         for (int64_t i = 0, at = 0, count; i < blocks; i++, at += count) {
           count = size(i, at);
-          run_micro<T, false>(count, d + at * K, count, x, c + j * m + at * PANEL<T>, PANEL<T>, K, nullptr,
-                              !is_first || k0, x);
+          run_micro<T, false>(count, d + at * K, count, x, C + j / PANEL<T> * by_panel + at * by_row, by_row,
+                              K, nullptr, !is_first || k0, x);
         }
       }
     }

@@ -17,8 +17,9 @@ struct LnGru : Gated<T, 3, 1> {
 
   struct Work : Base::Work {
     Buffer<T> u, scale;
-    Work(const LnGru& net, int64_t rows, int team, bool backward)
-        : Base::Work(net, rows, team, backward), u(team * 4 * net.hp), scale(backward ? 3 * net.hp : 0) {}
+    Work(const LnGru& net, int64_t rows, int team, bool backward, bool is_direct = false)
+        : Base::Work(net, rows, team, backward, is_direct), u(team * 4 * net.hp),
+          scale(backward ? 3 * net.hp : 0) {}
   };
 
   void compute_inside(int64_t m, const StepView<T>& at, Work& work) const {
@@ -62,14 +63,13 @@ struct LnGru : Gated<T, 3, 1> {
   }
   void add_weight_gradients(int64_t count, const StepView<T>& at, Work& work) const {
     const int64_t S = slope_size();
-    work.U.add(at.team, count, at.slope + 4 * hp, S, at.seen, ld, work.room + at.team.member * work.share,
-               at.is_first);
+    this->add_products(count, at, at.slope + 4 * hp, S, work);
     sum_products<T>(at.team, count, at.slope, S, at.rec + 3 * hp, record_size(a), 3 * hp, work.scale);
     sum_rows<T>(at.team, count, at.slope, S, 3 * hp, work.b);
   }
   void write_gradients(const Team& team, const Work& work, bool add) const {
     for (int64_t g = 0; g < 3; g++) {
-      work.U.write(team, (T*)a.dw[0] + g * H * H, H, g * hp, H, add);
+      if (!work.is_direct) work.U.write(team, (T*)a.dw[0] + g * H * H, H, g * hp, H, add);
       if (team.member) continue;
       write_row<T>((T*)a.dw[1] + g * H, work.scale + g * hp, H, add);
       write_row<T>((T*)a.dw[2] + g * H, work.b + g * hp, H, add);

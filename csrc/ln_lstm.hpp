@@ -19,9 +19,9 @@ struct LnLstm : Gated<T, 4, 2> {
 
   struct Work : Base::Work {
     Buffer<T> u, scale, scale_c, shift_c;
-    Work(const LnLstm& net, int64_t rows, int team, bool backward)
-        : Base::Work(net, rows, team, backward), u(team * 4 * net.hp), scale(backward ? 4 * net.hp : 0),
-          scale_c(backward ? net.hp : 0), shift_c(backward ? net.hp : 0) {}
+    Work(const LnLstm& net, int64_t rows, int team, bool backward, bool is_direct = false)
+        : Base::Work(net, rows, team, backward, is_direct), u(team * 4 * net.hp),
+          scale(backward ? 4 * net.hp : 0), scale_c(backward ? net.hp : 0), shift_c(backward ? net.hp : 0) {}
   };
 
   void compute_inside(int64_t m, const StepView<T>& at, Work&) const {
@@ -83,8 +83,7 @@ struct LnLstm : Gated<T, 4, 2> {
   }
   void add_weight_gradients(int64_t count, const StepView<T>& at, Work& work) const {
     const int64_t S = slope_size();
-    work.U.add(at.team, count, at.slope + 4 * hp, S, at.seen, ld, work.room + at.team.member * work.share,
-               at.is_first);
+    this->add_products(count, at, at.slope + 4 * hp, S, work);
     sum_products<T>(at.team, count, at.slope, S, at.rec + 4 * hp, record_size(a), 4 * hp, work.scale);
     sum_rows<T>(at.team, count, at.slope, S, 4 * hp, work.b);
     sum_products<T>(at.team, count, at.slope + 8 * hp, S, at.slope + 9 * hp, S, hp, work.scale_c);
@@ -92,7 +91,7 @@ struct LnLstm : Gated<T, 4, 2> {
   }
   void write_gradients(const Team& team, const Work& work, bool add) const {
     for (int64_t g = 0; g < 4; g++) {
-      work.U.write(team, (T*)a.dw[0] + g * H * H, H, g * hp, H, add);
+      if (!work.is_direct) work.U.write(team, (T*)a.dw[0] + g * H * H, H, g * hp, H, add);
       if (team.member) continue;
       write_row<T>((T*)a.dw[1] + g * H, work.scale + g * hp, H, add);
       write_row<T>((T*)a.dw[2] + g * H, work.b + g * hp, H, add);
