@@ -48,7 +48,7 @@ def test_heads_that_are_no_whole_blocks_are_refused():
 
 
 FAULTS = {
-    "a message is read before it is complete": ("count += many;", ""),
+    "a message is read before it is complete": ("count += BLOCKS;", ""),
     "a chunk is read before it has come": ("fetch_wait<STAGES - 2>();", "fetch_wait<STAGES - 1>();"),
     "a quarter of the sums is left out": (
         "for (int k = 0; k < QUARTERS; k++) {",

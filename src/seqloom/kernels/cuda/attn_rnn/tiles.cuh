@@ -12,6 +12,7 @@
 #include "attn_rnn/math.cuh"
 #include "runtime/counter.cuh"
 #include "runtime/halves.cuh"
+#include "runtime/packets.cuh"
 
 #ifndef ROWS        // Python gives these with -D; the values here serve editors
 #define ROWS 64     // of a group: 32 or 64
@@ -39,10 +40,9 @@ static_assert(D % UNITS == 0 && H * NUMBER % CHUNK == 0 && EACH % 2 == 0 && BLOC
                   UNITS * BLOCKS == H && BLOCKS % SHARE == 0,
               "no such division");
 
-// What a group shares, in bytes from its begin: counters, for each of three messages its numbers and their
-// units, sums over heads, sums over rows.
-constexpr int AT_COUNTERS = 0, COUNTER = 128, AT_NUMBERS = COUNTER * (1 + HEADS),
-              NUMBERS = ROWS * H * NUMBER * PLANES, AT_UNITS = AT_NUMBERS + 3 * NUMBERS,
+// What a group shares, in bytes from its begin: a counter, for each of three messages its numbers and their
+// units, sums over heads as packets, sums over rows.
+constexpr int AT_NUMBERS = 128, NUMBERS = ROWS * H * NUMBER * PLANES, AT_UNITS = AT_NUMBERS + 3 * NUMBERS,
               ALL_UNITS = 4 * ROWS * BLOCKS, AT_SCORES = AT_UNITS + 3 * ALL_UNITS,
               AT_MOMENTS = AT_SCORES + 16 * ROWS * BLOCKS,
               GROUP_BYTES = (AT_MOMENTS + 8 * ROWS * BLOCKS + 16 * ROWS - 1) / (16 * ROWS) * (16 * ROWS);
@@ -68,7 +68,7 @@ struct Block {
   int thread, lane, warp, quarter, half, rank, base, first, rows;
   int row, column, unit;  // this thread's row of the group, and its first unit in the block and at all
   bool active;            // whether there is such a row
-  u32 memory, count = 0, head_count = 0;
+  u32 memory, count = 0;
   u8* shared_by_all;
   template <class Args>
   DEV Block(const Args& a) {
@@ -107,22 +107,18 @@ struct Block {
 #pragma unroll
     for (int e = 0; e < EACH; e += 2) get_shared(v[e], v[e + 1], at + 4 * e);
   }
-  // All threads have written their part of a message; say so, and wait until all blocks of the group have, or
-  // all of this block's head.
-  DEV void announce(int head = -1) const {
+  // All threads have written their part of a message: say so. Then wait until all blocks of the group have.
+  DEV void announce() const {
     wait_block();
-    if (thread == 0) count_up((u32*)(shared_by_all + COUNTER * (1 + head)));
+    if (thread == 0) count_up((u32*)shared_by_all);
   }
-  DEV void await(u32& count, int many, int head = -1) {
-    count += many;
+  DEV void await_all() {
+    count += BLOCKS;
     if (thread == 0)
-      for (int i = 0; (int)(read_counter((const u32*)(shared_by_all + COUNTER * (1 + head))) - count) < 0;
-           i++)
+      for (int i = 0; (int)(read_counter((const u32*)shared_by_all) - count) < 0; i++)
         if (i == MOST_POLLS) give_up();
     wait_block();
   }
-  DEV void await_all() { await(count, BLOCKS); }
-  DEV void await_head() { await(head_count, SPAN, base / D); }
 
   // Return where a chunk of a weight lies.
   template <int N>
@@ -343,27 +339,32 @@ struct Block {
     for (int bits = 1; bits < SHARE; bits *= 2) v += shuffle_xor(v, bits);
     return v;
   }
-  // Share three sums over this block's units of a row; get them for the whole head when its blocks have
-  // shared theirs.
-  DEV void put_scores(const float (&p)[3]) const {
-    const float v[4] = {sum_row(p[0]), sum_row(p[1]), sum_row(p[2]), 0.f};
-    if (column == 0) put_global((float*)(shared_by_all + AT_SCORES) + 4 * (row * BLOCKS + rank), v);
+  // Share three sums over this block's units of a row as a packet; wait for those of all blocks of the head.
+  DEV void put_scores(const float (&p)[3], u32 number) const {
+    const float v = sum_row(p[0]), w = sum_row(p[1]), z = sum_row(p[2]);
+    if (column == 0)
+      put_packet((Packet*)(shared_by_all + AT_SCORES) + row * BLOCKS + rank, to_bits(v), to_bits(w),
+                 to_bits(z), number);
   }
-  DEV void get_scores(float (&s)[3]) const {
-    const float* from = (const float*)(shared_by_all + AT_SCORES) + 4 * (row * BLOCKS + rank / SPAN * SPAN);
-    s[0] = s[1] = s[2] = 0.f;
+  DEV void get_scores(float (&s)[3], u32 number) const {
+    constexpr int MANY = (SPAN + SHARE - 1) / SHARE;  // of a thread
+    const Packet* first = (const Packet*)(shared_by_all + AT_SCORES) + row * BLOCKS + rank / SPAN * SPAN;
+    const Packet* from[MANY];
+    u32 p[MANY][4] = {}, numbers[MANY];
 #pragma unroll
-    for (int i = 0; i < (SPAN + SHARE - 1) / SHARE; i++) {
+    for (int i = 0; i < MANY; i++) {
       const int which = SHARE * i + thread % SHARE;
-      if (which < SPAN) {
-        float v[4];
-        get_fresh(v, from + 4 * which);
-#pragma unroll
-        for (int k = 0; k < 3; k++) s[k] += v[k];
-      }
+      from[i] = first + (which < SPAN ? which : 0);
+      numbers[i] = which < SPAN ? number : 0u;
     }
+    collect<false>(p, from, numbers, 0, 0);
 #pragma unroll
-    for (int k = 0; k < 3; k++) s[k] = sum_row(s[k]);
+    for (int k = 0; k < 3; k++) {
+      s[k] = 0.f;
+#pragma unroll
+      for (int i = 0; i < MANY; i++) s[k] += to_float(p[i][k]);
+      s[k] = sum_row(s[k]);
+    }
   }
   // Share two sums over this block's units of a row; load those of all blocks, a part of them by each thread.
   DEV void put_moments(float v, float w) const {

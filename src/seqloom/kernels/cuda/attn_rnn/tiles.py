@@ -125,7 +125,7 @@ def make_code(setting: AttnRNNSetting, name: str, rows: int, units: int, tf32: b
     resident = min(chunks, (tuning.SHARED_BYTES - fixed - least * stage) // chunk)
     fixed += resident * chunk
     stages = min(tuning.TILES_MOST_STAGES, (tuning.SHARED_BYTES - fixed) // stage)
-    group = 128 * (1 + setting.heads) + 3 * rows * H * number * planes + 36 * rows * blocks
+    group = 128 + 3 * rows * H * number * planes + 36 * rows * blocks
     sizes = {"GRID": 1, "ROWS": rows, "CLUSTER": blocks, "UNITS": units, "STAGES": stages}
     sizes |= {"RESIDENT": resident, "TF32": int(tf32)}
     named = f"attn_rnn_tiles_{name}", f"attn_rnn/tiles_{name}.cu", (*setting.macros, *sizes.items())

@@ -76,10 +76,8 @@ CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, BLOCKS) {
         p[1] += q[e] * x[e];
         p[2] += q[e] * (h[e] * x[e]);
       }
-      b.put_scores(p);
-      b.announce(b.base / D);
-      b.await_head();
-      b.get_scores(s);
+      b.put_scores(p, t + 1);
+      b.get_scores(s, t + 1);
       compute_attention(w, s[0], s[1], s[2]);
 #pragma unroll
       for (int e = 0; e < EACH; e++)

@@ -134,10 +134,8 @@ CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, BLOCKS) {
         p[1] += v[e] * x[e];
         p[2] += v[e] * (h[e] * x[e]);
       }
-      b.put_scores(p);
-      b.announce(b.base / D);
-      b.await_head();
-      b.get_scores(s);
+      b.put_scores(p, top - t + 1);
+      b.get_scores(s, top - t + 1);
       const float two = s[0] + s[1],
                   mid = weight[0] * s[0] + weight[1] * s[1] + weight[2] * two + weight[3] * s[2],
                   shared = weight[2] * (two - mid);
