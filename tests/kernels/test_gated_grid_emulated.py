@@ -1,5 +1,7 @@
 """GRU and LSTM on blocks that talk through packets, the kernels' own text on the CPU: against float64, and faults."""
 
+import statistics
+
 import emulator
 import pytest
 import torch
@@ -50,9 +52,10 @@ def test_a_grid_is_at_most_twice_as_far_from_float64_as_the_loop(name, H, dtype,
 def test_sixteen_rows_to_a_group_several_turns_and_chunks(monkeypatch, name, B, teams):
     monkeypatch.setattr(launch, "multiprocessors", lambda _: 2)
     monkeypatch.setattr(tuning, "GATED_TEAMS", teams)
-    monkeypatch.setattr(tuning, "GATED_CHUNK_NUMBERS", B * 48 * 2)
+    monkeypatch.setattr(tuning, "GATED_CHUNK_NUMBERS", B * 48)
     cell = cell_of(name, 24, 48)
-    assert worst(name, cell, job_of(cell, B, 3, BF16, "lengths reset"), BF16, "grid")[0] < 2
+    jobs = [job_of(cell, B, 3, BF16, "lengths reset") for _ in range(3)]  # rounding has a part in each ratio
+    assert statistics.geometric_mean(worst(name, cell, job, BF16, "grid")[0] for job in jobs) < 2
 
 
 WIDE = [("gru", 80, 3, 4, ALL), ("lstm", 144, 9, 3, ""), ("gru", 544, 2, 3, "")]  # three, five and 17 blocks

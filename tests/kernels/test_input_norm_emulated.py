@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from seqloom.kernels import tuning
-from seqloom.kernels.cuda.gated.code import GatedSetting, Kind, centre_weights
+from seqloom.kernels.cuda.gated.centre import centre_gradient, centre_weights
 from seqloom.kernels.cuda.gated.input_norm import InputNorm
 from seqloom.kernels.cuda.runtime import launch
 
@@ -65,11 +65,19 @@ def test_a_missing_barrier_is_caught(monkeypatch):
 def test_centred_weights_have_no_mean_although_they_are_rounded():
     torch.manual_seed(0)
     w = torch.randn(2 * 208, 208).to(torch.bfloat16)
-    kind = Kind("gru", gates=2, states=1, norm=True)
-    setting = GatedSetting(kind, 208, torch.bfloat16, mask=False, keep=False, reset=False)
-    actual = centre_weights(setting, w).double()
+    actual = centre_weights(w, 208).double()
     exact = w.double().view(2, 208, 208)
     exact = exact - exact.mean(1, keepdim=True)
     rounded = exact.to(torch.bfloat16).double()
     assert actual.sum(1).norm() < 0.3 * rounded.sum(1).norm()
     assert (actual - exact).norm() < 1.5 * (rounded - exact).norm()
+
+
+@pytest.mark.parametrize(("count", "H"), [(1, 208), (9, 48)])
+def test_the_gradient_of_centred_weights_is_the_sum_of_its_parts_without_a_mean(count, H):
+    torch.manual_seed(0)
+    parts = torch.randn(count, 2, H, H) + 1
+    exact = parts.double().sum(0)
+    exact = exact - exact.mean(1, keepdim=True)
+    actual = centre_gradient(parts, torch.float16)
+    assert (actual.double() - exact).norm() < 0.5 * torch.finfo(torch.float16).eps * exact.norm()

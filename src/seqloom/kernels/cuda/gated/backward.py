@@ -1,8 +1,8 @@
 """A gated cell back through time on a GPU, one chunk of steps after another, the last first.
 
-Unless the forward pass kept it, a batched product computes U h of all steps of a chunk again (with layer normalisation
-U^T U h, too). A kernel goes back through them, and a batched product makes the gradient of the weight. Those of biases
-and scales are summed on the way, for each row of the batch.
+Unless the forward pass kept it, a batched product computes U h of all steps of a chunk again; with layer normalisation
+one computes U^T U h. A kernel goes back through them, and a batched product makes the gradient of the weight. Those of
+biases and scales are summed on the way, for each row of the batch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from seqloom.kernels import tuning
-from seqloom.kernels.cuda.gated.code import GatedSetting, arrange_weights, centre_weights, find_code
+from seqloom.kernels.cuda.gated.centre import centre_gradient
+from seqloom.kernels.cuda.gated.code import GatedSetting, arrange_weights, find_code
 from seqloom.kernels.cuda.products import exact
 
 
@@ -37,26 +38,25 @@ def go_back(
     """
     kind, H, x, weight = setting.kind, setting.hidden, values["x"], values["weight"]
     (B, T), wide = x.shape[:2], kind.gates * H
-    steps = min(T, max(1, (1 + setting.kept) * tuning.GATED_CHUNK_NUMBERS // (B * H)))
-    code, dweight, bias = find_code(setting, "reverse", B, x.device), None, None if kind.norm else values["bias"]
-    if kind.norm and code.blocks > 1:
-        weight, own = _square_weights(setting, weight, heads)
-    else:
-        own = centre_weights(setting, weight).view(-1, H, H)
-        weight = own.view(-1, H)
+    steps = min(T, max(1, (1 + setting.keeps) * tuning.GATED_CHUNK_NUMBERS // (B * H)))
+    code, dweight, bias = find_code(setting, "reverse", B, x.device), None, values["bias"]
+    own = values["centred"] if kind.norm else weight.view(-1, H, H)
     dx, turned = torch.empty_like(x), arrange_weights(setting, own.transpose(1, 2))
     seen, du = x.new_empty(B * steps, H), x.new_empty(B * steps, wide)
-    u = values["u"] if setting.kept else x.new_empty(B * steps, len(weight) // heads)
-    ds = [_copy_gradient(d, values[f"first_{i}"]) for i, d in enumerate(dlast)]
-    dstart = [torch.zeros_like(values["first_0"]) for i in range(kind.states) if f"start_{i}" in values]
-    sums = {"dbias": wide, "dscale": wide * kind.norm, "dbias_c": H * kind.memory, "dscale_c": H * kind.memory}
-    sums |= {"dvectors": H * kind.vectors}
-    totals = {name: x.new_zeros(B, n, dtype=torch.float32) if n else None for name, n in sums.items()}
-    known = values | totals | {"dx": dx, "u": u, "du": du, "weight": turned, "B": B, "T": T}
+    known = values | {"dx": dx, "du": du, "weight": turned, "B": B, "T": T}
+    is_late = kind.norm and code.blocks > 1
+    if is_late:
+        weight, bias = _square_weights(own), None
+    product = None if setting.keeps and not is_late else x.new_empty(B * steps, wide)
+    if product is not None:
+        known["squares" if is_late else "u"] = product
     known |= {"head_rows": B // heads if heads > 1 else 0}
-    known |= {f"ds_{i}": d for i, d in enumerate(ds)} | {f"dstart_{i}": d for i, d in enumerate(dstart)}
+    names = {"dbias": kind.gates, "dscale": kind.gates * kind.norm, "dvectors": kind.vectors}
+    names |= {"dbias_c": kind.memory, "dscale_c": kind.memory}
+    totals, ds, dstart = _make_totals(names, dlast, values)
+    known |= totals | {f"ds_{i}": d for i, d in enumerate(ds)} | {f"dstart_{i}": d for i, d in enumerate(dstart)}
     is_exact = heads == 1 and exact.is_faster(x, B * steps, wide, H)
-    halves = exact.split(weight) if is_exact and not setting.kept else None
+    halves = exact.split(weight) if is_exact and product is not None else None
     sums_of_bias: list[Tensor] = []
     arguments = code.pack(known)
     for begin in reversed(range(0, T, steps)):
@@ -65,27 +65,65 @@ def go_back(
         _copy_states(seen[:rows].view(B, -1, H), values, begin)
         states = exact.split(seen[:rows]) if is_exact else None
         if states is not None and halves is not None:
-            exact.multiply(states, halves, bias, u[:rows])
-        elif not setting.kept:
-            _multiply_weight(u[:rows], seen[:rows], weight, bias, heads)
+            assert product is not None
+            exact.multiply(states, halves, bias, product[:rows])
+        elif product is not None:
+            _multiply_weight(product[:rows], seen[:rows], weight, bias, heads)
         code.start(arguments, B, x.device)
         if states is None:
             more = _multiply(du[:rows], seen[:rows], heads)
         elif in_halves is None or not setting.kept or steps < T:
-            more = exact.multiply_turned(exact.split(du[:rows]), states)
+            more = exact.multiply_turned(exact.split(du[:rows]), states).unsqueeze(0)
         else:
             in_halves.append(exact.split(dx))
-            more = _multiply_halves(in_halves[0], du, states, kind.summed * H)
+            more = _multiply_halves(in_halves[0], du, states, kind.summed * H).unsqueeze(0)
+        if len(more) > heads and (not kind.norm or heads > 1 or steps < T):
+            more = more.unflatten(0, (heads, -1)).sum(1)
+        if not kind.norm or heads > 1 or steps < T:
+            more = more.flatten(0, 1).unsqueeze(0)
         dweight = more if dweight is None else dweight.add_(more)
         sums_of_bias += _sum_bias(setting, du[:rows], heads)
-    if kind.norm:
-        assert dweight is not None
-        each = dweight.view(-1, H, H)
-        dweight = (each - each.mean(1, keepdim=True)).view_as(dweight)  # as the weights were centred
-    added = {name: None if t is None else t.unflatten(0, (heads, -1)).sum(1).flatten() for name, t in totals.items()}
+    assert dweight is not None
+    dweight = centre_gradient(dweight.unflatten(1, (-1, H)), x.dtype).view(-1, H) if kind.norm else dweight[0]
+    added = _add_rows(totals, heads, x.dtype)
     dbias = None if values["bias"] is None else torch.stack(sums_of_bias).sum(0) if sums_of_bias else added["dbias"]
     found = (dweight, dbias, added["dscale"], added["dscale_c"], added["dbias_c"], added["dvectors"])
     return [dx, *(None if t is None else t.to(x.dtype) for t in found), *ds, *dstart]
+
+
+def _make_totals(
+    planes: dict[str, int], dlast: Sequence[Tensor | None], values: dict[str, Any]
+) -> tuple[dict[str, Tensor | None], list[Tensor], list[Tensor]]:
+    """Return zeros for the sums of gradients, and the gradients of the last states and the starts, in one memory.
+
+    Args:
+        planes: How many planes (B, H) each sum has.
+        dlast: The gradients of the last states; None for zeros.
+        values: The tensors of the forward pass.
+    """
+    first, starts = values["first_0"], [f"start_{i}" in values for i in range(len(dlast))]
+    all_planes = torch.zeros((sum(planes.values()) + len(dlast) + sum(starts), *first.shape), device=first.device)
+    sizes = [*planes.values(), *[1] * (len(dlast) + sum(starts))]
+    parts = all_planes.split(sizes)
+    totals = {name: part if n else None for (name, n), part in zip(planes.items(), parts, strict=False)}
+    ds = [part[0] for part in parts[len(planes) : len(planes) + len(dlast)]]
+    for d, given in zip(ds, dlast, strict=True):
+        if given is not None:
+            d.copy_(given)
+    return totals, ds, [part[0] for part in parts[len(planes) + len(dlast) :]]
+
+
+def _add_rows(totals: dict[str, Tensor | None], heads: int, dtype: torch.dtype) -> dict[str, Tensor | None]:
+    """Return the sums over the rows of each head, (heads * planes * H,), in this type."""
+    planes = [0 if t is None else len(t) for t in totals.values()]
+    first = next(t for t in totals.values() if t is not None)
+    B, H = first.shape[1:]
+    every = first.as_strided((sum(planes), heads, B // heads, H), (B * H, B // heads * H, H, 1))
+    parts = every.sum(2, dtype=torch.float32).to(dtype).split(planes)
+    return {
+        name: None if total is None else part.transpose(0, 1).flatten()
+        for (name, total), part in zip(totals.items(), parts, strict=True)
+    }
 
 
 def _sum_bias(setting: GatedSetting, du: Tensor, heads: int) -> list[Tensor]:
@@ -106,24 +144,15 @@ def _multiply_halves(dx: exact.SplitMatrix, du: Tensor, states: exact.SplitMatri
     return more[0] if len(more) == 1 else torch.cat(more)
 
 
-def _square_weights(setting: GatedSetting, weight: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    """Return centred weights U, each head's with U^T U / sqrt(H) of all gates behind it, and U alone (.., H, H).
+def _square_weights(own: Tensor) -> Tensor:
+    """Return U^T U / sqrt(H) of centred weights (.., H, H): (.. * H, H).
 
-    So one product has what a normalised product is corrected by on its way back, too (reverse.cu).
+    Its product with a state corrects what a normalised product sends back (reverse.cu).
     """
-    H, gates = setting.hidden, setting.kind.gates
-    both = weight.new_empty(heads, 2, gates, H, H)
-    for given, (own, squares) in zip(weight.view(heads, -1, H), both, strict=True):
-        centre_weights(setting, given, own)
-        torch.baddbmm(squares, own.transpose(1, 2), own, beta=0, alpha=1 / math.ceil(math.sqrt(H)), out=squares)
-    return both.view(-1, H), both[:, 0].reshape(-1, H, H)
-
-
-def _copy_gradient(d: Tensor | None, like: Tensor) -> Tensor:
-    """Return the gradient of a last state in float32, in memory of its own."""
-    if d is None:
-        return torch.zeros_like(like)
-    return d.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
+    squares = torch.empty_like(own)
+    return torch.baddbmm(
+        squares, own.transpose(1, 2), own, beta=0, alpha=1 / math.ceil(math.sqrt(own.shape[1])), out=squares
+    ).view(-1, own.shape[1])
 
 
 def _copy_states(seen: Tensor, values: dict[str, Any], begin: int) -> None:
@@ -154,7 +183,10 @@ def _multiply_weight(u: Tensor, seen: Tensor, weight: Tensor, bias: Tensor | Non
 
 
 def _multiply(d: Tensor, r: Tensor, heads: int) -> Tensor:
-    """Compute d^T r of each head in float32, in pieces of rows: there are many rows and few columns."""
+    """Compute d^T r of each head in float32, in pieces of rows: there are many rows and few columns.
+
+    The sum over the pieces of a head is left to the caller: (heads * pieces, ..).
+    """
     rows = len(d) // heads
     wanted = max(
         1, min(rows // tuning.GATED_PIECE_ROWS[d.itemsize], tuning.GATED_PIECE_NUMBERS // (d.shape[1] * r.shape[1]))
@@ -162,7 +194,5 @@ def _multiply(d: Tensor, r: Tensor, heads: int) -> Tensor:
     n = next(n for n in range(wanted, 0, -1) if rows % n == 0)
     d, r = d.view(heads * n, rows // n, -1).transpose(1, 2), r.view(heads * n, rows // n, -1)
     if d.is_cuda and d.dtype != torch.float32:
-        parts = torch.bmm(d, r, out_dtype=torch.float32)
-    else:
-        parts = torch.bmm(d.float(), r.float())
-    return parts.unflatten(0, (heads, n)).sum(1).flatten(0, 1)
+        return torch.bmm(d, r, out_dtype=torch.float32)
+    return torch.bmm(d.float(), r.float()).float()  # autocast would give 16 bits

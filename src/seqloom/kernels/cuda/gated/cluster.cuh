@@ -191,11 +191,12 @@ struct Block {
 #pragma unroll
       for (int j = 0; j < N; j++) v[j] += shuffle_xor(v[j], bits);
   }
-  // Sum N numbers over all units of this row, in step i.
-  template <int WHICH, int N>
-  DEV void sum_row(float (&v)[N], int i) const {
+  // Sum N numbers over all units of this row, in step i; `meanwhile` runs while sums are on their way.
+  template <int WHICH, int N, class F>
+  DEV void sum_row(float (&v)[N], int i, F meanwhile) const {
     Inbox none;
     send_sums<WHICH>(v, i);
+    meanwhile();
     if constexpr (CLUSTER == 1 && SPANS > 1) wait_threads(1 + column, 32 * SPANS);
     take_sums<WHICH>(v, none, i);
   }

@@ -22,7 +22,6 @@ from seqloom.kernels.fused import why_not_fused
 TYPES = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}  # FORMAT of the CUDA text
 GRID_WARPS, GRID_SOURCES = 8, 32  # of a block on a grid: its warps, and the sources they receive from at a time
 TILE = 512  # bytes of a tile of weights on a grid
-CENTRE_UNITS, CENTRE_THREADS = 64, 128  # of a thread and of a block of centre.cu
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class GatedSetting:
     reset: bool
     grid: bool = False  # units are divided over blocks anywhere on the GPU, not over a cluster
     tf32: bool = False  # products of float32 see 19 bits
-    kept: bool = False  # the forward pass keeps what the way back would compute again
+    kept: bool = False  # the forward pass keeps what the way back would compute again; normalised cells always do
 
     @property
     def size(self) -> int:
@@ -79,6 +78,11 @@ class GatedSetting:
         if self.kind.unit is not None:
             sizes |= {"INPUTS": self.kind.planes, "VECTORS": self.kind.vectors, "OUTPUT": self.kind.output}
         return (*sizes.items(), *((name, int(flag)) for name, flag in flags.items()))
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the backward pass reads products of the forward pass instead of computing them again."""
+        return self.kept or self.kind.norm
 
     def count_summed(self, back: bool) -> int:
         """Return the macro SUMMED: how many gates have a sum of input and product that the forward pass can keep.
@@ -290,35 +294,6 @@ def arrange_weights(setting: GatedSetting, w: Tensor) -> Tensor:
     if setting.size == 4:
         return w.view(gates, n, 2, 8, n, 4, 4).permute(0, 1, 4, 3, 5, 6, 2).contiguous()
     return w.view(gates, n, 2, 8, n, 2, 4, 2).permute(0, 1, 4, 3, 6, 5, 2, 7).contiguous()
-
-
-def centre_weights(setting: GatedSetting, w: Tensor, to: Tensor | None = None) -> Tensor:
-    """Return weights (gates * H, H) as a normalisation sees them: without the mean over the units of a gate.
-
-    Their products have no mean then, and a kernel sums squares alone. Those of other cells are returned as they are.
-
-    Args:
-        setting: The cell.
-        w: The weights, of all heads one after the other.
-        to: Memory for the result, with a gate to a row: (heads * gates, H, H).
-    """
-    if not setting.kind.norm:
-        return w
-    H = setting.hidden
-    each = w.detach().view(-1, H, H)
-    mean = each.mean(1, dtype=torch.float32)
-    to = torch.empty_like(each) if to is None else to
-    code = _make_centre(H, setting.dtype)
-    known = {"weight": each, "mean": mean, "to": to, "matrices": len(each)}
-    threads = len(each) * H // 2 * -(-H // CENTRE_UNITS)
-    code.launch(code.pack(known), -(-threads // CENTRE_THREADS), w.device)
-    return to
-
-
-@cache
-def _make_centre(hidden: int, dtype: torch.dtype) -> launch.CudaCode:
-    macros = ("HIDDEN", hidden), ("FORMAT", TYPES[dtype])
-    return launch.CudaCode("centre", "gated/centre.cu", macros, CENTRE_THREADS, 0)
 
 
 def why_not_job(

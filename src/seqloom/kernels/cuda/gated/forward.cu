@@ -23,7 +23,7 @@ struct Forward {
   const Element* vectors;  // (VECTORS, H)
   int head_rows;  // rows of a head, in whole groups; each head has its own weights. 0: all have the same
   int keeps;      // whether the way back needs no product: x becomes x + u in the first SUMMED gates,
-  Element* u;     // and that of the others is u, (B, T, GATES - SUMMED, H)
+  Element* u;     // and that of the others is u, (B, T, GATES - SUMMED, H); with NORM it is U h
 };
 
 // What a lane loads of a step, unconverted: any use would wait for the load.
@@ -99,11 +99,25 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
         for (int i = 0; i < STATES; i++) from_pair(keep[0][i], keep[1][i], v.keep[i]);
       b.get_sums(u, team);
       float* spread = a.spread + (steps + t) * SPREAD;
+      Pair kept[GATES];
+      auto keep_products = [&] {  // what the way back needs
+        if (a.keeps && active && t < length && b.is_in(team))
+#pragma unroll
+          for (int k = 0; k < GATES; k++)
+            put_pair((k < SUMMED ? a.x + ((steps + t) * INPUTS + k) * H
+                                 : a.u + ((steps + t) * (GATES - SUMMED) + k - SUMMED) * H) +
+                         b.unit,
+                     kept[k]);
+      };
       if constexpr (NORM) {
         float squares[GATES];
 #pragma unroll
         for (int k = 0; k < GATES; k++) squares[k] = u[0][k] * u[0][k] + u[1][k] * u[1][k];
-        b.template sum_row<0>(squares, t);
+#pragma unroll
+        for (int k = 0; k < GATES; k++) kept[k] = to_pair(u[0][k], u[1][k]);
+        b.template sum_row<0>(squares, t, [&] {
+          if (CLUSTER > 1) keep_products();
+        });
 #pragma unroll
         for (int k = 0; k < GATES; k++) {
           const float r = inverse_root(squares[k] * (1.0f / H) + 1e-5f);
@@ -121,7 +135,6 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
         u[0][k] += v[0];
         u[1][k] += v[1];
       }
-      Pair kept[GATES];
 #if SUMMED
 #pragma unroll
       for (int k = 0; k < GATES; k++)
@@ -135,7 +148,7 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
 #if MEMORY
       float sums[2] = {b.active ? in[0].c + in[1].c : 0.f,
                        b.active ? in[0].c * in[0].c + in[1].c * in[1].c : 0.f};
-      b.template sum_row<1>(sums, t);
+      b.template sum_row<1>(sums, t, [] {});
       const float mean = sums[0] * (1.0f / H),
                   r = inverse_root(maximum(sums[1] * (1.0f / H) - mean * mean, 0.f) + 1e-5f);
       float by[2], plus[2];
@@ -166,16 +179,8 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
 #pragma unroll
         for (int i = 1; i < STATES; i++)
           if (a.c[i - 1]) put_pair(a.c[i - 1] + (steps + t) * H + b.unit, out[i]);
-#if SUMMED
-        if (a.keeps)
-#pragma unroll
-          for (int k = 0; k < GATES; k++)
-            put_pair((k < SUMMED ? a.x + ((steps + t) * INPUTS + k) * H
-                                 : a.u + ((steps + t) * (GATES - SUMMED) + k - SUMMED) * H) +
-                         b.unit,
-                     kept[k]);
-#endif
       }
+      if (SUMMED || (NORM && CLUSTER == 1)) keep_products();
     }
   };
   auto run_step = [&](StepInputs& v, const StepInputs& later, int t) {

@@ -222,11 +222,12 @@ struct Block {
     }
     sum_lanes<16>(v, lane);
   }
-  // Sum N numbers over all units of this row, in step i.
-  template <int WHICH, int N>
-  DEV void sum_row(float (&v)[N], int i) const {
+  // Sum N numbers over all units of this row, in step i; `meanwhile` runs while sums are on their way.
+  template <int WHICH, int N, class F>
+  DEV void sum_row(float (&v)[N], int i, F meanwhile) const {
     Inbox in;
     send_sums<WHICH>(v, i);
+    meanwhile();
     take_sums<WHICH>(v, in, i);
   }
   DEV Packet* find_sums(int which, int i) const {

@@ -21,7 +21,8 @@ from seqloom.core.job import ScanJob
 from seqloom.core.precision import product_flags
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.gated.backward import go_back
-from seqloom.kernels.cuda.gated.code import arrange_weights, centre_weights, find_code
+from seqloom.kernels.cuda.gated.centre import centre_weights
+from seqloom.kernels.cuda.gated.code import arrange_weights, find_code
 from seqloom.kernels.cuda.gated.heads import GatedHeads
 from seqloom.kernels.cuda.gated.input_norm import normalise, undo_norm
 from seqloom.kernels.cuda.gated.kernels import KINDS, Gated, pad_weight, round_up
@@ -114,8 +115,8 @@ class PreparedGated:
 
         The third is the projected input (rows, T, gates * H), to which some gates have added their product with the
         state (`GatedSetting.kept`), the states after all steps, the first states in float32, the products of the other
-        gates, and with layer normalisation the product (B, T, gates * H), what its normalisation and what the kernel
-        saved.
+        gates, and with layer normalisation the centred weights, the product (B, T, gates * H), what its normalisation
+        and what the kernel saved.
         """
         stream, k = self._find_recording_stream(), self.kind.states
 
@@ -130,7 +131,7 @@ class PreparedGated:
         else:
             key = stream, product_flags(), train, x.dtype, len(states), _list_addresses(own)
             found = self.recorder.run(launch, key, (x, *states))
-        many, (y, *rest) = 5 + 2 * k, found
+        many, (y, *rest) = 6 + 2 * k, found
         return cast(Tensor, y), cast(list[Tensor], rest[:k]), rest[k : k + many], rest[k + many :]
 
     def _cast_weights(self, own: Sequence[Any]) -> list[Any]:
@@ -152,20 +153,21 @@ class PreparedGated:
         copies = self._cast_weights(own) if self.is_cast else []
         B, T, H, kind = self.B, self.T, self.H, self.kind
         inputs, own = self._turn(x), self._pad_weights(copies or own)
-        product, normed, spread = None, None, None
+        product, normed, spread, centred = None, None, None, None
         if kind.norm:
             product = exact.linear(inputs, own[0], None).view(B, T, -1)
             u, normed = normalise(product, own[7], own[1], kind.gates, train)
             spread = u.new_empty(B, T, kind.spread, dtype=torch.float32) if train else None
+            centred = centre_weights(own[2], H)
         else:
             u = self._divide(exact.linear(inputs, own[0].view(-1, inputs.shape[-1]), _flatten(own[1])))
-        weight = arrange_weights(self.setting, centre_weights(self.setting, own[2]).view(-1, H, H))
+        weight = arrange_weights(self.setting, own[2].view(-1, H, H) if centred is None else centred)
         first = [self._divide_state(s).float() for s in states] or self._find_start()
         paths = [u.new_empty(self.rows, T, H) if train or i == kind.output else None for i in range(kind.states)]
         last = [torch.empty_like(s) for s in first]
         arguments = self.arguments.from_buffer_copy(self.filled)
         arguments.x, arguments.weight = u.data_ptr(), weight.data_ptr()
-        kept, arguments.keeps = None, int(train and self.setting.kept)
+        kept, arguments.keeps = None, int(train and self.setting.keeps)
         if arguments.keeps and kind.gates > kind.summed:
             kept = u.new_empty(self.rows, T, (kind.gates - kind.summed) * H)
             arguments.u = kept.data_ptr()
@@ -180,7 +182,7 @@ class PreparedGated:
         y = paths[kind.output]
         assert y is not None
         ends = [self._join_state(s).to(self.weight_dtype) for s in last]
-        saved = [u, *paths, *first, kept, product, normed, spread]
+        saved = [u, *paths, *first, kept, centred, product, normed, spread]
         return [self._join(y), *ends, *(saved if train else [None] * len(saved)), *(copies if train else ())]
 
     def _find_start(self) -> list[Tensor]:
@@ -254,7 +256,7 @@ class PreparedGated:
 
     def _launch_back(self, tensors: Sequence[Maybe], own: Sequence[Any], needs: tuple[bool, bool, bool]) -> list[Maybe]:
         """Do what `find_gradients` does, launch by launch."""
-        many, x = 6 + 2 * self.kind.states, tensors[0]
+        many, x = 7 + 2 * self.kind.states, tensors[0]
         assert x is not None
         halves: list[exact.SplitMatrix] = []
         du, *recurrent, ds = self._go_back(tensors[1:many], own, tensors[many], tensors[many + 1 :], halves)
@@ -305,7 +307,7 @@ class PreparedGated:
         weight, bias, *norms = self._pad_weights(own)[2:7]
         values: dict[str, Any] = {"x": u, "weight": weight.view(-1, self.H), "bias": _flatten(bias), "y": paths[0]}
         values |= {f"c_{i}": path for i, path in enumerate(paths[1:])} | {f"first_{i}": s for i, s in enumerate(first)}
-        values |= {"mask": None, "reset": None, "spread": saved[-1], "u": saved[1 + 2 * k]}
+        values |= {"mask": None, "reset": None, "spread": saved[-1], "u": saved[1 + 2 * k], "centred": saved[2 + 2 * k]}
         values |= dict(zip(("scale", "scale_c", "bias_c"), norms, strict=True))
         if dy is None:
             values["dy"] = u.new_zeros(self.rows, self.T, self.H)

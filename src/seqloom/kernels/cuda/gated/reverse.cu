@@ -13,9 +13,10 @@ struct Reverse {
   const Element *weight, *bias, *scale;
   const Element *scale_c, *bias_c;
   const Element *dy, *x, *y, *c[3], *keep[4];  // (B, T, H), (B, T, INPUTS, H), ..
-  // (B, steps, PLANES, H): U h + b, or with NORM U h and then U^T U h / ROOT. With SUMMED (B, T, PLANES, H),
-  // of the gates behind the first SUMMED, whose U h + b is in x already
+  // (B, steps, GATES, H): U h + b. If the forward pass kept it: (B, T, PLANES, H), of the gates behind the
+  // first SUMMED, whose U h + b is in x already, or with NORM U h
   const Element* u;
+  const Element* squares;            // with LATE: (B, steps, GATES, H), U^T U h / ROOT
   const float* spread;               // (B, T, SPREAD)
   const float *first[4], *start[4];  // (B, H)
   const Element* mask;
@@ -24,16 +25,17 @@ struct Reverse {
   Element *dx, *du;  // (B, T, INPUTS, H), (B, steps, GATES, H)
   // (B, H): before the kernel the gradient of the state after the chunk, then of the one before
   float *ds[4], *dstart[4];
-  float *dbias, *dscale, *dbias_c, *dscale_c;  // (B, GATES, H), (B, H): added to
+  float *dbias, *dscale, *dbias_c, *dscale_c;  // (GATES, B, H), (B, H): added to
   int B, T, from, steps;
   const Element* vectors;  // (VECTORS, H)
-  float* dvectors;         // (B, VECTORS, H): added to
+  float* dvectors;         // (VECTORS, B, H): added to
   int head_rows;           // as in the forward
 };
 
 // On one block a sum over units takes less time than what would make up for it.
 constexpr bool LATE = NORM && CLUSTER > 1;
-constexpr int PLANES = LATE ? 2 * GATES : GATES - SUMMED;
+constexpr int PLANES = GATES - SUMMED;
+constexpr bool KEPT = SUMMED || NORM;
 DEV constexpr int find_root(int n) {
   int r = 1;
   while (r * r < n) r++;
@@ -86,7 +88,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
     const i64 i = whole + t, j = piece + t;
     v = {};
     if (active && t >= a.from && t < length) {
-      const Element *x = a.x + i * INPUTS * H + b.unit, *u = a.u + (SUMMED ? i : j) * PLANES * H + b.unit;
+      const Element *x = a.x + i * INPUTS * H + b.unit, *u = a.u + (KEPT ? i : j) * PLANES * H + b.unit;
       const Element *dy = a.dy + i * H + b.unit, *y = a.y + i * H + b.unit;
       v.dy = get_pair(dy);
 #pragma unroll
@@ -109,6 +111,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
         for (int k = 0; k < most(INPUTS, PLANES); k++) {
           if (k < INPUTS) prefetch_global(x + (k - PREFETCH_STEPS * INPUTS) * H);
           if (k < PLANES) prefetch_global(u + (k - PREFETCH_STEPS * PLANES) * H);
+          if (LATE && k < GATES) prefetch_global(a.squares + ((j - PREFETCH_STEPS) * GATES + k) * H + b.unit);
         }
       }
     }
@@ -177,7 +180,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
   };
   // of a step: the gradients of its past states, and g and n
   float acc[2][STATES] = {}, sums[GATES], r[GATES];
-  Pair all[GATES], u[LATE ? PLANES : 1] = {};
+  Pair all[GATES], u[LATE ? GATES : 1] = {}, squares[LATE ? GATES : 1] = {};
   bool is_reset = false;
   auto begin_step = [&](int t, int team) {  // up to its messages
     const int i = top - t;
@@ -217,7 +220,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
         v[0] += dm[e];
         v[1] += dm[e] * n.mhat[e];
       }
-      b.template sum_row<1>(v, i);
+      b.template sum_row<1>(v, i, [] {});
 #pragma unroll
       for (int e = 0; e < 2; e++)
         backpropagate(d[e], dx[e], du[e], n.in[e], n.past[e],
@@ -251,7 +254,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
         }
         if constexpr (!LATE) {
           sum_shares(sent, du);
-          b.template sum_row<0>(sums, i);
+          b.template sum_row<0>(sums, i, [] {});
 #pragma unroll
           for (int k = 0; k < GATES; k++) {
             const float share = sums[k] * (1.0f / H) * n.r[k] * n.r[k];
@@ -291,7 +294,8 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
         b.template send_sums<0>(sums, i);
         if (active && t < length)
 #pragma unroll
-          for (int k = GATES; k < PLANES; k++) u[k] = get_pair(a.u + ((piece + t) * PLANES + k) * H + b.unit);
+          for (int k = 0; k < GATES; k++)
+            squares[k] = get_pair(a.squares + ((piece + t) * GATES + k) * H + b.unit);
       }
       prepare_next(t);
     };
@@ -318,7 +322,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
           float d[2], v[2], w[2];
           from_pair(d[0], d[1], all[k]);
           from_pair(v[0], v[1], u[k]);
-          from_pair(w[0], w[1], u[GATES + k]);
+          from_pair(w[0], w[1], squares[k]);
 #pragma unroll
           for (int e = 0; e < 2; e++) {
             d[e] -= share * v[e];
@@ -365,14 +369,13 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
       }
 #pragma unroll
       for (int k = 0; k < GATES; k++) {
-        const i64 j = ((i64)row * GATES + k) * H + b.unit + e;
+        const i64 j = (i64)k * a.B * H + at + e;
         a.dbias[j] += dbias[e][k];
         if constexpr (NORM) a.dscale[j] += dscale[e][k];
       }
 #if VECTORS
 #pragma unroll
-      for (int k = 0; k < VECTORS; k++)
-        a.dvectors[((i64)row * VECTORS + k) * H + b.unit + e] += dvectors[e][k];
+      for (int k = 0; k < VECTORS; k++) a.dvectors[(i64)k * a.B * H + at + e] += dvectors[e][k];
 #endif
       if constexpr (MEMORY) {
         a.dbias_c[at + e] += dbias_c[e];

@@ -14,7 +14,8 @@ from seqloom.core.checks import read_saved
 from seqloom.core.job import ScanJob
 from seqloom.kernels import loop
 from seqloom.kernels.cuda.gated.backward import go_back
-from seqloom.kernels.cuda.gated.code import GatedSetting, arrange_weights, centre_weights, find_code
+from seqloom.kernels.cuda.gated.centre import centre_weights
+from seqloom.kernels.cuda.gated.code import GatedSetting, arrange_weights, find_code
 from seqloom.kernels.fused import differentiate
 
 WEIGHTS = ("weight", "bias", "scale", "scale_c", "bias_c", "vectors")  # of the kernels' arguments
@@ -115,13 +116,18 @@ class _GatedScan(torch.autograd.Function):
         last = [torch.empty_like(s) for s in first]
         known = _name(own, first, start, paths) | inputs.name() | {"x": x, "spread": spread, "B": B, "T": T}
         known |= {f"last_{i}": s for i, s in enumerate(last)}
-        weight = centre_weights(inputs.setting, own[0])
-        known |= {"weight": arrange_weights(inputs.setting, weight.view(-1, H, H))}
+        centred, u = None, None
+        if kind.norm:
+            centred = centre_weights(own[0], H)
+            u = x.new_empty(B, T, kind.gates * H) if train else None
+            known |= {"u": u, "keeps": int(train)}
+        weight = own[0].view(-1, H, H) if centred is None else centred
+        known |= {"weight": arrange_weights(inputs.setting, weight)}
         known |= {"head_rows": inputs.count_head_rows(B)}
         code = find_code(inputs.setting, "forward", B, x.device)
         code.start(code.pack(known), B, x.device)
         ctx.inputs = inputs
-        ctx.save_for_backward(x, spread, *paths, *tensors)
+        ctx.save_for_backward(x, spread, centred, u, *paths, *tensors)
         y = paths[kind.output]
         assert y is not None
         return y, *last
@@ -134,12 +140,12 @@ class _GatedScan(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         inputs: GatedInputs = ctx.inputs
         k = inputs.setting.kind.states
-        x, spread, *saved = read_saved(ctx)
+        x, spread, centred, u, *saved = read_saved(ctx)
         paths, tensors = saved[:k], saved[k:]
         if torch.is_grad_enabled():  # a second derivative is wanted
             return None, *_differentiate(inputs, (x, *tensors), (dy, *dlast))
         known = _name(*_divide(tensors, k), paths) | inputs.name() | {"x": x, "spread": spread}
-        known |= {"dy": dy.to(x.dtype).contiguous()}
+        known |= {"dy": dy.to(x.dtype).contiguous(), "centred": centred, "u": u}
         return None, *go_back(inputs.setting, known, dlast, inputs.heads)
 
 
