@@ -227,8 +227,8 @@ FAULTS = {
     ),
     "the state taken before it came": ("b.take(i);", ""),
     "sent after the last step": (
-        "if (t + 1 < end) share_state(t + 1, later.is_reset);",
-        "share_state(t + 1, later.is_reset);",
+        "if (t + 1 < end) share_state(t + 1, later.is_reset, team);",
+        "share_state(t + 1, later.is_reset, team);",
     ),
     "one side alone": ("const u32 side = (i & 1) * SIDE", "const u32 side = 0 * SIDE"),
     "sums not expected": (

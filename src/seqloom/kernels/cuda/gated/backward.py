@@ -48,9 +48,8 @@ def go_back(
     if is_late:
         weight, bias = _square_weights(own), None
     product = None if setting.keeps and not is_late else x.new_empty(B * steps, wide)
-    if product is not None:
-        known["squares" if is_late else "u"] = product
-    known |= {"head_rows": B // heads if heads > 1 else 0}
+    known |= {"head_rows": B // heads if heads > 1 else 0, "squares": product}
+    known |= {} if setting.keeps else {"u": product}
     names = {"dbias": kind.gates, "dscale": kind.gates * kind.norm, "dvectors": kind.vectors}
     names |= {"dbias_c": kind.memory, "dscale_c": kind.memory}
     totals, ds, dstart = _make_totals(names, dlast, values)
@@ -77,10 +76,8 @@ def go_back(
         else:
             in_halves.append(exact.split(dx))
             more = _multiply_halves(in_halves[0], du, states, kind.summed * H).unsqueeze(0)
-        if len(more) > heads and (not kind.norm or heads > 1 or steps < T):
-            more = more.unflatten(0, (heads, -1)).sum(1)
         if not kind.norm or heads > 1 or steps < T:
-            more = more.flatten(0, 1).unsqueeze(0)
+            more = _add_pieces(more, heads)
         dweight = more if dweight is None else dweight.add_(more)
         sums_of_bias += _sum_bias(setting, du[:rows], heads)
     assert dweight is not None
@@ -134,6 +131,13 @@ def _sum_bias(setting: GatedSetting, du: Tensor, heads: int) -> list[Tensor]:
     if setting.size == 2 or setting.kind.norm:
         return []
     return [du.view(heads, -1, du.shape[1]).sum(1).flatten()]
+
+
+def _add_pieces(parts: Tensor, heads: int) -> Tensor:
+    """Map a gradient in pieces, (heads * pieces, gates * H, H), to (1, heads * gates * H, H)."""
+    if len(parts) > heads:
+        parts = parts.unflatten(0, (heads, -1)).sum(1)
+    return parts.flatten(0, 1).unsqueeze(0)
 
 
 def _multiply_halves(dx: exact.SplitMatrix, du: Tensor, states: exact.SplitMatrix, summed: int) -> Tensor:
