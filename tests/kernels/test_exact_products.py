@@ -67,8 +67,30 @@ def test_a_missing_barrier_is_noticed(monkeypatch, barrier):
 
 def test_pieces_fill_the_gpu():
     for M, N, K in ((1536, 512, 32768), (768, 256, 131072), (3072, 1024, 4096), (1536, 512, 600)):
-        depth = exact.choose_depth(M, N, K, 132)
+        depth = exact.choose_depth(M, N, K, 264)
         blocks = -(-K // depth) * -(-M // 128) * -(-N // 128)
         assert depth % 32 == 0
         assert depth >= min(K, 512)
         assert blocks / (264 * -(-blocks // 264)) > (0.85 if K > 1000 else 0)
+
+
+@pytest.fixture
+def by_wgmma(monkeypatch):
+    monkeypatch.setattr(exact, "has_wgmma", lambda _: True)
+
+
+@pytest.mark.usefixtures("by_wgmma")
+def test_products_of_four_warps_are_as_exact():
+    a, b, bias = matrix(150, 200), matrix(136, 200, 1), torch.randn(136)
+    true = a.double() @ b.double().t() + bias.double()
+    out = torch.full((150, 136), torch.nan)
+    assert exact.multiply(exact.split(a), exact.split(b), bias, out) is out
+    assert far(out, true) < 1.2 * far(torch.addmm(bias, a, b.t()), true)
+
+
+@pytest.mark.usefixtures("by_wgmma")
+def test_sums_over_rows_of_four_warps_are_as_exact(monkeypatch):
+    monkeypatch.setattr(exact, "choose_depth", lambda *_: 224)
+    a, b = matrix(300, 136), matrix(300, 24, 1)
+    true = a.double().t() @ b.double()
+    assert far(exact.multiply_turned(exact.split(a), exact.split(b)), true) < 1.2 * far(a.t() @ b, true)

@@ -172,6 +172,8 @@ PIECE_NUMBERS = 1 << 20  # in the sums of all pieces of one weight: a limit on m
 # to split a factor. Distance from float64 1.4e-7 and 2.7e-7, cuBLAS 4.1e-7 and 9.8e-7 (LOG, float32 in halves).
 # Multiplications in a product that is worth it: cuBLAS takes 45 us for so many, and three launches replace one.
 EXACT_LEAST_PRODUCTS = 1 << 30
+# Whether Hopper multiplies by wgmma; not measured yet.
+EXACT_WGMMA = False
 EXACT_PIECE_ROWS = 512  # at least, of a piece of a sum over rows
 
 # --- gru, lstm, ln_gru, ln_lstm on GPUs ---

@@ -1,6 +1,7 @@
 // The functions of runtime/device.cuh. A fiber is entered through its context once and then by longjmp, which
 // asks nothing of the operating system.
 #include "runtime/device.cuh"
+#include "runtime/wgmma.cuh"
 
 #include <setjmp.h>
 #include <ucontext.h>
@@ -30,6 +31,7 @@ struct Fiber {
   std::unique_ptr<char[]> stack{new char[STACK]};
   std::vector<Copy> open;
   std::vector<std::vector<Copy>> groups;
+  bool unseen = false;  // it has fetched what products do not see yet
   bool can_run() const { return !done && (!at || at->round != round); }
 };
 inline std::vector<Fiber> fibers;
@@ -300,12 +302,60 @@ void fetch_commit() {
   f.open.clear();
 }
 void fetch_wait_for(int left) {
+  gpu::fibers[gpu::current].unseen = true;
   for (auto& groups = gpu::fibers[gpu::current].groups; (int)groups.size() > left;
        groups.erase(groups.begin()))
     for (auto& c : groups.front()) {
       memset(&gpu::memory[c.to], 0, 16);
       if (c.n) memcpy(&gpu::memory[c.to], c.from, c.n);
     }
+}
+// Products in the background: computed when they are waited for, from what shared memory then has.
+namespace gpu {
+struct Task {
+  float* d;
+  u64 a, b;
+  bool by_column, adds;
+};
+inline std::vector<Task> open_tasks[1024];
+inline std::vector<std::vector<Task>> task_groups[1024];
+inline float get_number(u64 matrix, int row, int k, bool by_column) {
+  const u32 start = (u32)(matrix & 0x3fff) << 4, leading = (u32)(matrix >> 16 & 0x3fff) << 4,
+            stride = (u32)(matrix >> 32 & 0x3fff) << 4, swizzle = matrix >> 62;
+  u32 at = by_column ? start + row / 64 * leading + k / 8 * stride + k % 8 * 128 + row % 64 * 2
+                     : start + row / 8 * stride + row % 8 * 64 + 2 * k;
+  at ^= swizzle == SWIZZLE_128 ? (at >> 7 & 7) << 4 : (at >> 7 & 3) << 4;
+  u16 v = 0;
+  if (by_column != (swizzle == SWIZZLE_128)) fail("a matrix of wgmma in a layout that is not emulated");
+  if (fits(at, 2, 2)) memcpy(&v, &memory[at], 2);
+  return half_to_float(v);
+}
+inline void multiply(const Task& t) {
+  for (int j = 0; j < 64; j++) {
+    const int row = 16 * (warp() % 4) + lane() / 4 + (j & 2 ? 8 : 0),
+              column = j / 4 * 8 + lane() % 4 * 2 + (j & 1);
+    double sum = t.adds ? t.d[j] : 0;
+    for (int k = 0; k < 16; k++)
+      sum += (double)get_number(t.a, row, k, t.by_column) * get_number(t.b, column, k, t.by_column);
+    t.d[j] = (float)sum;
+    if (std::fabs((double)t.d[j]) > std::fabs(sum)) t.d[j] = std::nextafterf(t.d[j], 0.f);
+  }
+}
+}  // namespace gpu
+void show_fetched() { gpu::fibers[gpu::current].unseen = false; }
+void add_task(float (&d)[64], u64 a, u64 b, bool by_column, bool adds) {
+  if (gpu::fibers[gpu::current].unseen) gpu::fail("wgmma: what was fetched was not shown");
+  gpu::open_tasks[gpu::current].push_back({d, a, b, by_column, adds});
+}
+void commit_products() {
+  auto& open = gpu::open_tasks[gpu::current];
+  gpu::task_groups[gpu::current].push_back(open);
+  open.clear();
+}
+void await_products_but(int left) {
+  for (auto& groups = gpu::task_groups[gpu::current]; (int)groups.size() > left; groups.erase(groups.begin()))
+    for (auto& task : groups.front()) gpu::multiply(task);
+  gpu::give_way();
 }
 template <class... V>
 void put_words(u32 at, V... v) {

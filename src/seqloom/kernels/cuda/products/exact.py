@@ -19,7 +19,8 @@ from seqloom.kernels.cuda.runtime.launch import CudaCode
 
 ROWS = 32  # that are scaled together
 TILE, DEPTH, THREADS = 128, 32, 256  # of multiply.cu
-WIDE, STAGES, AT_ONCE = 4, 3, 2
+WIDE, STAGES, AT_ONCE = 4, 3, 2  # columns of a block / 32, stages, blocks of a multiprocessor
+HOPPER = (9, 0)
 
 
 def is_faster(like: Tensor, rows: int, columns: int, depth: int) -> bool:
@@ -93,7 +94,8 @@ def multiply(a: SplitMatrix, b: SplitMatrix, bias: Tensor | None = None, out: Te
 def multiply_turned(a: SplitMatrix, b: SplitMatrix) -> Tensor:
     """Return a^T b of (depth, rows) and (depth, columns): a sum over many rows of both."""
     (K, M), N = a.shape, b.shape[1]
-    depth = choose_depth(M, N, K, launch.multiprocessors(a.parts.device))
+    device = a.parts.device
+    depth = choose_depth(M, N, K, launch.multiprocessors(device) * (1 if has_wgmma(device) else AT_ONCE))
     pieces = -(-K // depth)
     out = a.units.new_empty(pieces, M, N)
     _launch(1, a, b, None, out, (M, N, K), depth)
@@ -136,9 +138,9 @@ def differentiate_linear(
 
 
 @cache
-def choose_depth(M: int, N: int, K: int, multiprocessors: int) -> int:
-    """Return how many rows of a sum a block takes, so that blocks fill the GPU a whole number of times."""
-    tiles, room = -(-M // TILE) * -(-N // (32 * WIDE)), AT_ONCE * multiprocessors
+def choose_depth(M: int, N: int, K: int, room: int) -> int:
+    """Return how many rows of a sum a block takes, so that blocks fill `room` a whole number of times."""
+    tiles = -(-M // TILE) * -(-N // (32 * WIDE))
     most = max(1, K // tuning.EXACT_PIECE_ROWS)
     ways = [max(1, min(most, room * waves // tiles)) for waves in (1, 2, 3, 4)]
     pieces = max(ways, key=lambda n: (tiles * n / (room * -(-tiles * n // room)), -n))
@@ -155,7 +157,7 @@ def _launch(
     depth: int,
 ) -> None:
     M, N, K = sizes
-    code = _multiply_code(turned)
+    code = _multiply_code(turned, has_wgmma(out.device))
     known: dict[str, object] = {
         "a": a.parts,
         "b": b.parts,
@@ -176,7 +178,20 @@ def find_split_code() -> CudaCode:
     return CudaCode("exact_split", "products/split.cu", (), 256, 32)
 
 
+def has_wgmma(device: torch.device) -> bool:
+    """Return whether four warps of this GPU multiply together, from shared memory."""
+    return tuning.EXACT_WGMMA and device.type == "cuda" and _read_capability(device) == HOPPER
+
+
 @cache
-def _multiply_code(turned: int) -> CudaCode:
-    macros = ("TURNED", turned), ("BLOCKS_AT_ONCE", AT_ONCE), ("STAGES", STAGES), ("WIDE", WIDE)
-    return CudaCode("exact_multiply", "products/multiply.cu", macros, THREADS, STAGES * 4 * DEPTH * (TILE + 32 * WIDE))
+def _read_capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
+
+
+@cache
+def _multiply_code(turned: int, by_wgmma: bool = False) -> CudaCode:
+    macros, bytes_ = (("TURNED", turned), ("STAGES", STAGES)), STAGES * 4 * DEPTH * (TILE + 32 * WIDE)
+    if by_wgmma:  # two steps to a stage
+        return CudaCode("exact_multiply", "products/hopper.cu", macros, THREADS, 2 * bytes_ + 1024, generation="a")
+    more = ("BLOCKS_AT_ONCE", AT_ONCE), ("WIDE", WIDE)
+    return CudaCode("exact_multiply", "products/multiply.cu", (*macros, *more), THREADS, bytes_)

@@ -8,61 +8,19 @@
 #define STAGES 3
 #define WIDE 4
 #endif
-#include "runtime/device.cuh"
+#include "products/arguments.cuh"
 
 constexpr int TALL = 4;  // tiles of 16 x 8 of a warp: TALL x WIDE; there are 2 x 4 warps
 constexpr int TILE_M = 32 * TALL, TILE_N = 32 * WIDE, DEPTH = 32, THREADS = 256;
 constexpr int PLANE_A = 2 * TILE_M * DEPTH, PLANE_B = 2 * TILE_N * DEPTH, STAGE = 2 * PLANE_A + 2 * PLANE_B;
 constexpr int EXACT_MULTIPLY_BYTES = STAGES * STAGE;
 
-struct Product {
-  const u16 *a, *b;              // high, then low
-  const float *a_unit, *b_unit;  // one for each 32 rows of a and b as they lie in memory
-  const float* bias;             // (N,), or null
-  float* c;                      // (pieces, M, N)
-  i64 plane_a, plane_b;          // numbers from high to low
-  i64 M;
-  int N, K, wide_a, wide_b,
-      depth;  // K and N, with TURNED M and N, are multiples of 8; depth, of a piece, is one of 32
-};
-
 // Return where 8 numbers lie in a plane; what a warp reads at once lies in different banks.
 template <int TILE>
 DEV u32 find_place(int line, int eight) {
   return TURNED ? 2 * TILE * line + 16 * (eight ^ (line & 7)) : 64 * line + 16 * (eight ^ (line >> 1 & 3));
 }
-// A tile of two planes that is fetched step by step: a thread has MANY times eight numbers of each.
-template <int TILE>
-struct Source {
-  static constexpr int EIGHTS = TURNED ? TILE / 8 : DEPTH / 8, LINES = THREADS / EIGHTS,
-                       MANY = TILE * DEPTH / 8 / THREADS;
-  const u16* at;
-  int line, eight, lines;  // lines: those that exist, from the tile's first one on
-  bool has_eight;
-  // `first`: of the lines, or with TURNED of the columns, of which there are `count`; `from`: the first of K.
-  DEV Source(const u16* matrix, i64 first, i64 count, int from, int width) {
-    line = thread() / EIGHTS;
-    eight = thread() % EIGHTS;
-    const i64 rest = count - first;
-    has_eight = 8 * eight < rest;
-    lines = rest < TILE ? (int)rest : TILE;
-    at = TURNED ? matrix + (i64)(from + line) * width + first + 8 * eight
-                : matrix + (first + line) * width + from + 8 * eight;
-  }
-  // Fetch a step, of which `rest` numbers of K are left; what lies outside becomes 0.
-  DEV void fetch(u32 to, i64 plane, int width, int rest) {
-#pragma unroll
-    for (int j = 0; j < MANY; j++) {
-      const int own = line + LINES * j;
-      const bool is_inside = TURNED ? own < rest && has_eight : own < lines && 8 * eight < rest;
-      const u16* from = is_inside ? at + (i64)LINES * j * width : at;
-      const u32 place = to + find_place<TILE>(own, eight);
-      fetch16(place, from, is_inside ? 16 : 0);
-      fetch16(place + 2 * TILE * DEPTH, from + (is_inside ? plane : 0), is_inside ? 16 : 0);
-    }
-    at += TURNED ? (i64)DEPTH * width : DEPTH;
-  }
-};
+#include "products/source.cuh"
 
 KERNEL(exact_multiply, Product, THREADS) {
   const int lane = thread() & 31, warp = thread() >> 5;

@@ -32,6 +32,7 @@ class CudaCode:
     rows: int = 1  # of the batch that these blocks take
     blocks: int = 1  # that take the same rows
     text: str | None = field(default=None, kw_only=True)  # generated; `source` is then a name for messages
+    generation: str = field(default="", kw_only=True)  # "a": instructions of this GPU's generation alone
 
     @property
     def attributes(self) -> tuple[tuple[int, int], ...]:
@@ -104,7 +105,7 @@ def _load(code: CudaCode, index: int) -> ctypes.c_void_p:
     """Load a kernel on this device, which must be the current one."""
     torch.empty(1, device=f"cuda:{index}")  # creates the device's context if there is none
     major, minor = torch.cuda.get_device_capability(index)
-    image = nvrtc.build(code.source, dict(code.macros), f"sm_{major}{minor}", code.text)
+    image = nvrtc.build(code.source, dict(code.macros), f"sm_{major}{minor}{code.generation}", code.text)
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     _call("cuModuleLoadData", ctypes.byref(module), image)
     _call("cuModuleGetFunction", ctypes.byref(function), module, code.name.encode())

@@ -1,0 +1,47 @@
+// Products of matrices in shared memory by four warps together, on Hopper alone (sm_90a). They run in the
+// background: the sums may not be touched between a product and the wait for it. The tests replace this file
+// by a CPU emulation.
+#pragma once
+#include "runtime/device.cuh"
+typedef unsigned long long u64;
+constexpr int SWIZZLE_128 = 1, SWIZZLE_64 = 2;  // bytes of a line in which places of 16 bytes are exchanged
+
+// Describe a matrix to wgmma. A line has the numbers of one row, `stride` bytes from 8 rows to the
+// next; else a line has 64 rows of one column, `stride` from 8 columns to the next, `leading` from 64 rows to
+// the next.
+DEV u64 describe_matrix(u32 at, int swizzle, u32 stride, u32 leading) {
+  return (u64)(at >> 4 & 0x3fffu) | (u64)(leading >> 4) << 16 | (u64)(stride >> 4) << 32 | (u64)swizzle << 62;
+}
+// Show what this thread has fetched to products; a barrier of the block follows.
+DEV void show_fetched() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+DEV void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEV void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int LEFT>
+DEV void await_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
+// d (64 x 128) = A (64 x 16) B^T (128 x 16), or d +=; d is laid out as the C of mma, 16 rows to a warp.
+// BY_COLUMN: a line of both has one column.
+template <int BY_COLUMN, int ADDS>
+DEV void multiply_fp16(float (&d)[64], u64 a, u64 b) {
+  asm volatile(
+      "{.reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%"
+      "27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%"
+      "52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, %64, %65, p, 1, 1, %67, %67;}"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),
+        "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
+        "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]),
+        "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]),
+        "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]),
+        "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]),
+        "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+      : "l"(a), "l"(b), "n"(ADDS), "n"(BY_COLUMN));
+}
+// Read sums after a wait, not before it: the compiler may not move their uses.
+DEV void hold_sums(float (&d)[64]) {
+#pragma unroll
+  for (int i = 0; i < 64; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
