@@ -8,6 +8,7 @@ import torch
 from test_gated_emulated import ALL, BF16, FP16, FP32, KINDS, cell_of, job_of, worst
 
 from seqloom.kernels import tuning
+from seqloom.kernels.cuda.gated import code
 from seqloom.kernels.cuda.gated.code import GatedSetting, find_code
 from seqloom.kernels.cuda.runtime import launch
 
@@ -21,10 +22,10 @@ def test_a_block_has_room_for_its_weights(monkeypatch, kind):
     how = GatedSetting(kind, 1024, BF16, False, False, False, grid=True)
     for name in ("forward", "reverse"):
         actual = [find_code(how, name, B, torch.device("cpu")) for B in (32, 33)]
-        assert [(code.rows, code.blocks, code.threads) for code in actual] == [(8, 32, 256), (16, 32, 256)]
-        for code in actual:
-            held = kind.gates * 16 - dict(code.macros)["IN_SHARED"]
-            assert tuning.SHARED_BYTES / 2 < code.shared <= tuning.SHARED_BYTES and 0 <= held <= 28
+        assert [(each.rows, each.blocks, each.threads) for each in actual] == [(8, 32, 256), (16, 32, 256)]
+        for each in actual:
+            held = kind.gates * 16 - dict(each.macros)["IN_SHARED"]
+            assert tuning.SHARED_BYTES / 2 < each.shared <= tuning.SHARED_BYTES and 0 <= held <= 28
 
 
 SHAPES = [
@@ -58,6 +59,15 @@ def test_sixteen_rows_to_a_group_several_turns_and_chunks(monkeypatch, name, B, 
     assert statistics.geometric_mean(worst(name, cell, job, BF16, "grid")[0] for job in jobs) < 2
 
 
+@pytest.mark.slow
+def test_teams_may_share_memory_for_their_sums(monkeypatch):
+    monkeypatch.setattr(launch, "multiprocessors", lambda _: 4)
+    monkeypatch.setattr(tuning, "GATED_TEAMS", True)
+    monkeypatch.setattr(code, "place_grid", lambda *how: code._place_parts(*how, part_rows=8))
+    cell = cell_of("lstm", 24, 112)
+    assert worst("lstm", cell, job_of(cell, 13, 3, BF16, "lengths reset"), BF16, "grid")[0] < 2
+
+
 WIDE = [("gru", 80, 3, 4, ALL), ("lstm", 144, 9, 3, ""), ("gru", 544, 2, 3, "")]  # three, five and 17 blocks
 
 
@@ -78,14 +88,14 @@ def test_blocks_have_32_units_in_float32_where_more_rows_then_run_at_once(monkey
     ):
         how = GatedSetting(kind, hidden, FP32, False, False, False, grid=True)
         codes = [find_code(how, "forward", B, torch.device("cpu")) for B in (32, 64, 128, 256)]
-        assert [(code.rows, code.blocks) for code in codes] == expected
-        assert all(code.shared <= tuning.SHARED_BYTES for code in codes)
+        assert [(each.rows, each.blocks) for each in codes] == expected
+        assert all(each.shared <= tuning.SHARED_BYTES for each in codes)
 
 
 FAULTS = {
     "one side": ("packets + (i & 1) * SIDE + ((column", "packets + ((column"),
     "a number that stays": ("to_bits(c), i + 1);", "to_bits(c), 1);"),
-    "parts of sums that are written over": ("if (TEAMS == 1) wait_block();", ""),
+    "parts of sums that are written over": ("if (TEAMS == 1 || PART_ROWS < ROWS) wait_block();", ""),
     "another block's units": ("8 / SIZE * (k % WIDE)", "8 / SIZE * (k % WIDE ^ 1)"),
     "sums of one block": (
         "find_sums(WHICH, i) + column * CLUSTER + other",

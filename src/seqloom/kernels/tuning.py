@@ -244,7 +244,11 @@ GATED_GRID_REGISTERS = {
     4: {("forward", 8): 24, ("forward", 16): 18, ("reverse", 8): 18, ("reverse", 16): 16},
 }
 # The same for groups whose rows are two teams, which take one message at a time.
-GATED_TEAM_REGISTERS = {2: {"forward": 28, "reverse": 24}, 4: {"forward": 24, "reverse": 16}}
+# Up to three gates, and four.
+GATED_TEAM_REGISTERS = {
+    2: {"forward": (28, 24), "reverse": (24, 16)},
+    4: {"forward": (24, 20), "reverse": (16, 12)},
+}
 GATED_GRID_REGISTERS_TF32 = 26  # at most, where shared memory is full: products of 19 bits need few other registers
 # Units of a block on a grid, by bytes of a number. The first if all rows then run at once: fewer units, fewer products.
 # GRU H=512 B=64, forward / both passes: float32 16 units 7.0 / 21.8, 32: 6.7 / 20.8; tf32 3.9 / 11.0, 2.9 / 8.3.

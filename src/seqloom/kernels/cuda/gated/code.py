@@ -221,27 +221,36 @@ class GridDivision:
     in_shared: int  # tiles of a warp in shared memory
     fits: bool  # no register spills
     parts: int  # bytes of parts of sums
+    part_rows: int  # rows that they are of: all, or those of a team
     packets: int  # to a row
 
 
 @cache
 def place_grid(setting: GatedSetting, name: str, rows: int, units: int, teams: int) -> GridDivision:
-    """Return how a grid with so many units to a block holds its weights: in registers first, then in shared memory."""
+    """Return how a grid with so many units to a block holds its weights: in registers first, then in shared memory.
+
+    Teams share memory for parts of sums, at the price of a barrier, if weights have no room otherwise.
+    """
+    ways = (_place_parts(setting, name, rows, units, teams, each) for each in dict.fromkeys((rows, rows // teams)))
+    return max(ways, key=lambda way: way.fits)
+
+
+def _place_parts(setting: GatedSetting, name: str, rows: int, units: int, teams: int, part_rows: int) -> GridDivision:
     kind, back = setting.kind, name == "reverse"
     blocks = -(-setting.hidden // units)
     sources = -(-setting.hidden * setting.size // 64)
     rounds, halves = -(-sources // GRID_SOURCES), 2 if units == 32 and 2 * sources <= GRID_SOURCES else 1
     products, values = (1, kind.gates) if back else (kind.gates, 1)
-    parts = products * 4 * GRID_WARPS // halves * rows * (units + 4)
+    parts = products * 4 * GRID_WARPS // halves * part_rows * (units + 4)
     tiles, room = kind.gates * units // 2 * rounds // halves, (tuning.SHARED_BYTES - parts) // (TILE * GRID_WARPS)
     if teams > 1:
-        registers = tuning.GATED_TEAM_REGISTERS[setting.size][name] - 4 * (kind.gates > 3)
+        registers = tuning.GATED_TEAM_REGISTERS[setting.size][name][kind.gates > 3]
     else:
         registers = tuning.GATED_GRID_REGISTERS[setting.size][name, rows] - back * (kind.norm + 3 * kind.memory)
     rest = max(0, tiles - registers)
     most = tuning.GATED_GRID_REGISTERS_TF32 if setting.tf32 else registers
     packets = 2 * values * 6 * GRID_SOURCES * rounds // halves + (2 * kind.norm + kind.memory) * blocks
-    return GridDivision(blocks, units, min(rest, room), tiles - room <= most, parts, packets)
+    return GridDivision(blocks, units, min(rest, room), tiles - room <= most, parts, part_rows, packets)
 
 
 def count_teams(setting: GatedSetting, rows: int) -> int:
@@ -254,7 +263,7 @@ def make_grid_code(setting: GatedSetting, name: str, rows: int, units: int, team
     """Return the kernel gated_<name> on a grid: eight warps, each with a part of every sum."""
     way = place_grid(setting, name, rows, units, teams)
     sizes = {"ROWS": rows, "CLUSTER": way.blocks, "TALL": units // 16, "IN_SHARED": way.in_shared}
-    sizes |= {"SUMMED": setting.count_summed(name == "reverse"), "TEAMS": teams}
+    sizes |= {"SUMMED": setting.count_summed(name == "reverse"), "TEAMS": teams, "PART_ROWS": way.part_rows}
     source = f"gated/{name}.cu"
     named = f"gated_{name}", source, (*setting.macros, *sizes.items())
     numbers = 32 * GRID_WARPS, way.parts + way.in_shared * GRID_WARPS * TILE, rows, way.blocks, way.packets

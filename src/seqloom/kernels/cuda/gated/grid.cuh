@@ -14,8 +14,9 @@
 #include "runtime/pairs.cuh"
 #include "runtime/sums.cuh"
 
-#ifndef TALL    // Python gives it with -D; the value here serves editors
-#define TALL 2  // tiles of 16 units to a block
+#ifndef TALL            // Python gives it with -D; the value here serves editors
+#define TALL 2          // tiles of 16 units to a block
+#define PART_ROWS ROWS  // of parts of sums that have memory: all, or those of a team
 #endif
 constexpr bool IN_HALVES = TYPE == FP32 && !TF32;
 constexpr int H = HIDDEN, NTILES = ROWS / 8, TURN_TILES = NTILES / TEAMS, SOURCES = 4, PACKETS = 6;
@@ -30,7 +31,7 @@ constexpr int ROUNDS = ALL_SOURCES > SPLIT *SOURCES ? 2 : 1, WIDE = 8,
 constexpr int THREADS = 32 * WARPS;
 // Numbers of a unit in a message, and products per unit.
 constexpr int UNIT_VALUES = BACK ? GATES : 1, UNIT_PRODUCTS = BACK ? 1 : GATES;
-constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * ROWS * LINE;  // [part][row][unit], floats
+constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * PART_ROWS * LINE;  // [part][row][unit], floats
 constexpr int SPREAD = GATES * NORM + 2 * MEMORY;
 constexpr int MESSAGE = ROWS * SPLIT * ROUNDS * PACKETS * SOURCES, SIDE = UNIT_VALUES * MESSAGE;  // packets
 constexpr int AT_SUMS = 2 * SIDE;
@@ -239,7 +240,8 @@ struct Block {
 #pragma unroll
     for (int i = 0; i < WARP_TALL; i++) {
       const u32 at =
-          memory + which * PARTS + 4 * ((slice * ROWS + 8 * tile + 2 * pair) * LINE + 16 * (tall + i) + row);
+          memory + which * PARTS +
+          4 * ((slice * PART_ROWS + 8 * tile % PART_ROWS + 2 * pair) * LINE + 16 * (tall + i) + row);
       put_transposed(at, c[i], LINE);
     }
   }
@@ -251,7 +253,8 @@ struct Block {
 #pragma unroll
         for (int i = 0; i < SPLIT; i++) {
           float p, q;
-          get_shared(p, q, memory + m * PARTS + 4 * ((i * ROWS + column) * LINE + 2 * (lane % 16)));
+          get_shared(
+              p, q, memory + m * PARTS + 4 * ((i * PART_ROWS + column % PART_ROWS) * LINE + 2 * (lane % 16)));
           u[0][m] += p;
           u[1][m] += q;
         }

@@ -93,7 +93,7 @@ struct Weights {
 };
 // Compute for step i and the rows of a team: forward U_k h for every gate, reverse the sum of all U_k^T du_k.
 // The parts go to shared memory; `side_work` runs before they are overwritten, `look_around` after the first
-// of several messages. Teams have parts of their own: the barrier behind those of one team tells that all
+// of several messages. If teams have parts of their own, the barrier behind those of one team tells that all
 // have read those of the other.
 // MESSAGES_AT_ONCE: messages that fit into registers. Teams take one at a time and look for the next one
 // before they multiply; `ahead` is the first of the next turn, or what the turn before found of this one's.
@@ -210,7 +210,7 @@ DEV void compute_products(const Weights& W, int i, const Block& b, int team, Ahe
     if (TEAMS > 1) b.look_for_mail(ahead.mail[0], i + (team + 1) / TEAMS, 0, (team + 1) % TEAMS);
     if (tile == 0) {
       side_work();
-      if (TEAMS == 1) wait_block();
+      if (TEAMS == 1 || PART_ROWS < ROWS) wait_block();
     }  // all have read the parts of the previous step
     if (BACK)
 #pragma unroll
