@@ -8,10 +8,13 @@ from records import RESULTS, Row
 
 CALLS = {
     "H200": ("2026-11-18/h200-calls.json",),
-    "Xeon, one core": tuple(f"2026-11-18/avx512-calls-{layer}.json" for layer in ("gru", "lstm", "attn-rnn")),
+    "Xeon, one core": tuple(  # a later one replaces what it has, too
+        f"2026-11-18/avx512-calls-{name}.json"
+        for name in ("gru", "lstm", "attn-rnn", "gru-2", "lstm-2", "attn-rnn-2", "attn-rnn-long")
+    ),
     "Neoverse-N1, one core": ("2026-11-18/arm64-calls.json",),
 }
-STEPS = {"Xeon (AVX-512)": "2026-11-18/avx512-steps-3.json", "Neoverse-N1": "2026-11-18/arm64-steps-2.json"}
+STEPS = {"Xeon (AVX-512)": "2026-11-18/avx512-steps-4.json", "Neoverse-N1": "2026-11-18/arm64-steps-2.json"}
 SWAPPED = {
     "H200": ("2026-11-18/h200-swapped-lm.json", "2026-11-18/h200-swapped-lstm-2.json"),  # the newest first
     "Xeon, one core": ("2026-11-18/avx512-swapped-lm.json", "2026-11-18/avx512-swapped-ppo.json"),

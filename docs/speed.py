@@ -174,13 +174,23 @@ def find_ratio(place: Place, layer: str, mode: str, pass_: str) -> float | None:
 
 
 def slower_places() -> str:
-    """Return the shapes at which a layer is slower than torch's, in either pass, eager or as a CUDA graph."""
-    found = []
+    """Return the shapes at which a layer is slower than torch's in a pass, as ordinary calls and as CUDA graphs."""
+    lines = [f"- {name} in {kind}: {shapes}" for name, kind, shapes in list_slower("eager")]
+    graphs = [f"- {name} in {kind}: {shapes}" for name, kind, shapes in list_slower("graph")]
+    text = "Slower than torch's layer in at least one pass, as ordinary calls:\n\n" if lines else ""
+    text += "\n".join(lines) or "No layer is slower than torch's in any pass, as ordinary calls."
+    if graphs:
+        text += "\n\nAs CUDA graphs, against torch's as graphs:\n\n" + "\n".join(graphs)
+    return text + "\n"
+
+
+def list_slower(mode: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the layers and types that are slower than torch's in a pass, and their shapes in words."""
     for layer, (name, _) in LAYERS.items():
         for kind in TYPES:
             shapes: dict[int, set[int]] = {}
             for place in read_times():
-                ratios = [find_ratio(place, layer, mode, name) for mode in MODES for name in PASSES]
+                ratios = [find_ratio(place, layer, mode, pass_) for pass_ in PASSES]
                 if place.type == kind and min((r for r in ratios if r), default=1.0) < SLOWER:
                     shapes.setdefault(place.hidden, set()).add(place.batch)
             if shapes:
@@ -188,10 +198,7 @@ def slower_places() -> str:
                     f"{h} units with {join_numbers(sorted(rows))} row{'s' * (rows != {1})}"
                     for h, rows in sorted(shapes.items())
                 ]
-                found.append(f"{name} in {kind}: {'; '.join(units)}")
-    if not found:
-        return "No layer is slower than torch's in any pass.\n"
-    return "Slower than torch's layer in at least one pass:\n\n" + "".join(f"- {place}\n" for place in found)
+                yield name, kind, "; ".join(units)
 
 
 def join_numbers(numbers: list[int]) -> str:
