@@ -307,6 +307,35 @@ def test_checkpointing_gives_the_same_gradients(kind, reentrant):
         close(mine, plain)
 
 
+@pytest.mark.parametrize("grad", [True, False])
+@each_kind
+def test_a_trace_can_be_saved_and_runs_at_other_sizes(kind, grad):
+    layer, file = make(kind, 3, 4, 2, bidirectional=True).eval(), io.BytesIO()
+    with torch.set_grad_enabled(grad), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated, and checks of shapes warn
+        torch.jit.save(torch.jit.trace(layer, X), file)
+        file.seek(0)
+        loaded = torch.jit.load(file)
+    x = torch.randn(7, 1, 3)
+    close(loaded(x)[0], layer(x)[0])
+    loaded(x)[0].sum().backward()
+    assert all(p.grad is not None for p in loaded.parameters())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_trace_of_a_linear_recurrence_reads_its_input():
+    layer = seqloom.Mamba2(8).eval()
+    with torch.no_grad():
+        traced, x = torch.jit.trace(layer, torch.randn(2, 5, 8)), torch.randn(3, 9, 8)
+        close(traced(x)[0], layer(x)[0])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_scripting_is_refused_with_what_to_use_instead():
+    with pytest.raises(ValueError, match=r"torch.jit.script cannot compile a GRU of seqloom; use torch.export"):
+        torch.jit.script(nn.Sequential(make("GRU")))
+
+
 def test_a_first_training_call_does_not_import_sympy():
     code = (
         "import sys, torch, seqloom\n"

@@ -109,7 +109,7 @@ def test_an_input_on_another_device_is_refused():
     _, layer = both("gru")
     with pytest.raises(ValueError, match="input is on cpu, the layer's weights are on cuda"):
         layer(torch.randn(3, 9, 16))
-    with pytest.raises(ValueError, match=r"hx\[0\] is on cpu"):
+    with pytest.raises(ValueError, match=r"hx is on cpu"):
         layer(torch.randn(3, 9, 16, device="cuda"), torch.zeros(4, 3, 32))
 
 

@@ -312,9 +312,9 @@ def test_freed_memory_is_refused_after_a_planned_call(part, size):
     [
         (torch.zeros(5, 3, 5), None, "5 features, expected input_size=4"),
         (torch.zeros(0, 3, 4), None, "expected sequence length to be larger than 0"),
-        (torch.zeros(5, 3, 4), torch.zeros(1, 2, 8), r"hx\[0\] has shape \(1, 2, 8\), expected \(1, 3, 8\)"),
-        (torch.zeros(5, 3, 4), torch.zeros(1, 3, 8).double(), r"hx\[0\] is torch.float64"),
-        (torch.zeros(5, 3, 4), (torch.zeros(1, 3, 8),) * 2, r"hx must have 1 tensor\(s\), got 2"),
+        (torch.zeros(5, 3, 4), torch.zeros(1, 2, 8), r"hx has shape \(1, 2, 8\), expected \(1, 3, 8\)"),
+        (torch.zeros(5, 3, 4), torch.zeros(1, 3, 8).double(), "hx is torch.float64"),
+        (torch.zeros(5, 3, 4), (torch.zeros(1, 3, 8),) * 2, "hx must be one tensor, got a tuple of 2"),
     ],
 )
 def test_bad_input_is_refused_after_a_planned_call(x, hx, message):

@@ -121,14 +121,17 @@ def read_state(hx: Tensor | Sequence[Tensor], shapes: Sequence[tuple[int, ...]],
     if wrong:
         raise UserTypeError(f"hx must be a Tensor or a tuple of {len(shapes)}, got {type(wrong[0]).__name__}")
     if len(state) != len(shapes):
-        raise InputError(f"hx must have {len(shapes)} tensor(s), got {len(state)}")
+        expected = "one tensor" if len(shapes) == 1 else f"a tuple of {len(shapes)} tensors, such as (h, c)"
+        got = "one tensor" if isinstance(hx, Tensor) else f"a tuple of {len(state)}"
+        raise InputError(f"hx must be {expected}, got {got}")
     for i, (s, shape) in enumerate(zip(state, shapes, strict=True)):
+        name = "hx" if isinstance(hx, Tensor) else f"hx[{i}]"
         if tuple(s.shape) != shape:
-            raise InputError(f"hx[{i}] has shape {tuple(s.shape)}, expected {shape}")
+            raise InputError(f"{name} has shape {tuple(s.shape)}, expected {shape}")
         if s.device != x.device:
-            raise InputError(f"hx[{i}] is on {s.device}, the input on {x.device}; move one with .to()")
+            raise InputError(f"{name} is on {s.device}, the input on {x.device}; move one with .to()")
         if s.dtype != x.dtype and not autocast_dtype(s.device.type):
-            raise DtypeError(f"hx[{i}] is {s.dtype}, the input {x.dtype}; convert one with .to()")
+            raise DtypeError(f"{name} is {s.dtype}, the input {x.dtype}; convert one with .to()")
     return state
 
 

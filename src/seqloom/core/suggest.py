@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Unpack, get_args, get_origin, get_type_hints
 
@@ -27,13 +27,16 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {(swapped or similar)[0]!r}?" if similar else ""
 
 
-def check_keywords(function: Callable[..., Any], keywords: Iterable[str], title: str) -> None:
+def check_keywords(
+    function: Callable[..., Any], keywords: Iterable[str], title: str, hints: Mapping[str, str] | None = None
+) -> None:
     """Raise an error for a keyword that a function does not take, and suggest the most similar one.
 
     Args:
         function: A function; one that takes any keyword (`**settings`) is not checked.
         keywords: The keywords of the call.
         title: What the message calls the function.
+        hints: What to say of keywords that are no misspellings, by keyword.
 
     Raises:
         UserTypeError: For the first unknown keyword.
@@ -44,7 +47,7 @@ def check_keywords(function: Callable[..., Any], keywords: Iterable[str], title:
     known = [p.name for p in parameters]
     for name in keywords:
         if name not in known:
-            hint = suggest(name, known) or f"it takes: {', '.join(known)}"
+            hint = (hints or {}).get(name) or suggest(name, known) or f"it takes: {', '.join(known)}"
             raise UserTypeError(f"{title} has no argument {name!r}; {hint}")
 
 
@@ -65,13 +68,16 @@ def list_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 class Checked(type):
-    """Metaclass that checks the keywords of a constructor call and shows `__init__`'s arguments as signature."""
+    """Metaclass that checks the keywords of a constructor call and shows `__init__`'s arguments as signature.
+
+    A class may have `keyword_hints`, what to say of keywords that it does not take, by keyword.
+    """
 
     if not TYPE_CHECKING:  # type checkers must see the signature of __init__
 
         def __call__(cls, *args: object, **settings: object) -> object:
             if settings:
-                check_keywords(cls.__init__, settings, cls.__name__)
+                check_keywords(cls.__init__, settings, cls.__name__, getattr(cls, "keyword_hints", None))
             return super().__call__(*args, **settings)
 
     @property

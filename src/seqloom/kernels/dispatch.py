@@ -12,6 +12,7 @@ from seqloom.core.errors import UserError
 from seqloom.core.heads import HeadsCell
 from seqloom.core.job import ScanJob
 from seqloom.kernels.cuda.gated.heads import GatedHeads
+from seqloom.kernels.fused import is_traced
 from seqloom.kernels.registry import Kernel, KernelCode, list_kernels
 
 
@@ -62,7 +63,10 @@ def choose(cell: Cell, job: ScanJob, kernel: str = "auto") -> Choice:
 def _choose_fastest(cell: Cell, job: ScanJob) -> Choice:
     """Return the first kernel without a reason against it; the loop never has one."""
     rejected: list[tuple[str, str]] = []
-    for kernel in list_kernels(cell.name):
+    kernels = list_kernels(cell.name)
+    if is_traced():  # a trace can be saved if it has torch's operators only
+        kernels = tuple(sorted(kernels, key=lambda kernel: kernel.backend != "aten"))
+    for kernel in kernels:
         reason = kernel.why_not_auto(cell, job)
         if reason is None:
             return Choice(kernel, tuple(rejected))

@@ -30,6 +30,11 @@ def why_not_fused() -> str | None:
     return None
 
 
+def is_traced() -> bool:
+    """Return whether torch.jit.trace records what runs now."""
+    return bool(torch.jit.is_tracing())  # type: ignore[attr-defined]
+
+
 def detach_all(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [t.detach() for t in tensors]
 
@@ -57,7 +62,9 @@ def run_fused(
         return y, *state
 
     inputs = [job.x, *job.state, *own.values()]
-    if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
+    if is_traced():  # a trace cannot record _Twice, and a detached weight as a constant only
+        y, *state = fast(*inputs)
+    elif torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
         y, *state = _Twice.apply(leaves, fast, flatten_loop(cell, job, names), *inputs)
     else:
         y, *state = fast(*leaves(inputs))

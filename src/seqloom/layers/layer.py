@@ -35,6 +35,12 @@ class Layer(nn.Module, metaclass=Checked):
     def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State | None]:
         raise NotImplementedError
 
+    def __prepare_scriptable__(self) -> nn.Module:
+        raise UserError(
+            f"torch.jit.script cannot compile a {type(self).__name__} of seqloom; use torch.export, torch.compile or "
+            "seqloom.export_onnx, or for an RNN, LSTM or GRU seqloom.convert(model, to='torch') first"
+        )
+
     def forward(
         self, x: SequencesT, state: State | None = None, lengths: Tensor | Sequence[int] | None = None
     ) -> tuple[SequencesT, State | None]:

@@ -18,7 +18,7 @@ from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob, clone_part, zero_padding
 from seqloom.core.precision import autocast_dtype
 from seqloom.kernels.aten.cudnn import cudnn_mode, flatten_weights, join_memory, parameter_names
-from seqloom.kernels.fused import detach_all, run_fused, why_not_fused
+from seqloom.kernels.fused import detach_all, is_traced, run_fused, why_not_fused
 
 SATURATED = 1e4  # input of a sigmoid that is exactly 0 or 1 in every type
 
@@ -79,7 +79,8 @@ def _call(
 ) -> tuple[Tensor, ...]:
     """Call one of torch's fused functions for one layer in one direction, batch first."""
     has_bias, layers, dropout, bidirectional, batch_first = len(weights) >= 4, 1, 0.0, False, True
-    return function(x, state, weights, has_bias, layers, dropout, torch.is_grad_enabled(), bidirectional, batch_first)
+    train = torch.is_grad_enabled() or is_traced()  # a trace may be trained later
+    return function(x, state, weights, has_bias, layers, dropout, train, bidirectional, batch_first)
 
 
 def _cut_outputs(y: Tensor, h: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:

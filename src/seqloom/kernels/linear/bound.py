@@ -12,6 +12,7 @@ from torch import Tensor
 
 from seqloom.kernels.cpu.bound_step import load_interface
 from seqloom.kernels.cpu.engine import load_library
+from seqloom.kernels.fused import is_traced
 
 BoundLinear = Callable[..., tuple[Tensor, Tensor] | None]
 
@@ -67,7 +68,7 @@ def run_step(
         writes: Writes for each output.
     """
     step = load_step()
-    if step is None or not state.is_cpu or torch.compiler.is_compiling():
+    if step is None or not state.is_cpu or torch.compiler.is_compiling() or is_traced():
         return None
     result = step(q, k, v, decay, erase, beta, state, writes)
     if result is not None or torch.is_grad_enabled():

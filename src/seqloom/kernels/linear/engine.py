@@ -11,7 +11,7 @@ from torch import Tensor
 
 from seqloom.kernels.cpu.engine import TYPES, load_library
 from seqloom.kernels.cpu.kept_memory import kept_memory
-from seqloom.kernels.fused import why_not_fused
+from seqloom.kernels.fused import is_traced, why_not_fused
 from seqloom.kernels.linear.job import LinearJob
 
 COMPLEX = {torch.complex64: torch.float32, torch.complex128: torch.float64}
@@ -63,6 +63,8 @@ def why_not_tensors(tensors: Sequence[Tensor]) -> str | None:
         return f"the CPU engine supports float32 and float64, not {first.dtype}"
     if torch.compiler.is_compiling():
         return "torch.compile cannot look into the CPU engine"
+    if is_traced():
+        return "torch.jit.trace records torch's operators only"
     if any(type(t) not in (Tensor, torch.nn.Parameter) for t in tensors):
         return f"the CPU engine reads plain tensors, got a {type(first).__name__}"
     loaded = _load()
