@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
@@ -31,6 +31,7 @@ class Layer(nn.Module, metaclass=Checked):
     input_size: int
     output_size: int
     causal: bool = True
+    keyword_hints: ClassVar = {"proj_size": "only LSTM takes it, as in torch.nn"}
 
     def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State | None]:
         raise NotImplementedError

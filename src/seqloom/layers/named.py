@@ -14,8 +14,6 @@ from seqloom.core.init import Init
 from seqloom.layers.dropouts import Dropouts, HeadsOptions, Options
 from seqloom.layers.recurrent.layer import Recurrent
 
-PROJECTION = {"proj_size": "only LSTM takes it, as in torch.nn"}
-
 
 class RNN(Recurrent):
     """Elman RNN with the arguments, results and parameter names of torch.nn.RNN; see `Recurrent` and `RNNCell`.
@@ -27,8 +25,6 @@ class RNN(Recurrent):
         >>> seqloom.RNN(8, 16, nonlinearity="relu")(torch.randn(5, 3, 8))[0].shape  # (T, B, D) -> (T, B, H)
         torch.Size([5, 3, 16])
     """
-
-    keyword_hints = PROJECTION
 
     def __init__(
         self,
@@ -92,8 +88,6 @@ class GRU(Recurrent):
         >>> seqloom.GRU(8, 16)(torch.randn(5, 3, 8))[0].shape  # (T, B, D) -> (T, B, H)
         torch.Size([5, 3, 16])
     """
-
-    keyword_hints = PROJECTION
 
     def __init__(
         self,

@@ -117,7 +117,9 @@ def test_a_text_file_by_class_that_is_not_utf8(tmp_path):
 
 def test_duplicate_column_names(tmp_path):
     (tmp_path / "a.csv").write_text("text,label,text\nx,a,y\n")
-    assert_fails(tmp_path / "a.csv", "two columns are named 'text'")
+    assert_fails(
+        tmp_path / "a.csv", "two columns are named 'text'; rename one, or set header=False if the first line is"
+    )
 
 
 def test_a_truncated_compressed_file(tmp_path):

@@ -1,5 +1,6 @@
 """Roles of columns, the choice of a plan, and notes on columns that are not used."""
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -211,3 +212,20 @@ def test_a_missing_value_is_not_a_distinct_one_in_the_table_of_columns():
     labels = [None if i % 3 == 0 else "ab"[i % 2] for i in range(N)]
     line = next(line for line in describe_task(open_task(frame(text=TEXT, label=labels))) if line.startswith("label"))
     assert line.split()[:5] == ["label", "label", "target", "2", str(len(range(0, N, 3)))]
+
+
+def test_of_many_columns_the_first_and_last_of_each_kind_are_listed():
+    values = {f"f{i}": np.random.default_rng(i).normal(size=N) for i in range(60)}
+    lines = describe_task(open_task(frame(**values, label=LABEL)))
+    assert [line.split()[0] for line in lines[:5]] == ["column", "f0", "...", "f59", "label"]
+    assert "... 58 more  number  input" in lines[2]
+
+
+def test_an_empty_column_and_marks_for_missing_numbers_are_no_texts(tmp_path):
+    marks = ["n/a", "NA", "#N/A", "-", "?", "--", "null", ""]
+    rows = [f"{i / 7:.3f},,{text},{label}" for i, (text, label) in enumerate(zip(TEXT, LABEL, strict=True))]
+    rows[: len(marks)] = [mark + row[row.index(",") :] for mark, row in zip(marks, rows, strict=False)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,nothing,text,label", *rows]))
+    assert roles(tmp_path / "t.csv") == {"a": "number", "nothing": "constant", "text": "text", "label": "label"}
+    columns = {c.name: c for c in open_task(tmp_path / "t.csv").columns}
+    assert columns["a"].missing == len(marks) and columns["text"].use == "input"

@@ -20,6 +20,19 @@ def make_text(words=5):
     return " ".join(RANDOM.choice(WORDS) for _ in range(words))
 
 
+def write_counter(folder):
+    days = pl.date_range(pl.date(2026, 1, 1), pl.date(2026, 3, 1), eager=True)
+    pl.DataFrame({"day": days, "visits": range(100, 100 + 3 * len(days), 3)}).write_csv(folder / "counter.csv")
+
+
+def test_a_column_that_rises_steadily_is_forecast_if_that_is_asked_for(tmp_path, monkeypatch, capsys):
+    write_counter(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="0"):
+        main(["look", "counter.csv", "--target", "visits", "--kind", "forecast"])
+    assert "counter: forecast, visits -> visits" in capsys.readouterr().out
+
+
 def write_texts(folder):
     names = ["yes", "no"] * (N // 2)
     columns = {"question": [make_text() for _ in names], "answer": [make_text() for _ in names], "label": names}
@@ -147,6 +160,7 @@ def test_a_request_that_works(tmp_path, monkeypatch, capsys, write, command, kin
             "--target weather --kind tag",
         ),
         (write_pulse, "pulse.csv", "no task fits the columns step (id), volts (number); what works is --kind forecast"),
+        (write_counter, "counter.csv", "if it is measured, forecast it with --target visits --kind forecast"),
     ],
 )
 def test_a_request_that_is_refused_says_why_and_what_works(tmp_path, monkeypatch, capsys, write, command, reason):

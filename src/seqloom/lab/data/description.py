@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from seqloom.lab.data.registry import open_data
 from seqloom.lab.data.task import SPECIALS, Classes, Column, Input, Labels, Notes, Tags, Target, Task, Tokens, Values
 
 MAX_NAMES = 12  # class and feature names that are listed
+MOST_COLUMNS = 40  # columns that are all listed
+SHORTEST_RUN = 4  # similar columns that are always listed
 
 
 def open_or_print_columns(data: str, options: Mapping[str, Any]) -> Task:
@@ -72,11 +75,25 @@ def tabulate_columns(columns: Sequence[Column]) -> list[dict[str, str | int]]:
 
 
 def _format_columns(columns: Sequence[Column]) -> list[str]:
-    """Format columns as an aligned table; the example, which comes last, is not padded."""
+    """Format columns as an aligned table; the example, which comes last, is not padded.
+
+    Of more than MOST_COLUMNS, neighbours of one type and use become one line between the first and the last of them.
+    """
     table = tabulate_columns(columns)
+    if len(table) > MOST_COLUMNS:
+        runs = [list(run) for _, run in groupby(table, lambda row: (row["type"], row["used as"]))]
+        table = [row for run in runs for row in (run if len(run) <= SHORTEST_RUN else _shorten(run))]
     rows = [list(table[0]), *([str(value) for value in row.values()] for row in table)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
     return ["  ".join([*map(str.ljust, row[:-1], widths), row[-1]]).rstrip() for row in rows]
+
+
+def _shorten(run: list[dict[str, str | int]]) -> list[dict[str, str | int]]:
+    """Return the first and the last of similar columns, and a line for those between them."""
+    hidden = run[1:-1]
+    missing = sum(int(row["missing"]) for row in hidden)
+    line = {"column": f"... {len(hidden):,} more", "distinct": "", "missing": missing, "example": "(--json lists them)"}
+    return [run[0], run[0] | line, run[-1]]
 
 
 def format_space(space: Input | Target) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from seqloom.lab.data.task import Notes
 from seqloom.lab.files import scratch
 
-VERSION = 5  # of the cache format and of how files are read; older folders are rebuilt
+VERSION = 6  # of the cache format and of how files are read; older folders are rebuilt
 DONE = "done.json"
 BLOCK = 1 << 20  # bytes read at once
 

@@ -92,7 +92,7 @@ def resolve_names(options: Reading, columns: Sequence[Column], notes: Notes) -> 
 
 def list_choices(columns: Sequence[Column], source: Source, options: Reading) -> list[TaskPlan]:
     """List every plan that the columns and the options allow."""
-    return _list_choices([_treat_as_text(c, columns, options) for c in columns], source, options)
+    return _list_choices([_treat_as_asked(c, columns, options) for c in columns], source, options)
 
 
 def choose_plan(columns: Sequence[Column], source: Source, options: Reading, notes: Notes) -> TaskPlan:
@@ -150,8 +150,14 @@ def choose_plan(columns: Sequence[Column], source: Source, options: Reading, not
     return plan
 
 
-def _treat_as_text(column: Column, columns: Sequence[Column], options: Reading) -> Column:
-    """Give names and ids the role text if the column is the only input in the options, or the only column."""
+def _treat_as_asked(column: Column, columns: Sequence[Column], options: Reading) -> Column:
+    """Give ids the role that the options ask for.
+
+    Names and ids are text if the column is the only input, or the only column. Numbers that count the rows are
+    measurements if they are to be forecast.
+    """
+    if options.kind == "forecast" and column.role == "id" and not column.is_string and column.name in options.target:
+        return replace(column, role="number", is_whole=True)
     is_forecast = options.kind == "forecast" or options.target == options.input
     is_input = (options.input == (column.name,) and not is_forecast) or len(columns) == 1
     return replace(column, role="text") if is_input and column.is_string else column
@@ -270,7 +276,7 @@ def list_flags(choice: TaskPlan) -> dict[str, str]:
 
 def _format_choice(choice: TaskPlan, columns: dict[str, Column]) -> str:
     target = columns[choice.target[0]]
-    distinct = f" ({target.distinct} distinct)" if target.role in ("label", "tags") else ""
+    distinct = f" ({target.distinct - (target.missing > 0)} distinct)" if target.role in ("label", "tags") else ""
     return " ".join(f"{name}={value}" for name, value in list_flags(choice).items()) + distinct
 
 

@@ -38,13 +38,23 @@ def explain_refusal(columns: Sequence[Column], source: Source, options: Reading)
         listed = ", ".join(f"{c.name} ({c.role})" for c in columns[:MOST_COLUMNS])
         named = "choose input=..., target=... and kind=..."
         kinds = [kind for kind in NEEDS if _list_plans(columns, source, options.model_copy(update={"kind": kind}))]
-        return f"no task fits the columns {listed}; " + (f"what works is kind={kinds[0]}" if kinds else named)
+        advice = f"what works is kind={kinds[0]}" if kinds else _advise_on_counts(columns, source, options) or named
+        return f"no task fits the columns {listed}; {advice}"
     problem = _find_problem([by_name[n] for n in options.input], [by_name[n] for n in options.target], options)
     nearest = _find_nearest(columns, source, options)
     if nearest is None:
         return problem
     flags = " ".join(f"{name}={value}" for name, value in list_flags(nearest).items())
     return f"{problem}; what works is {flags}"
+
+
+def _advise_on_counts(columns: Sequence[Column], source: Source, options: Reading) -> str:
+    """Return how to forecast a column that looks as if it counted the rows; "" if there is none."""
+    for name in [c.name for c in columns if c.role == "id" and not c.is_string]:
+        forecast = {"target": (name,), "kind": "forecast"}
+        if _list_plans(columns, source, options.model_copy(update=forecast)):
+            return f"{name!r} seems to count the rows; if it is measured, forecast it with target={name} kind=forecast"
+    return ""
 
 
 def _find_problem(inputs: Sequence[Column], targets: Sequence[Column], options: Reading) -> str:

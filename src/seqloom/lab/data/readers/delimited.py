@@ -17,7 +17,19 @@ from seqloom.lab.data.readers.frames import decode_utf8, read_blocks, scan_frame
 
 csv.field_size_limit(1 << 30)  # a field may be a whole book
 SUFFIXES = (".csv", ".tsv", ".tab")
-MISSING = ("NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?", "-", "")  # in a column of numbers
+NO_VALUE = ("na", "n/a", "n.a.", "#n/a", "nan", "null", "none")
+MISSING = (
+    *NO_VALUE,
+    *map(str.upper, NO_VALUE),
+    "NaN",
+    "Null",
+    "None",
+    "?",
+    "-",
+    "--",
+    ".",
+    "",
+)  # in a column of numbers
 DECIMAL_COMMA = r"^[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+$"
 GERMAN_NUMBER = r"^[-+]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?$"  # any number in a column with decimal commas
 LIST = r"^\[(\s*|[-+\d.eE,\s\[\]]*\d[-+\d.eE,\s\[\]]*)\]$"
@@ -97,7 +109,7 @@ def _find_lists(guess: pl.LazyFrame, names: list[str]) -> dict[str, Any]:
     if not names:
         return {}
     checks = guess.select(
-        *(pl.col(name).str.contains(LIST).all().alias(name) for name in names),
+        *((pl.col(name).str.contains(LIST).all() & pl.col(name).is_not_null().any()).alias(name) for name in names),
         *(pl.col(name).str.contains(r"^\[\s*\[").any().alias(f"deep {name}") for name in names),
     )
     flags = checks.collect(engine="streaming").row(0, named=True)
@@ -149,7 +161,9 @@ def _name_columns(path: Path, options: Reading) -> list[str] | None:
         return [f"column_{i + 1}" for i in range(len(first))]
     twice = [name for name, times in Counter(first).items() if times > 1]
     if twice:
-        raise UserError(f"{path}: two columns are named {twice[0]!r}; rename one, or say that there is no header")
+        raise UserError(
+            f"{path}: two columns are named {twice[0]!r}; rename one, or set header=False if the first line is data"
+        )
     return None
 
 
