@@ -29,6 +29,12 @@ def test_a_rare_class_changes_the_metric_the_weights_and_the_threshold():
     assert not note
 
 
+def test_held_out_rows_of_one_class_keep_the_metric_and_are_reported():
+    settings, note = resolve_objective(texts([int(i in (0, 2)) for i in range(60)]), TrainSettings())
+    assert (settings.metric, settings.class_weights, settings.threshold) == (None, "none", None)
+    assert "95.0% of the training rows and all validation rows" in note and "add rows of them" in note
+
+
 def test_what_the_user_chose_is_kept():
     settings, _ = resolve_objective(RARE, TrainSettings(metric="Accuracy"))
     assert (settings.metric, settings.class_weights, settings.threshold) == ("accuracy", "none", None)

@@ -92,8 +92,8 @@ def _shorten(run: list[dict[str, str | int]]) -> list[dict[str, str | int]]:
     """Return the first and the last of similar columns, and a line for those between them."""
     hidden = run[1:-1]
     missing = sum(int(row["missing"]) for row in hidden)
-    line = {"column": f"... {len(hidden):,} more", "distinct": "", "missing": missing, "example": "(--json lists them)"}
-    return [run[0], run[0] | line, run[-1]]
+    line = dict(run[0], column=f"... {len(hidden):,} more", distinct="", missing=missing, example="(--json lists them)")
+    return [run[0], line, run[-1]]
 
 
 def format_space(space: Input | Target) -> str:

@@ -103,9 +103,14 @@ def choose_objective(
     if class_weights == "balanced" and task.kind != "classify":
         raise UserError(f"class_weights=balanced is for classes; this is a task of kind {task.kind}")
     chosen = METRICS[list_metrics(task)[0]] if metric is None else find_metric(task, metric)
-    share = _find_majority(task)
+    share, without = _find_majority(task)
     weights, goal, note = class_weights or "none", threshold or "", ""
-    if share is not None:
+    if share is not None and without:
+        note = (
+            f"imbalanced classes: one has {_format_share(share)} of the training rows and all {without} rows, which "
+            "therefore cannot show whether a model recognises the rare classes; add rows of them"
+        )
+    elif share is not None:
         if metric is None:
             is_binary = task.target.size == 2
             chosen = METRICS["average_precision" if is_binary else "balanced_accuracy"]
@@ -115,31 +120,34 @@ def choose_objective(
             goal = "f1"
         note = _explain(share, None if metric else chosen, weights if class_weights is None else "none", goal)
         note += _count_rare_rows(task)
-    return Objective(chosen, metric is not None or share is not None, weights, goal, note)
+    is_balanced = share is not None and not without
+    return Objective(chosen, metric is not None or is_balanced, weights, goal, note)
 
 
-def _find_majority(task: Task) -> float | None:
-    """Return the share of the most frequent class if the data are imbalanced and held-out rows have a rare class."""
+def _find_majority(task: Task) -> tuple[float | None, str]:
+    """Return the share of the most frequent class if the data are imbalanced, and the split without other classes."""
     if task.kind != "classify" or not isinstance(task.target, Classes) or task.target.size < 2:
-        return None
+        return None, ""
     counts = count_classes(task, "train")
     if not counts.sum() or counts.max() < MAJORITY_SHARE * counts.sum():
-        return None
-    common = int(counts.argmax())
-    for split in ("valid", "test"):
-        if split in task.splits and not np.delete(count_classes(task, split), common).sum():
-            return None
-    return float(counts.max() / counts.sum())
+        return None, ""
+    held_out = {"valid": "validation", "test": "test"}
+    others = {s: np.delete(count_classes(task, s), int(counts.argmax())).sum() for s in held_out if s in task.splits}
+    without = next((held_out[split] for split, number in others.items() if not number), "")
+    return float(counts.max() / counts.sum()), without
+
+
+def _format_share(share: float) -> str:
+    return f"{share:.1%}" if share < 0.9995 else f"{share:.3%}"
 
 
 def _explain(share: float, metric: Metric | None, weights: str, goal: str) -> str:
-    percent = f"{share:.1%}" if share < 0.9995 else f"{share:.3%}"
     changes = [] if metric is None else [f"models are ranked by {metric.title}, not accuracy"]
     if weights == "balanced":
         changes.append("all classes have the same total weight")
     if goal == "f1":
         changes.append("the threshold is the one of best F1 on the validation rows")
-    text = f"imbalanced classes: one has {percent} of the training rows"
+    text = f"imbalanced classes: one has {_format_share(share)} of the training rows"
     return f"{text}; {'; '.join(changes)} (--metric, --class-weights and --threshold change this)" if changes else text
 
 
