@@ -13,6 +13,7 @@ import itertools
 import json
 import math
 import multiprocessing
+import random
 import statistics
 import sys
 import time
@@ -206,10 +207,11 @@ def measure(
             timed = partial(time_calls, call, args.device, 1 if seconds > LONG_CALL else CALLS)
             calls[cell, name_kernel(layer, x, pass_ == "both") if more else kernel, len(x)] = timed
         times: dict[tuple[str, str, int], list[float]] = {key: [] for key in calls}
-        end, rounds = time.perf_counter() + args.seconds, 0
+        end, rounds, turns = time.perf_counter() + args.seconds, 0, [*calls.items()]
         while rounds < args.rounds or (rounds < MOST_ROUNDS and time.perf_counter() < end):
             rounds += 1
-            for key, timed in calls.items():
+            random.Random(rounds).shuffle(turns)  # nobody is always after the same one
+            for key, timed in turns:
                 if rounds == 1 or key[0] not in OTHERS:
                     times[key].append(timed())
         for (cell, kernel, steps), values in times.items():
