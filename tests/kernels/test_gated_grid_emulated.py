@@ -11,6 +11,7 @@ from seqloom.kernels import tuning
 from seqloom.kernels.cuda.gated import code
 from seqloom.kernels.cuda.gated.code import GatedSetting, find_code
 from seqloom.kernels.cuda.runtime import launch
+from seqloom.kernels.registry import find_kernel
 
 pytestmark = pytest.mark.usefixtures("emulated")
 MULTIPROCESSORS = 8  # few, or a group would have one row
@@ -46,6 +47,26 @@ SHAPES = [
 def test_a_grid_is_at_most_twice_as_far_from_float64_as_the_loop(name, H, dtype, B, T, wishes):
     cell = cell_of(name, 24, H)
     assert worst(name, cell, job_of(cell, B, T, dtype, wishes), dtype, "grid")[0] < 2
+
+
+@pytest.mark.slow
+def test_sums_of_a_group_that_is_no_cluster_are_packets(monkeypatch):
+    monkeypatch.setattr(code, "is_clustered", lambda *_: False)
+    cell = cell_of("ln_lstm", 24, 80)
+    assert worst("ln_lstm", cell, job_of(cell, 3, 3, BF16, ALL), BF16, "grid")[0] < 2
+
+
+@pytest.mark.parametrize(
+    ("name", "hidden", "B", "expected"),
+    [("ln_gru", 512, 56, True), ("ln_gru", 512, 64, False), ("ln_lstm", 528, 8, False), ("gru", 512, 16, False)],
+)
+def test_groups_of_normalised_cells_are_clusters_if_all_run_at_once(monkeypatch, name, hidden, B, expected):
+    monkeypatch.setattr(launch, "multiprocessors", lambda _: 132)
+    kind = find_kernel(f"{name}_grid").code.kind
+    how = GatedSetting(kind, hidden, BF16, mask=False, keep=False, reset=False, grid=True)
+    for back in ("forward", "reverse"):
+        found = find_code(how, back, B, torch.device("cpu"))
+        assert found.clustered is expected and found.shared <= tuning.SHARED_BYTES
 
 
 @pytest.mark.slow
@@ -101,6 +122,12 @@ FAULTS = {
         "find_sums(WHICH, i) + column * CLUSTER + other",
         "find_sums(WHICH, i) + column * CLUSTER + rank",
     ),
+    "near sums of one block": (
+        "(find_side(WHICH, i) * SUMS + column * CLUSTER + lane % 16)",
+        "(find_side(WHICH, i) * SUMS + column * CLUSTER + rank)",
+    ),
+    "near sums that are not awaited": ("await(barrier(find_side(WHICH, i)), WHICH ? i & 1 : i >> 1 & 1);", ""),
+    "near sums that nobody expects": ("expect(barrier(find_side(0, i)), 16 * CLUSTER * rows);", ""),
 }
 
 
@@ -109,7 +136,8 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
     monkeypatch.setattr(launch.CudaCode, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
-    name = "ln_gru" if "sums of one" in fault else "gru"
+    monkeypatch.setattr(code, "is_clustered", lambda *_: "near" in fault)
+    name = "ln_gru" if "sums of one" in fault or "near" in fault else "gru"
     cell = cell_of(name, 24, 160)
     try:
         ratio, _ = worst(name, cell, job_of(cell, 3, 4, BF16), BF16, "grid")

@@ -1,5 +1,6 @@
 // The functions of runtime/device.cuh. A fiber is entered through its context once and then by longjmp, which
 // asks nothing of the operating system.
+#pragma once
 #include "runtime/device.cuh"
 #include "runtime/wgmma.cuh"
 

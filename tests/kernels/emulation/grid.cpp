@@ -13,7 +13,7 @@ inline void deliver_last() {
   *posted.back().to = posted.back().packet;
   posted.pop_back();
 }
-inline bool deliver_some(Chance& chance) {
+inline bool deliver_packets(Chance& chance) {
   if (posted.empty()) return false;
   for (int n = chance(4) ? 1 + chance(40) : (int)posted.size(); n && !posted.empty(); n--) {
     std::swap(posted[chance(posted.size())], posted.back());
@@ -24,7 +24,7 @@ inline bool deliver_some(Chance& chance) {
 inline void end_group() {
   while (!posted.empty()) deliver_last();
 }
-inline const bool groups = (posted.clear(), arrive = deliver_some, leave = end_group, true);
+inline const bool groups = (posted.clear(), arrive = deliver_packets, leave = end_group, true);
 }  // namespace gpu
 
 void put_packet(Packet* to, u32 v0, u32 v1, u32 v2, u32 number) {

@@ -220,28 +220,37 @@ class GridDivision:
     units: int  # of a block
     in_shared: int  # tiles of a warp in shared memory
     fits: bool  # no register spills
-    parts: int  # bytes of parts of sums
+    parts: int  # bytes of parts of sums, and of sums over units on a cluster
     part_rows: int  # rows that they are of: all, or those of a team
     packets: int  # to a row
 
 
 @cache
-def place_grid(setting: GatedSetting, name: str, rows: int, units: int, teams: int) -> GridDivision:
+def place_grid(
+    setting: GatedSetting, name: str, rows: int, units: int, teams: int, clustered: bool = False
+) -> GridDivision:
     """Return how a grid with so many units to a block holds its weights: in registers first, then in shared memory.
 
-    Teams share memory for parts of sums, at the price of a barrier, if weights have no room otherwise.
+    Teams share memory for parts of sums, at the price of a barrier, if weights have no room otherwise. On a cluster
+    (`clustered`) there is room for sums over units, too.
     """
-    ways = (_place_parts(setting, name, rows, units, teams, each) for each in dict.fromkeys((rows, rows // teams)))
+    near = 16 * rows * (2 * setting.kind.norm + setting.kind.memory) * -(-setting.hidden // units) + 32
+    ways = (
+        _place_parts(setting, name, rows, units, teams, each, near if clustered else 0)
+        for each in dict.fromkeys((rows, rows // teams))
+    )
     return max(ways, key=lambda way: way.fits)
 
 
-def _place_parts(setting: GatedSetting, name: str, rows: int, units: int, teams: int, part_rows: int) -> GridDivision:
+def _place_parts(
+    setting: GatedSetting, name: str, rows: int, units: int, teams: int, part_rows: int, near: int
+) -> GridDivision:
     kind, back = setting.kind, name == "reverse"
     blocks = -(-setting.hidden // units)
     sources = -(-setting.hidden * setting.size // 64)
     rounds, halves = -(-sources // GRID_SOURCES), 2 if units == 32 and 2 * sources <= GRID_SOURCES else 1
     products, values = (1, kind.gates) if back else (kind.gates, 1)
-    parts = products * 4 * GRID_WARPS // halves * part_rows * (units + 4)
+    parts = products * 4 * GRID_WARPS // halves * part_rows * (units + 4) + near
     tiles, room = kind.gates * units // 2 * rounds // halves, (tuning.SHARED_BYTES - parts) // (TILE * GRID_WARPS)
     if teams > 1:
         registers = tuning.GATED_TEAM_REGISTERS[setting.size][name][kind.gates > 3]
@@ -249,7 +258,8 @@ def _place_parts(setting: GatedSetting, name: str, rows: int, units: int, teams:
         registers = tuning.GATED_GRID_REGISTERS[setting.size][name, rows] - back * (kind.norm + 3 * kind.memory)
     rest = max(0, tiles - registers)
     most = tuning.GATED_GRID_REGISTERS_TF32 if setting.tf32 else registers
-    packets = 2 * values * 6 * GRID_SOURCES * rounds // halves + (2 * kind.norm + kind.memory) * blocks
+    sums = 0 if near else (2 * kind.norm + kind.memory) * blocks
+    packets = 2 * values * 6 * GRID_SOURCES * rounds // halves + sums
     return GridDivision(blocks, units, min(rest, room), tiles - room <= most, parts, part_rows, packets)
 
 
@@ -259,15 +269,18 @@ def count_teams(setting: GatedSetting, rows: int) -> int:
 
 
 @cache
-def make_grid_code(setting: GatedSetting, name: str, rows: int, units: int, teams: int) -> GridCode:
+def make_grid_code(
+    setting: GatedSetting, name: str, rows: int, units: int, teams: int, clustered: bool = False
+) -> GridCode:
     """Return the kernel gated_<name> on a grid: eight warps, each with a part of every sum."""
-    way = place_grid(setting, name, rows, units, teams)
+    way = place_grid(setting, name, rows, units, teams, clustered)
     sizes = {"ROWS": rows, "CLUSTER": way.blocks, "TALL": units // 16, "IN_SHARED": way.in_shared}
     sizes |= {"SUMMED": setting.count_summed(name == "reverse"), "TEAMS": teams, "PART_ROWS": way.part_rows}
+    sizes |= {"CLUSTERED": int(clustered)}
     source = f"gated/{name}.cu"
     named = f"gated_{name}", source, (*setting.macros, *sizes.items())
     numbers = 32 * GRID_WARPS, way.parts + way.in_shared * GRID_WARPS * TILE, rows, way.blocks, way.packets
-    return GridCode(*named, *numbers, text=setting.generate(source))
+    return GridCode(*named, *numbers, clustered=clustered, text=setting.generate(source))
 
 
 def choose_grid(setting: GatedSetting, name: str, B: int, device: torch.device) -> tuple[int, int, int]:
@@ -279,10 +292,19 @@ def choose_grid(setting: GatedSetting, name: str, B: int, device: torch.device) 
     return next((way for way in ways if room[way] >= B), max(ways, key=lambda way: (room[way], way)))
 
 
+def is_clustered(setting: GatedSetting, rows: int, units: int, B: int, device: torch.device) -> bool:
+    """Return whether groups of a grid are clusters: if a normalised cell's are small enough and all run at once."""
+    blocks = -(-setting.hidden // units)
+    if not setting.kind.norm or blocks > tuning.CLUSTER_SIZES[-1] or rows * count_groups(blocks, device, True) < B:
+        return False
+    return device.type != "cuda" or has_clusters(device)
+
+
 def find_code(setting: GatedSetting, name: str, B: int, device: torch.device) -> GridCode | GatedCode:
     """Return the kernel that suits a batch of B."""
     if setting.grid:
-        return make_grid_code(setting, name, *choose_grid(setting, name, B, device))
+        chosen = choose_grid(setting, name, B, device)
+        return make_grid_code(setting, name, *chosen, is_clustered(setting, *chosen[:2], B, device))
     back, many = name == "reverse", launch.multiprocessors(device)
     way = choose_division(setting.kind, setting.hidden, back, B, many, setting.size)
     if way.cluster > 1 and device.type == "cuda" and not has_clusters(device):

@@ -6,9 +6,13 @@
 // source is six packets of three words: words 8half .. 8half + 7 in three of them. Exact float32 is sent in
 // halves (runtime/halves.cuh): two words are those of two units, and the word that is left in a packet is
 // their unit. Packets have two sides, used in turn: a block sends to one side only after it has received all
-// of the other.
+// of the other. Sums over units are packets, too, or (CLUSTERED, if the group is a cluster) go to the shared
+// memory of the other blocks.
 #pragma once
 #include "gated/cell.cuh"
+#if CLUSTERED
+#include "runtime/clustered_grid.cuh"
+#endif
 #include "runtime/halves.cuh"
 #include "runtime/packets.cuh"
 #include "runtime/pairs.cuh"
@@ -36,9 +40,11 @@ constexpr int SPREAD = GATES * NORM + 2 * MEMORY;
 constexpr int MESSAGE = ROWS * SPLIT * ROUNDS * PACKETS * SOURCES, SIDE = UNIT_VALUES * MESSAGE;  // packets
 constexpr int AT_SUMS = 2 * SIDE;
 // A packet has a row's sums; those of the gates have two sides.
-constexpr int AT_MEMORY_SUMS = AT_SUMS + 2 * NORM * ROWS * CLUSTER;
-constexpr int GROUP = AT_MEMORY_SUMS + MEMORY * ROWS * CLUSTER;
-constexpr int AT_WEIGHTS = UNIT_PRODUCTS * PARTS, GATED_BYTES = AT_WEIGHTS + IN_SHARED * WARPS * 512;
+constexpr int SUMS = ROWS * CLUSTER, SUM_SIDES = 2 * NORM + MEMORY;
+constexpr int GROUP = AT_SUMS + (CLUSTERED ? 0 : SUM_SIDES * SUMS);
+constexpr int AT_WEIGHTS = UNIT_PRODUCTS * PARTS, AT_NEAR_SUMS = AT_WEIGHTS + IN_SHARED * WARPS * 512,
+              AT_BARRIERS = AT_NEAR_SUMS + CLUSTERED * SUM_SIDES * SUMS * 16;
+constexpr int GATED_BYTES = AT_BARRIERS + CLUSTERED * 32;
 static_assert(TEAMS == 1 || (TEAMS == NTILES && !NORM && !MEMORY), "no such teams");
 static_assert(ALL_SOURCES <= SPLIT * SOURCES * ROUNDS && UNITS * CLUSTER >= H && UNITS <= 32 &&
                   UNITS % SOURCE_UNITS == 0,
@@ -78,9 +84,30 @@ struct Block {
   DEV bool is_leader() const { return rank == 0 && lane % 16 == 0; }  // one lane of a row
   // The source whose words this lane takes.
   DEV int source(int round) const { return SOURCES * (ROUNDS * slice + round) + pair; }
+#if CLUSTERED
+  DEV u32 barrier(int side) const { return memory + AT_BARRIERS + 8 * side; }
+  // Initialise the barriers, one for each side of sums, and wait for every block.
+  DEV void open() const {
+    if (thread == 0) {
+#pragma unroll
+      for (int i = 0; i < SUM_SIDES; i++) make_barrier(barrier(i));
+      show_barriers();
+    }
+    wait_cluster();
+  }
+  // Wait: nobody may send to a block that has ended.
+  DEV void close() const { wait_cluster(); }
+  // Announce the bytes of step i, counted from 0.
+  DEV void expect_all(int i) const {
+    if (thread != 0) return;
+    expect(barrier(find_side(0, i)), 16 * CLUSTER * rows);
+    if constexpr (MEMORY) expect(barrier(find_side(1, i)), 16 * CLUSTER * rows);
+  }
+#else
   DEV void open() const {}
   DEV void close() const {}
   DEV void expect_all(int) const {}
+#endif
   // Return whether this lane's row belongs to the team.
   DEV bool is_in(int team) const { return TEAMS == 1 || lane / 16 == team; }
   // Packets of N messages as they were read: before they have to be there, or when they are.
@@ -168,6 +195,15 @@ struct Block {
   template <int WHICH, int N>
   DEV void send_sums(float (&v)[N], int i) const {
     sum_lanes<16>(v, lane);
+#if CLUSTERED
+    const float all[4] = {v[0], N > 1 ? v[N > 1] : 0.f, N > 2 ? v[N > 2 ? 2 : 0] : 0.f,
+                          N > 3 ? v[N > 3 ? 3 : 0] : 0.f};
+    if (sends && lane % 16 < CLUSTER) {
+      const u32 peer = map_to_block(memory, lane % 16);
+      send(peer + AT_NEAR_SUMS + 16 * (find_side(WHICH, i) * SUMS + column * CLUSTER + rank),
+           peer + AT_BARRIERS + 8 * find_side(WHICH, i), all);
+    }
+#else
     u32 w[3] = {};
     if constexpr (N == 4) {
       u32 cut[4];
@@ -181,6 +217,7 @@ struct Block {
       for (int k = 0; k < N; k++) w[k] = to_bits(v[k]);
     if (sends && lane % 16 == 0)
       put_packet(find_sums(WHICH, i) + column * CLUSTER + rank, w[0], w[1], w[2], i + 1);
+#endif
   }
   // Packets of sums, read before they have to be there, and again if they are not.
   struct Inbox {
@@ -190,12 +227,20 @@ struct Block {
   DEV void look_for_sums(Inbox& in, int i) const {
 #pragma unroll
     for (int j = 0; j < (CLUSTER + 15) / 16; j++)
-      if (sends && lane % 16 + 16 * j < CLUSTER && in.p[j][3] != i + 1)
+      if (!CLUSTERED && sends && lane % 16 + 16 * j < CLUSTER && in.p[j][3] != i + 1)
         get_packet(in.p[j], find_sums(WHICH, i) + column * CLUSTER + lane % 16 + 16 * j);
   }
   // Wait for these sums, and add them up.
   template <int WHICH, int N>
   DEV void take_sums(float (&v)[N], Inbox& in, int i) const {
+#if CLUSTERED
+    float w[4] = {};
+    await(barrier(find_side(WHICH, i)), WHICH ? i & 1 : i >> 1 & 1);
+    if (sends && lane % 16 < CLUSTER)
+      get_shared(w, memory + AT_NEAR_SUMS + 16 * (find_side(WHICH, i) * SUMS + column * CLUSTER + lane % 16));
+#pragma unroll
+    for (int k = 0; k < N; k++) v[k] = w[k];
+#else
     constexpr int TIMES = (CLUSTER + 15) / 16;
     const Packet* from[TIMES];
     u32 numbers[TIMES];
@@ -221,6 +266,7 @@ struct Block {
 #pragma unroll
         for (int k = 0; k < N; k++) v[k] += to_float(w[k]);
     }
+#endif
     sum_lanes<16>(v, lane);
   }
   // Sum N numbers over all units of this row, in step i; `meanwhile` runs while sums are on their way.
@@ -231,9 +277,9 @@ struct Block {
     meanwhile();
     take_sums<WHICH>(v, in, i);
   }
-  DEV Packet* find_sums(int which, int i) const {
-    return packets + (which ? AT_MEMORY_SUMS : AT_SUMS + (i & 1) * ROWS * CLUSTER);
-  }
+  // Return the side of the sums of the gates (0) or the memory (1) in step i.
+  DEV int find_side(int which, int i) const { return which ? 2 : i & 1; }
+  DEV Packet* find_sums(int which, int i) const { return packets + AT_SUMS + find_side(which, i) * SUMS; }
   // Write a part of one product of eight rows to shared memory; get_sums adds up the parts for this lane's
   // units.
   DEV void put_part(const float (&c)[WARP_TALL][4], int which, int tile) const {

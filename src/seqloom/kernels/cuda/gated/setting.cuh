@@ -21,6 +21,9 @@
 #ifndef LOOK
 #define LOOK 1  // teams look for messages before they need them
 #endif
+#ifndef CLUSTERED
+#define CLUSTERED 0  // with GRID: groups are clusters, too
+#endif
 #ifndef SUMMED
 #define SUMMED 0  // the first gates whose x and u are kept as their sum
 #endif

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from seqloom.kernels import tuning
 from seqloom.kernels.cuda.runtime import launch
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
@@ -35,10 +36,15 @@ class GridCode(CudaCode):
 
     packets: int = 0  # to a row
     least: int = 1  # rows of a group, if there are several groups
+    clustered: bool = False  # whether a group is a cluster, too
+
+    @property
+    def attributes(self) -> tuple[tuple[int, int], ...]:
+        return (*super().attributes, *([(LARGE_CLUSTERS, 1)] if self.clustered else []))
 
     def start(self, arguments: ctypes.Structure, B: int, device: torch.device) -> None:
         """Launch all groups that fit on the GPU and have enough rows, several times for a large batch."""
-        room = count_groups(self.blocks, device)
+        room = count_groups(self.blocks, device, self.clustered)
         for begin in range(0, B, self.rows * room):
             group_rows = min(self.rows, max(self.least, -(-(B - begin) // room)))  # fewer rows, less to send
             count = min(room, -(-(B - begin) // group_rows))
@@ -50,9 +56,13 @@ class GridCode(CudaCode):
 
     def why_not(self, device: torch.device) -> str | None:
         """Return why the kernel cannot run on this device: too few multiprocessors, too little memory, no compiler."""
-        return _why_not_grid(self, _find_index(device))
+        index = _find_index(device)
+        return _why_not_cluster(self, index) if self.clustered else _why_not_grid(self, index)
 
     def _launch(self, kernel: ctypes.c_void_p, arguments: ctypes.Structure, blocks: int, index: int) -> None:
+        if self.clustered:  # the blocks of a cluster run at the same time; clusters do not wait for each other
+            super()._launch(kernel, arguments, blocks, index)
+            return
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
         stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(index))
         sizes = (blocks, 1, 1, self.threads, 1, 1, self.shared)
@@ -65,9 +75,10 @@ def has_clusters(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= HOPPER
 
 
-def count_groups(blocks: int, device: torch.device) -> int:
+def count_groups(blocks: int, device: torch.device, clustered: bool = False) -> int:
     """Return how many groups of so many blocks run at the same time, a block to a multiprocessor."""
-    return max(1, launch.multiprocessors(device) // blocks)
+    fill = tuning.CLUSTER_FILL if clustered else 1
+    return max(1, int(fill * launch.multiprocessors(device) / blocks))
 
 
 def _find_index(device: torch.device) -> int:
@@ -91,7 +102,7 @@ class _Launch(ctypes.Structure):
 
 
 @cache
-def _why_not_cluster(code: ClusterCode, index: int) -> str | None:
+def _why_not_cluster(code: ClusterCode | GridCode, index: int) -> str | None:
     name = torch.cuda.get_device_name(index)
     if torch.cuda.get_device_capability(index) < HOPPER:
         return f"it needs a GPU that has clusters of blocks, of the Hopper generation or later, {name} is older"
@@ -103,7 +114,7 @@ def _why_not_cluster(code: ClusterCode, index: int) -> str | None:
     return f"{name} has no room for a cluster of {code.blocks} blocks"
 
 
-def _count_clusters(code: ClusterCode, index: int) -> int:
+def _count_clusters(code: ClusterCode | GridCode, index: int) -> int:
     """Return how many clusters run at the same time."""
     with torch.cuda.device(index):
         kernel = code._loaded.setdefault(index, launch._load(code, index))

@@ -1,0 +1,12 @@
+// Groups of blocks that exchange packets through the GPU's memory and are clusters, too, so that they can
+// also write into each other's shared memory: sooner, but only a little at a time. The tests replace this
+// file by a CPU emulation.
+#pragma once
+#include "runtime/cluster.cuh"
+#undef CLUSTER_KERNEL
+#include "runtime/grid.cuh"
+#undef CLUSTER_KERNEL
+
+#define CLUSTER_KERNEL(name, Args, threads, size)                                       \
+  extern "C" __global__ void __cluster_dims__(size, 1, 1) __launch_bounds__(threads, 1) \
+      name(const __grid_constant__ GroupArguments<Args> a)
