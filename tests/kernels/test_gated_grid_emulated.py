@@ -84,7 +84,7 @@ def test_sixteen_rows_to_a_group_several_turns_and_chunks(monkeypatch, name, B, 
 def test_teams_may_share_memory_for_their_sums(monkeypatch):
     monkeypatch.setattr(launch, "multiprocessors", lambda _: 4)
     monkeypatch.setattr(tuning, "GATED_TEAMS", True)
-    monkeypatch.setattr(code, "place_grid", lambda *how: code._place_parts(*how, part_rows=8))
+    monkeypatch.setattr(code, "place_grid", lambda *how: code._place_parts(*how[:5], part_rows=8, near=0))
     cell = cell_of("lstm", 24, 112)
     assert worst("lstm", cell, job_of(cell, 13, 3, BF16, "lengths reset"), BF16, "grid")[0] < 2
 

@@ -36,26 +36,24 @@ def go_back(
         heads: Number of heads.
         in_halves: A list that gets the gradient of x (B * T, ..) in halves, if it was split.
     """
-    kind, H, x, weight = setting.kind, setting.hidden, values["x"], values["weight"]
+    kind, H, x = setting.kind, setting.hidden, values["x"]
     (B, T), wide = x.shape[:2], kind.gates * H
-    steps = min(T, max(1, (1 + setting.keeps) * tuning.GATED_CHUNK_NUMBERS // (B * H)))
-    code, dweight, bias = find_code(setting, "reverse", B, x.device), None, values["bias"]
-    own = values["centred"] if kind.norm else weight.view(-1, H, H)
+    steps = min(T, max(1, (1 + setting.kept) * tuning.GATED_CHUNK_NUMBERS // (B * H)))
+    code, dweight, bias = find_code(setting, "reverse", B, x.device), None, None if kind.norm else values["bias"]
+    own = values["centred"] if kind.norm else values["weight"].view(-1, H, H)
     dx, turned = torch.empty_like(x), arrange_weights(setting, own.transpose(1, 2))
     seen, du = x.new_empty(B * steps, H), x.new_empty(B * steps, wide)
-    known = values | {"dx": dx, "du": du, "weight": turned, "B": B, "T": T}
-    is_late = kind.norm and code.blocks > 1
-    if is_late:
-        weight, bias = _square_weights(own), None
-    product = None if setting.keeps and not is_late else x.new_empty(B * steps, wide)
-    known |= {"head_rows": B // heads if heads > 1 else 0, "squares": product}
-    known |= {} if setting.keeps else {"u": product}
+    weights = {} if setting.kept else {"u": own.view(-1, H)}
+    weights |= {"squares": _square_weights(own)} if kind.norm and code.blocks > 1 else {}
+    products = {name: x.new_empty(B * steps, wide) for name in weights}
+    known = values | products | {"dx": dx, "du": du, "weight": turned, "B": B, "T": T}
+    known |= {"head_rows": B // heads if heads > 1 else 0}
     names = {"dbias": kind.gates, "dscale": kind.gates * kind.norm, "dvectors": kind.vectors}
     names |= {"dbias_c": kind.memory, "dscale_c": kind.memory}
     totals, ds, dstart = _make_totals(names, dlast, values)
     known |= totals | {f"ds_{i}": d for i, d in enumerate(ds)} | {f"dstart_{i}": d for i, d in enumerate(dstart)}
     is_exact = heads == 1 and exact.is_faster(x, B * steps, wide, H)
-    halves = exact.split(weight) if is_exact and product is not None else None
+    halves = exact.split(weights["u"]) if is_exact and weights else None
     sums_of_bias: list[Tensor] = []
     arguments = code.pack(known)
     for begin in reversed(range(0, T, steps)):
@@ -63,11 +61,11 @@ def go_back(
         rows = B * arguments.steps
         _copy_states(seen[:rows].view(B, -1, H), values, begin)
         states = exact.split(seen[:rows]) if is_exact else None
-        if states is not None and halves is not None:
-            assert product is not None
-            exact.multiply(states, halves, bias, product[:rows])
-        elif product is not None:
-            _multiply_weight(product[:rows], seen[:rows], weight, bias, heads)
+        for name, weight in weights.items():
+            if states is not None and halves is not None:
+                exact.multiply(states, halves, bias, products[name][:rows])
+            else:
+                _multiply_weight(products[name][:rows], seen[:rows], weight, bias, heads)
         code.start(arguments, B, x.device)
         if states is None:
             more = _multiply(du[:rows], seen[:rows], heads)

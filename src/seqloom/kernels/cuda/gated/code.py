@@ -62,7 +62,7 @@ class GatedSetting:
     reset: bool
     grid: bool = False  # units are divided over blocks anywhere on the GPU, not over a cluster
     tf32: bool = False  # products of float32 see 19 bits
-    kept: bool = False  # the forward pass keeps what the way back would compute again; normalised cells always do
+    kept: bool = False  # the forward pass keeps what the way back would compute again
 
     @property
     def size(self) -> int:
@@ -79,11 +79,6 @@ class GatedSetting:
             sizes |= {"INPUTS": self.kind.planes, "VECTORS": self.kind.vectors, "OUTPUT": self.kind.output}
         return (*sizes.items(), *((name, int(flag)) for name, flag in flags.items()))
 
-    @property
-    def keeps(self) -> bool:
-        """Whether the backward pass reads products of the forward pass instead of computing them again."""
-        return self.kept or self.kind.norm
-
     def count_summed(self, back: bool) -> int:
         """Return the macro SUMMED: how many gates have a sum of input and product that the forward pass can keep.
 
@@ -91,6 +86,10 @@ class GatedSetting:
         says whether it does.
         """
         return self.kind.summed if self.kept or not back else 0
+
+    def list_kept(self, back: bool) -> dict[str, int]:
+        """Return the macros that say what is kept; a forward pass can always keep products."""
+        return {"SUMMED": self.count_summed(back)} | ({"KEPT": int(self.kept)} if back and self.kind.norm else {})
 
     def generate(self, source: str) -> str | None:
         """Return the text of a kernel with the equations of a compiled cell; None if the file has them."""
@@ -205,7 +204,7 @@ def make_code(setting: GatedSetting, name: str, way: GatedDivision) -> GatedCode
     """Return the kernel gated_<name>, forward or reverse, on one block or a cluster."""
     back = name == "reverse"
     sizes = {"ROWS": way.rows, "CLUSTER": way.cluster, "EACH": way.each, "SPLIT": way.split}
-    sizes |= {"IN_SHARED": way.in_shared, "FROM_CACHE": way.from_cache, "SUMMED": setting.count_summed(back)}
+    sizes |= {"IN_SHARED": way.in_shared, "FROM_CACHE": way.from_cache, **setting.list_kept(back)}
     source = f"gated/{name}.cu"
     named = f"gated_{name}", source, (*setting.macros, *sizes.items())
     numbers = 32 * way.warps, way.shared_bytes(setting.kind, back), way.rows, way.cluster
@@ -275,8 +274,8 @@ def make_grid_code(
     """Return the kernel gated_<name> on a grid: eight warps, each with a part of every sum."""
     way = place_grid(setting, name, rows, units, teams, clustered)
     sizes = {"ROWS": rows, "CLUSTER": way.blocks, "TALL": units // 16, "IN_SHARED": way.in_shared}
-    sizes |= {"SUMMED": setting.count_summed(name == "reverse"), "TEAMS": teams, "PART_ROWS": way.part_rows}
-    sizes |= {"CLUSTERED": int(clustered)}
+    sizes |= {"TEAMS": teams, "PART_ROWS": way.part_rows, "CLUSTERED": int(clustered)}
+    sizes |= setting.list_kept(name == "reverse")
     source = f"gated/{name}.cu"
     named = f"gated_{name}", source, (*setting.macros, *sizes.items())
     numbers = 32 * GRID_WARPS, way.parts + way.in_shared * GRID_WARPS * TILE, rows, way.blocks, way.packets
@@ -311,6 +310,17 @@ def find_code(setting: GatedSetting, name: str, B: int, device: torch.device) ->
         alone = list_feasible(setting.kind, setting.hidden, 8, back, setting.size)
         way = next((w for w in alone if w.cluster == 1), way)
     return make_code(setting, name, way)
+
+
+def choose_kept(setting: GatedSetting, B: int, device: torch.device) -> GatedSetting:
+    """Return the setting of a prepared call, or of any call of a normalised cell: whether its products are kept.
+
+    One block has no time to write what it keeps (64 units: 0.05 us a step, the product 0.01); several wait for each
+    other meanwhile.
+    """
+    norm = setting.kind.norm
+    kept = find_code(setting, "forward", B, device).blocks > 1 if norm else setting.kind.summed > 0
+    return replace(setting, kept=kept)
 
 
 def arrange_weights(setting: GatedSetting, w: Tensor) -> Tensor:

@@ -115,9 +115,7 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
         for (int k = 0; k < GATES; k++) squares[k] = u[0][k] * u[0][k] + u[1][k] * u[1][k];
 #pragma unroll
         for (int k = 0; k < GATES; k++) kept[k] = to_pair(u[0][k], u[1][k]);
-        b.template sum_row<0>(squares, t, [&] {
-          if (CLUSTER > 1) keep_products();
-        });
+        b.template sum_row<0>(squares, t, keep_products);
 #pragma unroll
         for (int k = 0; k < GATES; k++) {
           const float r = inverse_root(squares[k] * (1.0f / H) + 1e-5f);
@@ -180,7 +178,7 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
         for (int i = 1; i < STATES; i++)
           if (a.c[i - 1]) put_pair(a.c[i - 1] + (steps + t) * H + b.unit, out[i]);
       }
-      if (SUMMED || (NORM && CLUSTER == 1)) keep_products();
+      if (SUMMED) keep_products();
     }
   };
   auto run_step = [&](StepInputs& v, const StepInputs& later, int t) {

@@ -7,7 +7,6 @@ been made often enough (`runtime/recorded.py`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -22,7 +21,7 @@ from seqloom.core.precision import product_flags
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.gated.backward import go_back
 from seqloom.kernels.cuda.gated.centre import centre_weights
-from seqloom.kernels.cuda.gated.code import arrange_weights, find_code
+from seqloom.kernels.cuda.gated.code import arrange_weights, choose_kept, find_code
 from seqloom.kernels.cuda.gated.heads import GatedHeads
 from seqloom.kernels.cuda.gated.input_norm import normalise, undo_norm
 from seqloom.kernels.cuda.gated.kernels import KINDS, Gated, pad_weight, round_up
@@ -76,7 +75,7 @@ class PreparedGated:
         job = ScanJob(like.new_empty(self.B, self.T, cell.input_size), ())
         gated = Gated(KINDS[one.name]) if isinstance(code, GatedHeads) else code
         setting = gated.read_setting(one, self.H, job, self.dtype)
-        self.setting = replace(setting, kept=setting.kind.summed > 0)
+        self.setting = choose_kept(setting, self.rows, self.device)
         self.kind = self.setting.kind
         self.forward = find_code(self.setting, "forward", self.rows, self.device)
         self.arguments: Any = self.forward.arguments
@@ -167,7 +166,7 @@ class PreparedGated:
         last = [torch.empty_like(s) for s in first]
         arguments = self.arguments.from_buffer_copy(self.filled)
         arguments.x, arguments.weight = u.data_ptr(), weight.data_ptr()
-        kept, arguments.keeps = None, int(train and self.setting.keeps)
+        kept, arguments.keeps = None, int(train and self.setting.kept)
         if arguments.keeps and kind.gates > kind.summed:
             kept = u.new_empty(self.rows, T, (kind.gates - kind.summed) * H)
             arguments.u = kept.data_ptr()

@@ -13,8 +13,8 @@ struct Reverse {
   const Element *weight, *bias, *scale;
   const Element *scale_c, *bias_c;
   const Element *dy, *x, *y, *c[3], *keep[4];  // (B, T, H), (B, T, INPUTS, H), ..
-  // (B, steps, GATES, H): U h + b. If the forward pass kept it: (B, T, PLANES, H), of the gates behind the
-  // first SUMMED, whose U h + b is in x already, or with NORM U h
+  // (B, steps, GATES, H): U h + b, or with NORM U h. If the forward pass kept it: (B, T, PLANES, H), of the
+  // gates behind the first SUMMED, whose U h + b is in x already
   const Element* u;
   const Element* squares;            // with LATE: (B, steps, GATES, H), U^T U h / ROOT
   const float* spread;               // (B, T, SPREAD)
@@ -35,7 +35,6 @@ struct Reverse {
 // On one block a sum over units takes less time than what would make up for it.
 constexpr bool LATE = NORM && CLUSTER > 1;
 constexpr int PLANES = GATES - SUMMED;
-constexpr bool KEPT = SUMMED || NORM;
 DEV constexpr int find_root(int n) {
   int r = 1;
   while (r * r < n) r++;
@@ -88,7 +87,8 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
     const i64 i = whole + t, j = piece + t;
     v = {};
     if (active && t >= a.from && t < length) {
-      const Element *x = a.x + i * INPUTS * H + b.unit, *u = a.u + (KEPT ? i : j) * PLANES * H + b.unit;
+      const Element *x = a.x + i * INPUTS * H + b.unit,
+                    *u = a.u + (SUMMED || KEPT ? i : j) * PLANES * H + b.unit;
       const Element *dy = a.dy + i * H + b.unit, *y = a.y + i * H + b.unit;
       v.dy = get_pair(dy);
 #pragma unroll

@@ -15,7 +15,7 @@ from seqloom.core.job import ScanJob
 from seqloom.kernels import loop
 from seqloom.kernels.cuda.gated.backward import go_back
 from seqloom.kernels.cuda.gated.centre import centre_weights
-from seqloom.kernels.cuda.gated.code import GatedSetting, arrange_weights, find_code
+from seqloom.kernels.cuda.gated.code import GatedSetting, arrange_weights, choose_kept, find_code
 from seqloom.kernels.fused import differentiate
 
 WEIGHTS = ("weight", "bias", "scale", "scale_c", "bias_c", "vectors")  # of the kernels' arguments
@@ -116,17 +116,17 @@ class _GatedScan(torch.autograd.Function):
         last = [torch.empty_like(s) for s in first]
         known = _name(own, first, start, paths) | inputs.name() | {"x": x, "spread": spread, "B": B, "T": T}
         known |= {f"last_{i}": s for i, s in enumerate(last)}
-        centred, u = None, None
+        centred, u, setting = None, None, inputs.setting
         if kind.norm:
-            centred = centre_weights(own[0], H)
-            u = x.new_empty(B, T, kind.gates * H) if train else None
-            known |= {"u": u, "keeps": int(train)}
+            centred, setting = centre_weights(own[0], H), choose_kept(setting, B, x.device)
+            u = x.new_empty(B, T, kind.gates * H) if train and setting.kept else None
+            known |= {"u": u, "keeps": int(u is not None)}
         weight = own[0].view(-1, H, H) if centred is None else centred
         known |= {"weight": arrange_weights(inputs.setting, weight)}
         known |= {"head_rows": inputs.count_head_rows(B)}
         code = find_code(inputs.setting, "forward", B, x.device)
         code.start(code.pack(known), B, x.device)
-        ctx.inputs = inputs
+        ctx.inputs, ctx.setting = inputs, setting
         ctx.save_for_backward(x, spread, centred, u, *paths, *tensors)
         y = paths[kind.output]
         assert y is not None
@@ -146,7 +146,7 @@ class _GatedScan(torch.autograd.Function):
             return None, *_differentiate(inputs, (x, *tensors), (dy, *dlast))
         known = _name(*_divide(tensors, k), paths) | inputs.name() | {"x": x, "spread": spread}
         known |= {"dy": dy.to(x.dtype).contiguous(), "centred": centred, "u": u}
-        return None, *go_back(inputs.setting, known, dlast, inputs.heads)
+        return None, *go_back(ctx.setting, known, dlast, inputs.heads)
 
 
 def _divide(tensors: Sequence[Any], states: int) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:

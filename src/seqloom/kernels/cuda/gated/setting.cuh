@@ -27,6 +27,9 @@
 #ifndef SUMMED
 #define SUMMED 0  // the first gates whose x and u are kept as their sum
 #endif
+#ifndef KEPT
+#define KEPT 0  // on the way back: the forward pass has kept products of normalised gates
+#endif
 #ifndef HIDDEN
 #define HIDDEN 64  // units, a multiple of 16
 #define CELL gru   // gated/<CELL>.cuh has the equations of the cell
