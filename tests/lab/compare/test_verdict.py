@@ -172,7 +172,8 @@ def test_the_margin_of_an_error_is_relative():
 
 
 def test_an_interrupted_comparison_has_no_verdict():
-    assert write_verdict(build_results({"gru": 0.8}), finished=False).startswith("Interrupted")
+    assert write_verdict(build_results({"gru": 0.8}), finished=False).startswith("Interrupted: the table")
+    assert write_verdict(replace(build_results({"gru": 0.8}), rows=[]), finished=False).startswith("Interrupted before")
 
 
 def test_the_leaderboard_shows_differences_and_the_caption_what_was_left_out():

@@ -252,7 +252,7 @@ def test_evaluation_never_counts_training_rows(work, words, tmp_path):
     assert actual["examples"] <= held_out + 2  # a word that occurs in training, too, is left out
     assert actual["examples"] >= 2
     left_out = len(rows) - 1 + 2 - actual["examples"]
-    assert f"{left_out} rows of {len(rows) + 1} in {file} were used for training" in actual["warnings"][0]
+    assert f"{left_out} rows of {len(rows) + 1} in {file} equal training rows, as the model" in actual["warnings"][0]
     trained = {
         tuple(x[:n].tolist()) for b in task.batches("train", batch=64) for x, n in zip(b.x, b.lengths, strict=True)
     }

@@ -84,6 +84,8 @@ def compare(
         document = _write_report(comparison, results, finished)
     if json:
         console.show_json(document)
+    elif not results.rows:
+        console.show_text(document["verdict"])
     elif wide:
         console.show_table(build_leaderboard(results))
         console.show_text(f"\n{caption(results, comparison.seeds, comparison.valid_rows)}\n\n{document['verdict']}")

@@ -11,6 +11,8 @@ FEW_TEST_ROWS = 100  # with fewer, more rows are the first thing to try
 
 def write_verdict(results: Results, finished: bool = True) -> str:
     """Say which model to use and why, or that nothing has learned and what to try."""
+    if not finished and not results.rows:
+        return "Interrupted before the first result."
     if not finished:
         return "Interrupted: the table shows the results so far; there is no verdict yet."
     choice = choose_row(results)

@@ -49,7 +49,12 @@ def list_unseen(run: Run, task: Task, file: DataSource) -> tuple[set[int] | None
             f"{file}: the run was trained on all of its rows; evaluate the run without a file to score held-out rows"
         )
     seen = len(keys) - len(unseen)
-    return unseen, f"{count(seen, 'row')} of {len(keys):,} in {file} were used for training and are left out"
+    equal = "equals a training row" if seen == 1 else "equal training rows"
+    verb = "is" if seen == 1 else "are"
+    return (
+        unseen,
+        f"{count(seen, 'row')} of {len(keys):,} in {file} {equal}, as the model reads them, and {verb} left out",
+    )
 
 
 def _identify_rows(batch: Batch) -> Iterator[tuple[int, bytes]]:
