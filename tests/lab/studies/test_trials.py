@@ -346,3 +346,13 @@ def test_the_caption_names_the_precision_and_the_seeds_of_tuning(precision, text
     settings = replace(TINY, precision=precision, tuning_seeds=2)
     caption = Adding(settings, device="cuda").caption()
     assert text in caption and "with 2 separate seeds; then" in caption
+
+
+def test_a_condition_tuned_at_several_takes_the_setting_with_the_best_validation():
+    both = at(6, 3, tuned_at="T = 4, marks anywhere;T = 5, marks anywhere")
+    settings = replace(TINY, conditions=(ONE, at(5, 3), both), models=("attn_rnn",), seeds=1)
+    rows = run(settings)
+    tuned = [t for t in rows if t.split == "valid"]
+    best = min(tuned, key=lambda t: t.scores["MAE"])
+    assert {t.condition for t in tuned} == {"T = 4, marks anywhere", "T = 5, marks anywhere"}
+    assert (rows[-1].lr, rows[-1].start) == (best.lr, best.start)

@@ -52,6 +52,12 @@ class Linear(State, name="linear"):
                 models=PERMUTATIONS,
             ),
             replace(track("S5 generators", 6_000, "S5 generators, up to 128", growth=2, **TO_128), models=PERMUTATIONS),
+            # A length that grows by one in 56 steps: the GRU learned S5 on up to 40 symbols with one in 45.
+            replace(
+                track("S5 generators", 12_000, "S5 generators, up to 128, steady growth", batch=256, **TO_128),
+                models=PERMUTATIONS,
+                tuned_at="S5 generators;S5 generators, up to 64;S5 generators, up to 128",
+            ),
             # For models that learn nothing of it in the half of the steps that tuning has.
             replace(
                 track("S5 generators", 6_000, "S5 generators, up to 128, tuned at 40", growth=2, **TO_128),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
+
+from seqloom.core.errors import UserError
 
 VALID, TEST = "valid", "test"  # the split that a trial is scored on: for tuning, or for the result
 TUNING = 1000  # first seed of tuning; results use 0, 1, 2, ...
@@ -19,11 +22,34 @@ class Condition:
     steps: int  # training steps
     task: dict[str, Any] = field(default_factory=dict)  # interpreted by the study
     models: tuple[str, ...] = ()  # only these; (): all models of the settings
-    tuned_at: str = ""  # an earlier condition whose tuning is reused; "": tune here
+    tuned_at: str = ""  # earlier conditions, separated by ";", of which the best tuning is reused; "": tune here
     after: str = ""  # an earlier condition whose trained model is trained further
     lower: int = 0  # learning rates below the chosen one of `tuned_at`, in steps of LADDER
     widens: bool = True  # whether the grid may be widened here, if the settings say so; False where it takes too long
     seeds: int = 0  # at most so many seeds; 0: as many as the settings say
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The earlier conditions whose learning rate and start a model takes over."""
+        return tuple(filter(None, (self.tuned_at or self.after).split(";")))
+
+
+def check_sources(trained: Sequence[tuple[Condition, Sequence[str]]]) -> None:
+    """Check that every model of a condition is trained under one that the condition builds on.
+
+    Args:
+        trained: The conditions in their order, each with its models.
+
+    Raises:
+        UserError: If one is not.
+    """
+    seen: dict[str, Sequence[str]] = {}
+    for c, models in trained:
+        for model in models if c.sources else ():
+            if not any(model in seen.get(earlier, ()) for earlier in c.sources):
+                earlier = " or ".join(map(repr, c.sources))
+                raise UserError(f"condition {c.name!r} builds on {earlier}, where {model!r} is not trained")
+        seen[c.name] = models
 
 
 class ConditionOptions(TypedDict, total=False):

@@ -226,7 +226,7 @@ def caption(study: State) -> str:
     longer = "".join(
         f"\n{c.name}: trained on up to {study.length(c)} steps"
         f"{', a length that grows with the square of the steps' if c.task.get('growth') == 2 else ''}, "
-        f"tuned {f'as {c.tuned_at}' if c.tuned_at else f'at {_list_lengths(study, c)}'}."
+        f"tuned {_describe_sources(c) if c.tuned_at else f'at {_list_lengths(study, c)}'}."
         for c in s.conditions
         if "length" in c.task
     )
@@ -248,6 +248,11 @@ def caption(study: State) -> str:
         f"{SOLVED:.0%} on validation sequences of {s.train_length} steps, over the seeds that get there."
         f"{later}{longer}" + (f"\npublished: {sources}." if sources else "")
     )
+
+
+def _describe_sources(condition: Condition) -> str:
+    best = ", whichever has the higher accuracy on validation sequences" if len(condition.sources) > 1 else ""
+    return f"as {' or '.join(condition.sources)}{best}"
 
 
 def _list_lengths(study: State, condition: Condition) -> str:

@@ -68,13 +68,16 @@ def find_edges(study: Trials[Any], rows: Sequence[Trial]) -> dict[tuple[str, str
 
     A condition that takes over the tuning of another has the rate of that one.
     """
+    tunings = [t for t in rows if t.split == VALID]
     tried: dict[tuple[str, str], list[Trial]] = {}
-    for t in rows:
-        if t.split == VALID:
-            tried.setdefault((t.condition, t.model), []).append(t)
+    for t in tunings:
+        tried.setdefault((t.condition, t.model), []).append(t)
     tested = dict.fromkeys((t.condition, t.model) for t in rows if t.split == TEST)
-    source = {c.name: c.tuned_at or c.after for c in study.settings.conditions}
-    grids = {place: tried.get((source.get(place[0]) or place[0], place[1]), []) for place in tested}
+    sources = {c.name: c.sources for c in study.settings.conditions}
+    grids = {}
+    for condition, model in tested:
+        source = study.find_source(sources.get(condition) or (condition,), model, tunings)
+        grids[condition, model] = tried.get((source, model), [])
     return {place: study.find_edge(mine, place[1]) for place, mine in grids.items() if len({t.lr for t in mine}) > 1}
 
 

@@ -25,6 +25,7 @@ from seqloom.lab.studies.support.conditions import (
     Condition,
     Spec,
     TrialSettings,
+    check_sources,
 )
 from seqloom.lab.studies.support.contenders import count_trained, find_hidden_size, multiple, starts
 from seqloom.lab.studies.support.ledger import Ledger
@@ -126,19 +127,20 @@ class Trials(Study[S, Trial]):
     def run(self, before: Callable[[str], None]) -> Iterator[Trial]:
         self._check()
         self._sizes = dict(self.known_sizes)
-        self._kept: dict[
-            tuple[str, str, int], nn.Module | None
-        ] = {}  # models that a later condition continues to train
+        # Models that a later condition continues to train.
+        self._kept: dict[tuple[str, str, int], nn.Module | None] = {}
         self.ledger = Ledger(self.folder)
         chosen: dict[tuple[str, str], tuple[float, str]] = {}
+        tunings: list[Trial] = []
         for c in self.settings.conditions:
             models, tried = self.models(c), []
             for trial in self._tune(c, before):
                 tried.append(trial)
                 yield trial
+            tunings += tried
             for m in models:
-                earlier = c.tuned_at or c.after
-                lr, start = chosen[earlier, m] if earlier else self._best(tried, c, m)
+                known = [name for name in c.sources if (name, m) in chosen]
+                lr, start = chosen[self.find_source(known, m, tunings), m] if known else self._best(tried, c, m)
                 chosen[c.name, m] = (LADDER[max(0, LADDER.index(lr) - c.lower)] if c.lower else lr), start
             results = [Spec(c, m, *chosen[c.name, m], seed, TEST) for m in models for seed in self._list_seeds(c, m)]
             yield from self._run_specs(results, before)
@@ -177,14 +179,10 @@ class Trials(Study[S, Trial]):
 
     def _check(self) -> None:
         """Raise a UserError if a condition or model is invalid, before any training."""
-        seen: dict[str, list[str]] = {}
-        for c in self.settings.conditions:
-            for model in self.models(c):
-                self.grid(model)  # raises an error that names the model
-                for earlier in filter(None, (c.tuned_at, c.after)):
-                    if model not in seen.get(earlier, ()):
-                        raise UserError(f"condition {c.name!r} builds on {earlier!r}, where {model!r} is not trained")
-            seen[c.name] = self.models(c)
+        pairs = [(c, self.models(c)) for c in self.settings.conditions]
+        for model in {m for _, models in pairs for m in models}:
+            self.grid(model)  # raises an error that names the model
+        check_sources(pairs)
 
     def _best(self, tried: Sequence[Trial], condition: Condition, model: str) -> tuple[float, str]:
         ranked = self._rank(tried, model, last_round=True) or self._rank(tried, model)
@@ -208,6 +206,11 @@ class Trials(Study[S, Trial]):
             for setting, mine in by_setting.items()
             if not any(t.failed for t in mine)
         }
+
+    def find_source(self, conditions: Sequence[str], model: str, tried: Sequence[Trial]) -> str:
+        """Return the condition in which the tuning of a model reached the highest value."""
+        values = {c: self._tuning_values([t for t in tried if t.condition == c], model).values() for c in conditions}
+        return max(conditions, key=lambda c: max(values[c], default=-math.inf))
 
     def rate_tuning(self, trial: Trial) -> float:
         """Return how good a tuning trial is, higher is better: the first metric, or its negative if lower is better."""
