@@ -243,8 +243,8 @@ def test_gradients_of_most_rows_in_float16_are_as_near_to_float64_as_the_loop():
 
 FAULTS = {
     "no barrier between the parts": (
-        "compute_products(W, t, b, team, ahead, [] {}, [] {});\n    wait_block();",
-        "compute_products(W, t, b, team, ahead, [] {}, [] {});",
+        "compute_products(W, t, b, [] {}, [] {});\n    wait_block();",
+        "compute_products(W, t, b, [] {}, [] {});",
     ),
     "the state taken before it came": ("b.take(i);", ""),
     "sent after the last step": (

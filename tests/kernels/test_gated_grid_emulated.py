@@ -70,23 +70,13 @@ def test_groups_of_normalised_cells_are_clusters_if_all_run_at_once(monkeypatch,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "B", "teams"), [("gru", 18, False), ("gru", 26, True), ("ln_lstm", 20, True)])
-def test_sixteen_rows_to_a_group_several_turns_and_chunks(monkeypatch, name, B, teams):
+@pytest.mark.parametrize(("name", "B"), [("gru", 18), ("ln_lstm", 20)])
+def test_sixteen_rows_to_a_group_several_turns_and_chunks(monkeypatch, name, B):
     monkeypatch.setattr(launch, "multiprocessors", lambda _: 2)
-    monkeypatch.setattr(tuning, "GATED_TEAMS", teams)
     monkeypatch.setattr(tuning, "GATED_CHUNK_NUMBERS", B * 48)
     cell = cell_of(name, 24, 48)
     jobs = [job_of(cell, B, 3, BF16, "lengths reset") for _ in range(3)]  # rounding has a part in each ratio
     assert statistics.geometric_mean(worst(name, cell, job, BF16, "grid")[0] for job in jobs) < 2
-
-
-@pytest.mark.slow
-def test_teams_may_share_memory_for_their_sums(monkeypatch):
-    monkeypatch.setattr(launch, "multiprocessors", lambda _: 4)
-    monkeypatch.setattr(tuning, "GATED_TEAMS", True)
-    monkeypatch.setattr(code, "place_grid", lambda *how: code._place_parts(*how[:5], part_rows=8, near=0))
-    cell = cell_of("lstm", 24, 112)
-    assert worst("lstm", cell, job_of(cell, 13, 3, BF16, "lengths reset"), BF16, "grid")[0] < 2
 
 
 WIDE = [("gru", 80, 3, 4, ALL), ("lstm", 144, 9, 3, ""), ("gru", 544, 2, 3, "")]  # three, five and 17 blocks
@@ -114,9 +104,9 @@ def test_blocks_have_32_units_in_float32_where_more_rows_then_run_at_once(monkey
 
 
 FAULTS = {
-    "one side": ("packets + (i & 1) * SIDE + ((column", "packets + ((column"),
+    "one side": ("packets + (i & 1) * SIDE + (8 * ((column", "packets + (8 * ((column"),
     "a number that stays": ("to_bits(c), i + 1);", "to_bits(c), 1);"),
-    "parts of sums that are written over": ("if (TEAMS == 1 || PART_ROWS < ROWS) wait_block();", ""),
+    "parts of sums that are written over": ("side_work(); wait_block();", "side_work();"),
     "another block's units": ("8 / SIZE * (k % WIDE)", "8 / SIZE * (k % WIDE ^ 1)"),
     "sums of one block": (
         "find_sums(WHICH, i) + column * CLUSTER + other",

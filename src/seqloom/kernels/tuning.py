@@ -240,21 +240,15 @@ GATED_REGISTERS = {2: {8: 128, 12: 96, 16: 64}, 4: {8: 112, 12: 72, 16: 40}}
 GATED_TILES_UNDERWAY = 64  # tiles on their way from the cache to a block
 # A warp's tiles of weights in registers on a grid, by bytes of a number, pass and rows. With more, registers spill.
 GATED_GRID_REGISTERS = {
-    2: {("forward", 8): 24, ("forward", 16): 20, ("reverse", 8): 16, ("reverse", 16): 16},
+    2: {("forward", 8): 24, ("forward", 16): 24, ("reverse", 8): 16, ("reverse", 16): 24},
     4: {("forward", 8): 24, ("forward", 16): 18, ("reverse", 8): 18, ("reverse", 16): 16},
 }
-# The same for groups whose rows are two teams, which take one message at a time.
-# Up to three gates, and four.
-GATED_TEAM_REGISTERS = {
-    2: {"forward": (28, 24), "reverse": (24, 16)},
-    4: {"forward": (24, 20), "reverse": (16, 12)},
-}
+# Those that normalised cells have fewer, without their memory's three.
+GATED_NORM_REGISTERS = {("forward", 8): 0, ("forward", 16): 4, ("reverse", 8): 1, ("reverse", 16): 9}
 GATED_GRID_REGISTERS_TF32 = 26  # at most, where shared memory is full: products of 19 bits need few other registers
 # Units of a block on a grid, by bytes of a number. The first if all rows then run at once: fewer units, fewer products.
 # GRU H=512 B=64, forward / both passes: float32 16 units 7.0 / 21.8, 32: 6.7 / 20.8; tf32 3.9 / 11.0, 2.9 / 8.3.
 GATED_GRID_UNITS = {2: (32,), 4: (16, 32)}
-# Whether groups of 16 rows are two teams that take turns; not measured yet.
-GATED_TEAMS = False
 # Most blocks of the normalisation of the input, there and back: a few of 256 threads on each of 132 multiprocessors; on
 # the way back fewer, because each team of warps has a sum of its own.
 NORM_BLOCKS, NORM_BACK_BLOCKS = 792, 396

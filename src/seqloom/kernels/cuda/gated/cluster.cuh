@@ -100,7 +100,6 @@ struct Block {
   DEV void close() const {
     if constexpr (CLUSTER > 1) wait_cluster();
   }
-  DEV bool is_in(int) const { return true; }  // rows have no teams here
   // Announce the bytes of step i, counted from 0.
   DEV void expect_all(int i) const {
     if (CLUSTER > 1 && thread == 0) {
@@ -117,7 +116,7 @@ struct Block {
       await(barrier(i & 1), i >> 1 & 1);
   }
   // Write two units of this lane into step i's side of all blocks.
-  DEV void share(const Pair (&pairs)[UNIT_VALUES], int i, int) const {
+  DEV void share(const Pair (&pairs)[UNIT_VALUES], int i) const {
     Pair v[UNIT_VALUES];
 #pragma unroll
     for (int k = 0; k < UNIT_VALUES; k++) v[k] = round_factors(pairs[k]);
@@ -213,7 +212,7 @@ struct Block {
         put_transposed(at, c[m][n], LINE);
       }
   }
-  DEV void get_sums(float (&u)[2][UNIT_PRODUCTS], int) const {
+  DEV void get_sums(float (&u)[2][UNIT_PRODUCTS]) const {
 #pragma unroll
     for (int m = 0; m < UNIT_PRODUCTS; m++) {
       u[0][m] = u[1][m] = 0.f;

@@ -170,9 +170,8 @@ DEV void multiply(float (&c)[UNIT_PRODUCTS][NTILES][4], const Weights& W, u32 (&
     }
 }
 // Compute the products of step i and put their parts into shared memory; `side_work` runs beside them.
-struct Ahead {};  // messages come by themselves here
 template <class F, class G>
-DEV void compute_products(const Weights& W, int i, const Block& b, int, Ahead&, F side_work, G look_around) {
+DEV void compute_products(const Weights& W, int i, const Block& b, F side_work, G look_around) {
   float c[UNIT_PRODUCTS][NTILES][4];
   u32 ring[RING ? RING : 1][WORDS];
   W.begin(ring);

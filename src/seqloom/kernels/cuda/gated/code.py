@@ -220,73 +220,48 @@ class GridDivision:
     in_shared: int  # tiles of a warp in shared memory
     fits: bool  # no register spills
     parts: int  # bytes of parts of sums, and of sums over units on a cluster
-    part_rows: int  # rows that they are of: all, or those of a team
     packets: int  # to a row
 
 
 @cache
-def place_grid(
-    setting: GatedSetting, name: str, rows: int, units: int, teams: int, clustered: bool = False
-) -> GridDivision:
+def place_grid(setting: GatedSetting, name: str, rows: int, units: int, clustered: bool = False) -> GridDivision:
     """Return how a grid with so many units to a block holds its weights: in registers first, then in shared memory.
 
-    Teams share memory for parts of sums, at the price of a barrier, if weights have no room otherwise. On a cluster
-    (`clustered`) there is room for sums over units, too.
+    On a cluster (`clustered`) there is room for sums over units, too.
     """
-    near = 16 * rows * (2 * setting.kind.norm + setting.kind.memory) * -(-setting.hidden // units) + 32
-    ways = (
-        _place_parts(setting, name, rows, units, teams, each, near if clustered else 0)
-        for each in dict.fromkeys((rows, rows // teams))
-    )
-    return max(ways, key=lambda way: way.fits)
-
-
-def _place_parts(
-    setting: GatedSetting, name: str, rows: int, units: int, teams: int, part_rows: int, near: int
-) -> GridDivision:
     kind, back = setting.kind, name == "reverse"
     blocks = -(-setting.hidden // units)
     sources = -(-setting.hidden * setting.size // 64)
     rounds, halves = -(-sources // GRID_SOURCES), 2 if units == 32 and 2 * sources <= GRID_SOURCES else 1
     products, values = (1, kind.gates) if back else (kind.gates, 1)
-    parts = products * 4 * GRID_WARPS // halves * part_rows * (units + 4) + near
+    near = 16 * rows * (2 * kind.norm + kind.memory) * blocks + 32 if clustered else 0
+    parts = products * 4 * GRID_WARPS // halves * rows * (units + 4) + near
     tiles, room = kind.gates * units // 2 * rounds // halves, (tuning.SHARED_BYTES - parts) // (TILE * GRID_WARPS)
-    if teams > 1:
-        registers = tuning.GATED_TEAM_REGISTERS[setting.size][name][kind.gates > 3]
-    else:
-        registers = tuning.GATED_GRID_REGISTERS[setting.size][name, rows] - back * (kind.norm + 3 * kind.memory)
+    registers = tuning.GATED_GRID_REGISTERS[setting.size][name, rows] - 3 * back * kind.memory
+    registers -= tuning.GATED_NORM_REGISTERS[name, rows] * kind.norm
     rest = max(0, tiles - registers)
     most = tuning.GATED_GRID_REGISTERS_TF32 if setting.tf32 else registers
     sums = 0 if near else (2 * kind.norm + kind.memory) * blocks
     packets = 2 * values * 6 * GRID_SOURCES * rounds // halves + sums
-    return GridDivision(blocks, units, min(rest, room), tiles - room <= most, parts, part_rows, packets)
-
-
-def count_teams(setting: GatedSetting, rows: int) -> int:
-    """Return the teams of a group of so many rows: messages of one arrive while another multiplies."""
-    return rows // 8 if tuning.GATED_TEAMS and not setting.kind.norm else 1
+    return GridDivision(blocks, units, min(rest, room), tiles - room <= most, parts, packets)
 
 
 @cache
-def make_grid_code(
-    setting: GatedSetting, name: str, rows: int, units: int, teams: int, clustered: bool = False
-) -> GridCode:
+def make_grid_code(setting: GatedSetting, name: str, rows: int, units: int, clustered: bool = False) -> GridCode:
     """Return the kernel gated_<name> on a grid: eight warps, each with a part of every sum."""
-    way = place_grid(setting, name, rows, units, teams, clustered)
+    way = place_grid(setting, name, rows, units, clustered)
     sizes = {"ROWS": rows, "CLUSTER": way.blocks, "TALL": units // 16, "IN_SHARED": way.in_shared}
-    sizes |= {"TEAMS": teams, "PART_ROWS": way.part_rows, "CLUSTERED": int(clustered)}
-    sizes |= setting.list_kept(name == "reverse")
+    sizes |= {"CLUSTERED": int(clustered), **setting.list_kept(name == "reverse")}
     source = f"gated/{name}.cu"
     named = f"gated_{name}", source, (*setting.macros, *sizes.items())
     numbers = 32 * GRID_WARPS, way.parts + way.in_shared * GRID_WARPS * TILE, rows, way.blocks, way.packets
     return GridCode(*named, *numbers, clustered=clustered, text=setting.generate(source))
 
 
-def choose_grid(setting: GatedSetting, name: str, B: int, device: torch.device) -> tuple[int, int, int]:
-    """Return the rows of a group, the units of a block and the teams: the first whose groups all run at once."""
-    units = tuning.GATED_GRID_UNITS[setting.size]
-    ways = [(rows, each, count_teams(setting, rows)) for rows in (8, 16) for each in units]
-    ways = [way for way in ways if place_grid(setting, name, *way).fits or way[1] == units[0]]
+def choose_grid(setting: GatedSetting, name: str, B: int, device: torch.device) -> tuple[int, int]:
+    """Return the rows of a group and the units of a block: the first of these whose groups all run at once."""
+    ways = [(rows, units) for rows in (8, 16) for units in tuning.GATED_GRID_UNITS[setting.size]]
+    ways = [(rows, units) for rows, units in ways if place_grid(setting, name, rows, units).fits or units == ways[0][1]]
     room = {way: way[0] * count_groups(-(-setting.hidden // way[1]), device) for way in ways}
     return next((way for way in ways if room[way] >= B), max(ways, key=lambda way: (room[way], way)))
 
@@ -303,7 +278,7 @@ def find_code(setting: GatedSetting, name: str, B: int, device: torch.device) ->
     """Return the kernel that suits a batch of B."""
     if setting.grid:
         chosen = choose_grid(setting, name, B, device)
-        return make_grid_code(setting, name, *chosen, is_clustered(setting, *chosen[:2], B, device))
+        return make_grid_code(setting, name, *chosen, is_clustered(setting, *chosen, B, device))
     back, many = name == "reverse", launch.multiprocessors(device)
     way = choose_division(setting.kind, setting.hidden, back, B, many, setting.size)
     if way.cluster > 1 and device.type == "cuda" and not has_clusters(device):

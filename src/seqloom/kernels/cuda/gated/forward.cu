@@ -72,24 +72,23 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
         for (int k = 0; k < INPUTS; k++) prefetch_global(x + (PREFETCH_STEPS * INPUTS + k) * H);
     }
   };
-  auto share_state = [&](int t, int is_reset, int team) {  // what the products of step t see of the state
+  auto share_state = [&](int t, int is_reset) {  // what the products of step t see of the state
     float seen[2];
 #pragma unroll
     for (int e = 0; e < 2; e++) {
       if constexpr (RESET)
-        if (is_reset && b.is_in(team))
+        if (is_reset)
 #pragma unroll
           for (int i = 0; i < STATES; i++) s[e][i] = a.start[i][at + e];
       seen[e] = MASK ? s[e][0] * mask[e] : s[e][0];
     }
     const Pair all[1] = {to_pair(seen[0], seen[1])};
-    b.share(all, t, team);
+    b.share(all, t);
   };
-  Ahead ahead;
-  auto run_turn = [&](const StepInputs& v, const StepInputs& later, int t, int team) {
+  auto run_step = [&](StepInputs& v, const StepInputs& later, int t) {
     float x[2][INPUTS], u[2][GATES], keep[2][STATES];
     b.expect_all(t);
-    compute_products(W, t, b, team, ahead, [] {}, [] {});
+    compute_products(W, t, b, [] {}, [] {});
     wait_block();
     if (b.has_row) {
 #pragma unroll
@@ -97,11 +96,11 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
       if constexpr (KEEP)
 #pragma unroll
         for (int i = 0; i < STATES; i++) from_pair(keep[0][i], keep[1][i], v.keep[i]);
-      b.get_sums(u, team);
+      b.get_sums(u);
       float* spread = a.spread + (steps + t) * SPREAD;
       Pair kept[GATES];
       auto keep_products = [&] {  // what the way back needs
-        if (a.keeps && active && t < length && b.is_in(team))
+        if (a.keeps && active && t < length)
 #pragma unroll
           for (int k = 0; k < GATES; k++)
             put_pair((k < SUMMED ? a.x + ((steps + t) * INPUTS + k) * H
@@ -165,34 +164,28 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
 #pragma unroll
         for (int i = 0; i < STATES; i++) {
           if constexpr (KEEP) after[i] += keep[e][i] * (s[e][i] - after[i]);
-          s[e][i] = t < length && b.is_in(team) ? after[i] : s[e][i];
+          s[e][i] = t < length ? after[i] : s[e][i];
         }
       }
       Pair out[STATES];  // before a reset of the next step
 #pragma unroll
       for (int i = 0; i < STATES; i++) out[i] = to_pair(s[0][i], s[1][i]);
-      if (t + 1 < end) share_state(t + 1, later.is_reset, team);
-      if (active && t < length && b.is_in(team)) {
+      if (t + 1 < end) share_state(t + 1, later.is_reset);
+      if (active && t < length) {
         put_pair(a.y + (steps + t) * H + b.unit, out[0]);
 #pragma unroll
         for (int i = 1; i < STATES; i++)
           if (a.c[i - 1]) put_pair(a.c[i - 1] + (steps + t) * H + b.unit, out[i]);
       }
       if (SUMMED) keep_products();
+      fetch(v, t + 2);
     }
-  };
-  auto run_step = [&](StepInputs& v, const StepInputs& later, int t) {
-#pragma unroll 1
-    for (int team = 0; team < TEAMS; team++) run_turn(v, later, t, team);
-    if (b.has_row) fetch(v, t + 2);
   };
   b.open();
   StepInputs even, odd;
   fetch(even, 0);
   fetch(odd, 1);
-  if (b.has_row && end > 0)
-#pragma unroll 1
-    for (int team = 0; team < TEAMS; team++) share_state(0, even.is_reset, team);
+  if (b.has_row && end > 0) share_state(0, even.is_reset);
 #pragma unroll 1
   for (int t = 0; t < end; t += 2) {
     run_step(even, odd, t);

@@ -18,12 +18,11 @@
 #include "runtime/pairs.cuh"
 #include "runtime/sums.cuh"
 
-#ifndef TALL            // Python gives it with -D; the value here serves editors
-#define TALL 2          // tiles of 16 units to a block
-#define PART_ROWS ROWS  // of parts of sums that have memory: all, or those of a team
+#ifndef TALL    // Python gives it with -D; the value here serves editors
+#define TALL 2  // tiles of 16 units to a block
 #endif
 constexpr bool IN_HALVES = TYPE == FP32 && !TF32;
-constexpr int H = HIDDEN, NTILES = ROWS / 8, TURN_TILES = NTILES / TEAMS, SOURCES = 4, PACKETS = 6;
+constexpr int H = HIDDEN, NTILES = ROWS / 8, SOURCES = 4, PACKETS = 6;
 constexpr int UNITS = 16 * TALL, SOURCE_UNITS = 64 / SIZE, BLOCK_SOURCES = UNITS / SOURCE_UNITS,
               ALL_SOURCES = (H + SOURCE_UNITS - 1) / SOURCE_UNITS;
 // SPLIT warps divide a sum; if there are few sources, half of the warps have half of the tiles each.
@@ -35,7 +34,7 @@ constexpr int ROUNDS = ALL_SOURCES > SPLIT *SOURCES ? 2 : 1, WIDE = 8,
 constexpr int THREADS = 32 * WARPS;
 // Numbers of a unit in a message, and products per unit.
 constexpr int UNIT_VALUES = BACK ? GATES : 1, UNIT_PRODUCTS = BACK ? 1 : GATES;
-constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * PART_ROWS * LINE;  // [part][row][unit], floats
+constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * ROWS * LINE;  // [part][row][unit], floats
 constexpr int SPREAD = GATES * NORM + 2 * MEMORY;
 constexpr int MESSAGE = ROWS * SPLIT * ROUNDS * PACKETS * SOURCES, SIDE = UNIT_VALUES * MESSAGE;  // packets
 constexpr int AT_SUMS = 2 * SIDE;
@@ -45,7 +44,6 @@ constexpr int GROUP = AT_SUMS + (CLUSTERED ? 0 : SUM_SIDES * SUMS);
 constexpr int AT_WEIGHTS = UNIT_PRODUCTS * PARTS, AT_NEAR_SUMS = AT_WEIGHTS + IN_SHARED * WARPS * 512,
               AT_BARRIERS = AT_NEAR_SUMS + CLUSTERED * SUM_SIDES * SUMS * 16;
 constexpr int GATED_BYTES = AT_BARRIERS + CLUSTERED * 32;
-static_assert(TEAMS == 1 || (TEAMS == NTILES && !NORM && !MEMORY), "no such teams");
 static_assert(ALL_SOURCES <= SPLIT * SOURCES * ROUNDS && UNITS * CLUSTER >= H && UNITS <= 32 &&
                   UNITS % SOURCE_UNITS == 0,
               "no such group");
@@ -74,9 +72,9 @@ struct Block {
     first = a.begin + group_rows * (block() / CLUSTER);
     rows = a.B - first < group_rows ? (a.B > first ? a.B - first : 0) : group_rows;
     packets = a.packets + (i64)(block() / CLUSTER) * GROUP;
-    inbox = keep_in_register(packets + (row * SPLIT + slice) * ROUNDS * PACKETS * SOURCES + pair);
-    has_row = TURN_TILES * warp < rows;
-    column = TEAMS == 2 ? warp + 8 * (lane / 16) : NTILES == 2 ? 2 * warp + lane / 16 : warp;
+    inbox = keep_in_register(packets + (8 * slice * ROUNDS * PACKETS + row) * SOURCES + pair);
+    has_row = NTILES * warp < rows;
+    column = NTILES == 2 ? 2 * warp + lane / 16 : warp;
     sends = column < rows && (NTILES == 2 || lane < 16);
     active = sends && 2 * (lane % 16) < UNITS && base + 2 * (lane % 16) < H;
     unit = active ? base + 2 * (lane % 16) : base;
@@ -108,43 +106,20 @@ struct Block {
   DEV void close() const {}
   DEV void expect_all(int) const {}
 #endif
-  // Return whether this lane's row belongs to the team.
-  DEV bool is_in(int team) const { return TEAMS == 1 || lane / 16 == team; }
-  // Packets of N messages as they were read: before they have to be there, or when they are.
+  // Receive N messages of step i, from the k-th on: eight rows of one number of the units of a round each. In
+  // halves, what this lane gets of a message has a unit.
   template <int N>
-  struct Mail {
-    u32 p[N * PACKETS][4] = {};
-  };
-  // Find the packets of N messages of step i for a team, from the k-th on, and the numbers that they have.
-  template <int N>
-  DEV void find_packets(const Packet* (&from)[N], u32 (&numbers)[N], int i, int k, int team) const {
+  DEV void take(u32 (&v)[N][WIDE][2], float (&unit)[N], int i, int k) const {
+    u32 p[N * PACKETS][4] = {}, numbers[N * PACKETS];
+    const Packet* from[N * PACKETS];
 #pragma unroll
-    for (int j = 0; j < N; j++) {
-      const int n = k + j / PACKETS, round = n % ROUNDS, message = n / ROUNDS % UNIT_VALUES,
-                tile = team * TURN_TILES + n / ROUNDS / UNIT_VALUES;
+    for (int j = 0; j < N * PACKETS; j++) {
+      const int n = k + j / PACKETS, tile = n % NTILES, round = n / NTILES % ROUNDS,
+                message = n / NTILES / ROUNDS;
       from[j] = inbox + (i & 1) * SIDE + message * MESSAGE +
-                ((8 * tile * SPLIT * ROUNDS + round) * PACKETS + j % PACKETS) * SOURCES;
+                8 * ((tile * SPLIT * ROUNDS + round) * PACKETS + j % PACKETS) * SOURCES;
       numbers[j] = 8 * tile + row < rows && source(round) < ALL_SOURCES ? i + 1 : 0u;
     }
-  }
-  // Read the packets of one message, which may not be there yet.
-  DEV void look_for_mail(Mail<1>& mail, int i, int k, int team) const {
-    const Packet* from[PACKETS];
-    u32 numbers[PACKETS];
-    find_packets(from, numbers, i, k, team);
-    mail = {};
-#pragma unroll
-    for (int j = 0; j < PACKETS; j++)
-      if (LOOK && numbers[j]) get_packet(mail.p[j], from[j]);
-  }
-  // Receive N messages of step i for a team, from the k-th on: eight rows of one number of the units of a
-  // round each. In halves, what this lane gets of a message has a unit.
-  template <int N>
-  DEV void take(u32 (&v)[N][WIDE][2], float (&unit)[N], Mail<N>& mail, int i, int k, int team) const {
-    u32(&p)[N * PACKETS][4] = mail.p;
-    const Packet* from[N * PACKETS];
-    u32 numbers[N * PACKETS];
-    find_packets(from, numbers, i, k, team);
     collect<true>(p, from, numbers, rows, row);
 #pragma unroll
     for (int n = 0; n < N; n++) {
@@ -163,14 +138,16 @@ struct Block {
     return shuffle(to_float(mine), row + word % 16);
 #endif
   }
-  // Send two units of each lane of a team to all blocks, in step i.
-  DEV void share(const Pair (&v)[UNIT_VALUES], int i, int team) const {
-    const bool has_packet = is_in(team) && lane % 16 < BLOCK_SOURCES * PACKETS;
+  // Send two units of this lane to all blocks, in step i.
+  DEV void share(const Pair (&v)[UNIT_VALUES], int i) const {
+    const bool has_packet = lane % 16 < BLOCK_SOURCES * PACKETS;
     const int which = has_packet ? lane % 16 / PACKETS : 0, j = has_packet ? lane % 16 % PACKETS : 0;
     const int from = 16 * which + 8 * (j / 3) + 3 * (j % 3);  // the first word
     const int source = BLOCK_SOURCES * rank + which;
-    Packet* to = packets + (i & 1) * SIDE +
-                 ((column * SPLIT * ROUNDS + source / SOURCES) * PACKETS + j) * SOURCES + source % SOURCES;
+    Packet* to =
+        packets + (i & 1) * SIDE +
+        (8 * ((column / 8 * SPLIT * ROUNDS + source / SOURCES) * PACKETS + j) + column % 8) * SOURCES +
+        source % SOURCES;
 #pragma unroll
     for (int k = 0; k < UNIT_VALUES; k++) {
       Pair mine = active ? round_factors(v[k]) : Pair{};
@@ -286,21 +263,19 @@ struct Block {
 #pragma unroll
     for (int i = 0; i < WARP_TALL; i++) {
       const u32 at =
-          memory + which * PARTS +
-          4 * ((slice * PART_ROWS + 8 * tile % PART_ROWS + 2 * pair) * LINE + 16 * (tall + i) + row);
+          memory + which * PARTS + 4 * ((slice * ROWS + 8 * tile + 2 * pair) * LINE + 16 * (tall + i) + row);
       put_transposed(at, c[i], LINE);
     }
   }
-  DEV void get_sums(float (&u)[2][UNIT_PRODUCTS], int team) const {
+  DEV void get_sums(float (&u)[2][UNIT_PRODUCTS]) const {
 #pragma unroll
     for (int m = 0; m < UNIT_PRODUCTS; m++) {
       u[0][m] = u[1][m] = 0.f;
-      if (active && is_in(team))
+      if (active)
 #pragma unroll
         for (int i = 0; i < SPLIT; i++) {
           float p, q;
-          get_shared(
-              p, q, memory + m * PARTS + 4 * ((i * PART_ROWS + column % PART_ROWS) * LINE + 2 * (lane % 16)));
+          get_shared(p, q, memory + m * PARTS + 4 * ((i * ROWS + column) * LINE + 2 * (lane % 16)));
           u[0][m] += p;
           u[1][m] += q;
         }

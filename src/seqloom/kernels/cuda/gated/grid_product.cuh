@@ -91,133 +91,124 @@ struct Weights {
       for (int n = 0; n < 4; n++) w[n] = in_registers[j - shared][n];
   }
 };
-// Compute for step i and the rows of a team: forward U_k h for every gate, reverse the sum of all U_k^T du_k.
-// The parts go to shared memory; `side_work` runs before they are overwritten, `look_around` after the first
-// of several messages. If teams have parts of their own, the barrier behind those of one team tells that all
-// have read those of the other.
-// MESSAGES_AT_ONCE: messages that fit into registers. Teams take one at a time and look for the next one
-// before they multiply; `ahead` is the first of the next turn, or what the turn before found of this one's.
-constexpr int MESSAGES = UNIT_VALUES * TURN_TILES * ROUNDS, MESSAGES_AT_ONCE = TEAMS > 1      ? 1
-                                                                               : MESSAGES < 4 ? MESSAGES
-                                                                                              : 2;
-struct Ahead {
-  Block::Mail<1> mail[2];
-};
-template <class F, class G>
-DEV void compute_products(const Weights& W, int i, const Block& b, int team, Ahead& ahead, F side_work,
-                          G look_around) {
-  float c[GATES][WARP_TALL][4];
-  u32 v[MESSAGES_AT_ONCE][WIDE][2];
-  float units[MESSAGES_AT_ONCE];
+// Compute for step i: forward U_k h for every gate, reverse the sum of all U_k^T du_k. The parts go to shared
+// memory; `side_work` runs before they are overwritten, `look_around` after the first of several messages.
+// Weights meet all tiles of eight rows when they are read. MESSAGES_AT_ONCE: messages that fit into
+// registers.
+constexpr int MESSAGES = UNIT_VALUES * NTILES * ROUNDS, MESSAGES_AT_ONCE = MESSAGES < 4 ? MESSAGES : 2;
+// Sums of a unit that do not wait for each other: of gates, or reverse of columns in turn.
+constexpr int CHAINS = !BACK ? GATES : NTILES * WARP_TALL < 4 ? 2 : 1;
+typedef float Sums[NTILES][CHAINS][WARP_TALL][4];
+#if FORMAT == 2 && !TF32
+// Add the products with one message of each tile, in halves: a gate of one number of the units of a round.
+DEV void add_products(Sums& c, const Weights& W, u32 (*v)[WIDE][2], const float* units, int message,
+                      int round, const Block& b) {
+  // GATES_TOGETHER gates and TOGETHER tiles of columns have sums at once; each adds up EACH tiles of 16
+  // columns
+  constexpr int FEW = NTILES * WARP_TALL < 4, GATES_TOGETHER = !BACK && FEW ? GATES : 1,
+                WANTED = (BACK ? 4 : 2) / (NTILES * WARP_TALL), TOGETHER = WANTED ? WANTED : 1,
+                EACH = TOGETHER == 4 ? 1 : 2, N = GATES_TOGETHER * WARP_TALL * TOGETHER;
+  float factor[NTILES][2];
 #pragma unroll
-  for (int m = 0; m < MESSAGES; m++) {
-    const int round = m % ROUNDS, message = m / ROUNDS % UNIT_VALUES, tile = m / ROUNDS / UNIT_VALUES;
-    if constexpr (TEAMS > 1) {
+  for (int tile = 0; tile < NTILES; tile++) {
+    const float unit = units[tile], larger = max_of_lanes<4>(unit);  // of the row
+    const u32 ratio = compare_units(unit, larger);
+    factor[tile][0] = W.unit * shuffle(larger, 8 * b.pair);
+    factor[tile][1] = W.unit * shuffle(larger, 8 * b.pair + 4);
+#pragma unroll
+    for (int k = 0; k < 2 * WIDE; k++)
+      v[tile][k / 2][k % 2] = fma_pairs<FP16>(v[tile][k / 2][k % 2], ratio, 0u);
+  }
+#pragma unroll
+  for (int k = 0; k < WIDE / 2; k += TOGETHER * EACH)
+#pragma unroll
+    for (int first = 0; first < (BACK ? 1 : GATES); first += GATES_TOGETHER) {
+      float part[NTILES][N][4];  // mma truncates its sums, so they are added up outside of it
+#pragma unroll
+      for (int j = 0; j < EACH; j++) {
+        u32 w[N][4];
+#pragma unroll
+        for (int which = 0; which < 3;
+             which++)  // low and high, high and high, high and low of weights and state
+#pragma unroll
+          for (int i = 0; i < N; i++) {
+            const int gate = BACK ? message : first + i / TOGETHER % GATES_TOGETHER,
+                      tall = i / TOGETHER / GATES_TOGETHER, column = k + i % TOGETHER * EACH + j;
+            if (which < 2) W.get(w[i], find_tile(gate, WIDE * round + 2 * column + 1 - which, tall));
+#pragma unroll
+            for (int tile = 0; tile < NTILES; tile++) {
+              const u32 p = v[tile][2 * column][which == 2], q = v[tile][2 * column + 1][which == 2];
+              float (&sum)[4] = part[tile][i];
+              if (which == 0 && j == 0)
+                mma_from_zero<FP16>(sum, w[i][0], w[i][1], w[i][2], w[i][3], p, q);
+              else
+                mma<FP16>(sum, w[i][0], w[i][1], w[i][2], w[i][3], p, q);
+            }
+          }
+      }
+#pragma unroll
+      for (int i = 0; i < NTILES * N * 4; i++) {
+        const int tile = i / 4 / N, n = i / 4 % N;
+        c[tile][BACK ? 0 : first + n / TOGETHER % GATES_TOGETHER][n / TOGETHER / GATES_TOGETHER][i % 4] +=
+            factor[tile][i % 2] * part[tile][n][i % 4];
+      }
+    }
+}
+#else
+DEV void add_products(Sums& c, const Weights& W, u32 (*v)[WIDE][2], const float*, int message, int round,
+                      const Block&) {
+#pragma unroll
+  for (int k = 0; k < WIDE; k++)
+#pragma unroll
+    for (int gate = BACK ? message : 0; gate < (BACK ? message + 1 : GATES); gate++)
+#pragma unroll
+      for (int tall = 0; tall < WARP_TALL; tall++) {
+        u32 w[4];
+        W.get(w, find_tile(gate, WIDE * round + k, tall));
+#pragma unroll
+        for (int tile = 0; tile < NTILES; tile++) {
+          float (&sum)[4] = c[tile][BACK ? k % CHAINS : gate][tall];
+#if FORMAT == 2
+          mma_tf32(sum, w[0], w[1], w[2], w[3], v[tile][k][0], v[tile][k][1]);
+#else
+          mma<TYPE>(sum, w[0], w[1], w[2], w[3], v[tile][k][0], v[tile][k][1]);
+#endif
+        }
+      }
+}
+#endif
+template <class F, class G>
+DEV void compute_products(const Weights& W, int i, const Block& b, F side_work, G look_around) {
+  Sums c = {};
+#pragma unroll
+  for (int m = 0; m < MESSAGES; m += MESSAGES_AT_ONCE) {
+    constexpr int REST = MESSAGES % MESSAGES_AT_ONCE;  // then NTILES is 1
+    u32 v[MESSAGES_AT_ONCE][WIDE][2];
+    float units[MESSAGES_AT_ONCE];
+    if (REST == 0 || m + MESSAGES_AT_ONCE <= MESSAGES)
+      b.take(v, units, i, m);
+    else {
       u32 one[1][WIDE][2];
       float unit[1];
-      if (m + 1 < MESSAGES) b.look_for_mail(ahead.mail[(m + 1) % 2], i, m + 1, team);
-      b.take(one, unit, ahead.mail[m % 2], i, m, team);
+      b.take(one, unit, i, m);
       units[0] = unit[0];
 #pragma unroll
       for (int k = 0; k < 2 * WIDE; k++) v[0][k / 2][k % 2] = one[0][k / 2][k % 2];
-    } else if (m % MESSAGES_AT_ONCE == 0) {
-      if (m + MESSAGES_AT_ONCE <= MESSAGES) {
-        Block::Mail<MESSAGES_AT_ONCE> mail;
-        b.take(v, units, mail, i, m, team);
-      } else {
-        u32 one[1][WIDE][2];
-        float unit[1];
-        Block::Mail<1> mail;
-        b.take(one, unit, mail, i, m, team);
-        units[0] = unit[0];
-#pragma unroll
-        for (int k = 0; k < 2 * WIDE; k++) v[0][k / 2][k % 2] = one[0][k / 2][k % 2];
-      }
     }
-    if (m == 1) look_around();
-    const u32(&t)[WIDE][2] = v[m % MESSAGES_AT_ONCE];
-    constexpr int FIRST_GATES = BACK ? 1 : GATES;  // that see a message
-#if FORMAT == 2 && !TF32
-    // sums that do not wait for each other; each adds up EACH tiles of 16 columns
-    constexpr int TOGETHER = (BACK ? 4 : 2) / WARP_TALL, EACH = TOGETHER == 4 ? 1 : 2,
-                  N = FIRST_GATES * WARP_TALL * TOGETHER;
-    const float unit = units[m % MESSAGES_AT_ONCE], larger = max_of_lanes<4>(unit);  // of the row
-    const u32 ratio = compare_units(unit, larger);
-    const float factor[2] = {W.unit * shuffle(larger, 8 * b.pair), W.unit * shuffle(larger, 8 * b.pair + 4)};
 #pragma unroll
-    for (int k = 0; k < WIDE / 2; k += TOGETHER * EACH) {
-      float part[N][4];  // mma truncates its sums, so they are added up outside of it
-#pragma unroll
-      for (int j = 0; j < EACH; j++) {
-        u32 high[TOGETHER][2], low[TOGETHER][2];
-#pragma unroll
-        for (int i = 0; i < 2 * TOGETHER; i++) {
-          const u32(&both)[2] = t[2 * (k + i / 2 * EACH + j) + i % 2];
-          high[i / 2][i % 2] = fma_pairs<FP16>(both[0], ratio, 0u);
-          low[i / 2][i % 2] = fma_pairs<FP16>(both[1], ratio, 0u);
-        }
-        u32 w[N][4];
-#pragma unroll
-        for (int half = 1; half >= 0; half--) {
-#pragma unroll
-          for (int i = 0; i < N; i++) {
-            const int gate = BACK ? message : i / TOGETHER % FIRST_GATES, tall = i / TOGETHER / FIRST_GATES;
-            const int column = WIDE * round + 2 * (k + i % TOGETHER * EACH + j);
-            W.get(w[i], find_tile(gate, column + half, tall));
-            const u32(&h)[2] = high[i % TOGETHER];
-            if (half && j == 0)
-              mma_from_zero<FP16>(part[i], w[i][0], w[i][1], w[i][2], w[i][3], h[0], h[1]);
-            else
-              mma<FP16>(part[i], w[i][0], w[i][1], w[i][2], w[i][3], h[0], h[1]);
-          }
-        }
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-          const u32(&l)[2] = low[i % TOGETHER];
-          mma<FP16>(part[i], w[i][0], w[i][1], w[i][2], w[i][3], l[0], l[1]);
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < N; i++) {
-        const int gate = BACK ? message : i / TOGETHER % FIRST_GATES, tall = i / TOGETHER / FIRST_GATES;
-        float (&sum)[4] = c[gate][tall];
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-          const float more = factor[j % 2] * part[i][j];
-          sum[j] = k == 0 && round == 0 && i % TOGETHER == 0 ? more : sum[j] + more;
-        }
-      }
+    for (int n = m; n < m + MESSAGES_AT_ONCE && n < MESSAGES; n += NTILES) {
+      if (n > 0 && n <= NTILES) look_around();
+      add_products(c, W, v + n - m, units + n - m, n / NTILES / ROUNDS, n / NTILES % ROUNDS, b);
     }
-#else
+  }
+  side_work();
+  wait_block();  // all have read the parts of the previous step
 #pragma unroll
-    for (int k = 0; k < WIDE; k++)
+  for (int tile = 0; tile < NTILES; tile++) {
+    if (BACK && CHAINS > 1)
 #pragma unroll
-      for (int gate = BACK ? message : 0; gate < (BACK ? message + 1 : GATES); gate++)
+      for (int j = 0; j < 4 * WARP_TALL; j++) c[tile][0][j / 4][j % 4] += c[tile][CHAINS - 1][j / 4][j % 4];
 #pragma unroll
-        for (int tall = 0; tall < WARP_TALL; tall++) {
-          u32 w[4];
-          float (&sum)[4] = c[gate][tall];  // sums that do not wait for each other
-          if (k == 0 && round == 0) sum[0] = sum[1] = sum[2] = sum[3] = 0.f;
-          W.get(w, find_tile(gate, WIDE * round + k, tall));
-#if FORMAT == 2
-          mma_tf32(sum, w[0], w[1], w[2], w[3], t[k][0], t[k][1]);
-#else
-          mma<TYPE>(sum, w[0], w[1], w[2], w[3], t[k][0], t[k][1]);
-#endif
-        }
-#endif
-    if (round + 1 < ROUNDS || message + 1 < UNIT_VALUES) continue;
-    if (TEAMS > 1) b.look_for_mail(ahead.mail[0], i + (team + 1) / TEAMS, 0, (team + 1) % TEAMS);
-    if (tile == 0) {
-      side_work();
-      if (TEAMS == 1 || PART_ROWS < ROWS) wait_block();
-    }  // all have read the parts of the previous step
-    if (BACK)
-#pragma unroll
-      for (int gate = 1; gate < GATES; gate++)
-#pragma unroll
-        for (int j = 0; j < 4 * WARP_TALL; j++) c[0][j / 4][j % 4] += c[gate][j / 4][j % 4];
-#pragma unroll
-    for (int which = 0; which < UNIT_PRODUCTS; which++) b.put_part(c[which], which, team * TURN_TILES + tile);
+    for (int which = 0; which < UNIT_PRODUCTS; which++) b.put_part(c[tile][which], which, tile);
   }
 }

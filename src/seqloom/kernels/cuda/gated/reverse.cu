@@ -178,12 +178,13 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
     prepare(n, next, t - 1);
     fetch(next, t - 2);
   };
-  // of a step: the gradients of its past states, and g and n
-  float acc[2][STATES] = {}, sums[GATES], r[GATES];
-  Pair all[GATES], u[LATE ? GATES : 1] = {}, squares[LATE ? GATES : 1] = {};
-  bool is_reset = false;
-  auto begin_step = [&](int t, int team) {  // up to its messages
+#pragma unroll 1
+  for (int t = top; t >= a.from; t--) {
     const int i = top - t;
+    float acc[2][STATES];
+    // of this step: g and n
+    float sums[GATES], r[GATES];
+    Pair all[GATES], u[LATE ? GATES : 1] = {}, squares[LATE ? GATES : 1] = {};
     // Sum g n of this lane's units for every gate: r g times U h. du: the gradients of what was scaled.
     auto sum_shares = [&](const float (&sent)[2][GATES], const float (&du)[2][GATES]) {
 #pragma unroll
@@ -195,18 +196,18 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
         for (int e = 0; e < 2; e++) dscale[e][k] += du[e][k] * (v[e] * n.r[k]);
       }
     };
-    if (b.is_in(team)) is_reset = n.is_reset;
+    const bool is_reset = n.is_reset;
     b.expect_all(i);
     if (b.has_row) {
-      float d[2][STATES], dx[2][INPUTS], du[2][GATES], kept[2][STATES];
-      const bool valid = t < length && b.is_in(team);
+      float d[2][STATES], dx[2][INPUTS], du[2][GATES];
+      const bool valid = t < length;
 #pragma unroll
       for (int e = 0; e < 2; e++)
 #pragma unroll
         for (int k = 0; k < STATES; k++) {
           const float dafter = valid ? ds[e][k] + (k == OUTPUT ? n.dy[e] : 0.f) : 0.f;
-          kept[e][k] = KEEP ? dafter * n.keep[e][k] : 0.f;
-          d[e][k] = KEEP ? dafter - kept[e][k] : dafter;
+          acc[e][k] = KEEP ? dafter * n.keep[e][k] : 0.f;
+          d[e][k] = KEEP ? dafter - acc[e][k] : dafter;
         }
 #if MEMORY
       float dm[2], v[2] = {}, by[2];
@@ -234,8 +235,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
 #pragma unroll
       for (int e = 0; e < 2; e++) {
 #pragma unroll
-        for (int k = 0; k < STATES; k++)
-          if (b.is_in(team)) acc[e][k] = kept[e][k] + d[e][k];
+        for (int k = 0; k < STATES; k++) acc[e][k] += d[e][k];
 #pragma unroll
         for (int k = 0; k < GATES; k++) dbias[e][k] += du[e][k];
       }
@@ -267,7 +267,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
       }
 #pragma unroll
       for (int k = 0; k < GATES; k++) all[k] = to_pair(sent[0][k], sent[1][k]);
-      b.share(all, i, team);
+      b.share(all, i);
       if constexpr (LATE) {
         sum_shares(sent, du);
 #pragma unroll
@@ -276,7 +276,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
           r[k] = n.r[k];
         }
       }
-      if (active && b.is_in(team))
+      if (active)
 #pragma unroll
         for (int k = 0; k < most(INPUTS, GATES); k++) {
           if (k < GATES && !LATE) put_pair(a.du + ((piece + t) * GATES + k) * H + b.unit, all[k]);
@@ -284,10 +284,6 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
             put_pair(a.dx + ((whole + t) * INPUTS + k) * H + b.unit, to_pair(dx[0][k], dx[1][k]));
         }
     }
-  };
-  Ahead ahead;
-  auto end_step = [&](int t, int team) {  // from its messages on
-    const int i = top - t;
     auto do_meanwhile = [&] {
       if (!b.has_row) return;
       if constexpr (LATE) {
@@ -299,7 +295,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
       }
       prepare_next(t);
     };
-    if (CLUSTER > 1 && TEAMS == 1) do_meanwhile();
+    if (CLUSTER > 1) do_meanwhile();
     // in the time of a product; above, of a message
     Block::Inbox in;
     auto look_around = [&] {
@@ -309,11 +305,11 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
       if (CLUSTER == 1) do_meanwhile();
       look_around();
     };
-    compute_products(W, i, b, team, ahead, do_last, look_around);
+    compute_products(W, i, b, do_last, look_around);
     wait_block();
     if (b.has_row) {
       float dseen[2][UNIT_PRODUCTS];
-      b.get_sums(dseen, team);
+      b.get_sums(dseen);
       if constexpr (LATE) {
         b.template take_sums<0>(sums, in, i);
 #pragma unroll
@@ -332,7 +328,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
         }
       }
 #pragma unroll
-      for (int e = 0; e < 2 && b.is_in(team); e++) {
+      for (int e = 0; e < 2; e++) {
         acc[e][0] += MASK ? mask[e] * dseen[e][0] : dseen[e][0];
 #pragma unroll
         for (int k = 0; k < STATES; k++) {
@@ -345,19 +341,6 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
         }
       }
     }
-  };
-#pragma unroll 1
-  for (int t = top; t >= a.from - (TEAMS > 1);
-       t--) {  // teams begin a step in the turn that ends the one after it
-#pragma unroll 1
-    for (int team = 0; team < TEAMS; team++) {
-      if (TEAMS > 1 && t < top) end_step(t + 1, team);
-      if (TEAMS == 1 || t >= a.from) begin_step(t, team);
-    }
-    if (TEAMS == 1)
-      end_step(t, 0);
-    else if (b.has_row && t >= a.from)
-      prepare_next(t);
   }
   if (active)
 #pragma unroll

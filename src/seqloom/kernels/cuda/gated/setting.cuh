@@ -14,13 +14,6 @@
 #else
 #define VECTOR_ARGUMENT(v)
 #endif
-#ifndef TEAMS
-#define TEAMS \
-  1  // of the rows of a group: they take turns, so that messages of one arrive in the turn of another
-#endif
-#ifndef LOOK
-#define LOOK 1  // teams look for messages before they need them
-#endif
 #ifndef CLUSTERED
 #define CLUSTERED 0  // with GRID: groups are clusters, too
 #endif
