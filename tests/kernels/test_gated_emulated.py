@@ -221,6 +221,17 @@ def test_second_derivatives_come_from_the_loop(name, H):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("name", "H", "wishes"), [("lstm", 48, ALL), ("ln_gru", 112, ""), ("ln_lstm", 144, ALL)])
+def test_a_block_or_a_cluster_takes_fewer_rows_than_it_has_room_for(monkeypatch, name, H, wishes):
+    monkeypatch.setattr(tuning, "GATED_FEW_ROWS", 4)
+    choose_division.cache_clear()
+    cell = cell_of(name, 24, H)
+    assert choose_division(find_kernel(f"{name}_cuda").code.kind, H, True, 9, 132).taken == 4
+    assert worst(name, cell, job_of(cell, 9, 3, BF16, wishes), BF16)[0] < 2
+    choose_division.cache_clear()
+
+
+@pytest.mark.slow
 def test_gradients_of_most_rows_in_float16_are_as_near_to_float64_as_the_loop():
     """One row of many can magnify rounding a hundred times, and then has most of the error of all gradients.
 
@@ -253,7 +264,7 @@ FAULTS = {
     ),
     "one side alone": ("const u32 side = (i & 1) * SIDE", "const u32 side = 0 * SIDE"),
     "sums not expected": (
-        "if constexpr (NORM) expect(barrier(SUMS_BARRIER + (i & 1)), SUMS / 2 / CLUSTER * WORKING);",
+        "if constexpr (NORM) expect(barrier(SUMS_BARRIER + (i & 1)), SUMS / 2 / SLOTS_OF_ROWS * SENDERS);",
         "",
     ),
     "sums taken before they came": (

@@ -39,6 +39,7 @@ constexpr int STAGE = SIZE * UNIT_VALUES * SPAN;
 // Four sums to a slot; those of the gates have two sides.
 constexpr int SLOTS = CLUSTER * SPANS, SUMS = 32 * NORM * SLOTS * ROWS,
               MEMORY_SUMS = 16 * MEMORY * SLOTS * ROWS;
+constexpr int SLOTS_OF_ROWS = SLOTS * ROWS, SENDERS = WORKING * SPANS * TAKEN;  // there are, and are used
 constexpr int SPREAD = GATES * NORM + 2 * MEMORY;
 constexpr int AT_PARTS = 2 * SIDE;
 constexpr int AT_STAGE = AT_PARTS + UNIT_PRODUCTS * PARTS;
@@ -69,11 +70,11 @@ struct Block {
     pair = lane & 3;
     rank = block() % CLUSTER;
     base = rank * UNITS;
-    group_rows = ROWS;
-    first = ROWS * (block() / CLUSTER);
+    group_rows = TAKEN;
+    first = TAKEN * (block() / CLUSTER);
     tile = warp % EACH;
     slice = warp / EACH;
-    has_row = warp < ROWS * SPANS;
+    has_row = warp < ROWS * SPANS && warp % ROWS < TAKEN;
     column = warp % ROWS;
     span = has_row ? warp / ROWS : 0;
     active = has_row && 2 * lane < SPAN && base + 64 * span + 2 * lane < H;
@@ -103,9 +104,9 @@ struct Block {
   // Announce the bytes of step i, counted from 0.
   DEV void expect_all(int i) const {
     if (CLUSTER > 1 && thread == 0) {
-      expect(barrier(i & 1), UNIT_VALUES * ROWS * SIZE * H);
-      if constexpr (NORM) expect(barrier(SUMS_BARRIER + (i & 1)), SUMS / 2 / CLUSTER * WORKING);
-      if constexpr (MEMORY) expect(barrier(MEMORY_BARRIER), MEMORY_SUMS / CLUSTER * WORKING);
+      expect(barrier(i & 1), UNIT_VALUES * TAKEN * SIZE * H);
+      if constexpr (NORM) expect(barrier(SUMS_BARRIER + (i & 1)), SUMS / 2 / SLOTS_OF_ROWS * SENDERS);
+      if constexpr (MEMORY) expect(barrier(MEMORY_BARRIER), MEMORY_SUMS / SLOTS_OF_ROWS * SENDERS);
     }
   }
   // Wait until step i's side is complete.

@@ -108,6 +108,12 @@ class GatedDivision:
     in_shared: int = 0  # tiles in shared memory, not in registers
     from_cache: int = 0  # tiles that come from the GPU's cache in every step
     size: int = 2  # bytes of a number
+    few: int = 0  # rows that are taken if there is room for more; 0: all
+
+    @property
+    def taken(self) -> int:
+        """Rows of the batch that a block or a cluster takes."""
+        return self.few or self.rows
 
     @property
     def warps(self) -> int:
@@ -183,7 +189,9 @@ def list_divisions(kind: Kind, hidden: int, back: bool, size: int = 2) -> tuple[
 def choose_division(kind: Kind, hidden: int, back: bool, B: int, multiprocessors: int, size: int = 2) -> GatedDivision:
     """Return the first division whose clusters all run at once, or the one that takes the most rows at once."""
     ways = list_divisions(kind, hidden, back, size)
-    room = {way: way.rows * _count_clusters(way, multiprocessors) for way in ways}
+    if tuning.GATED_FEW_ROWS:
+        ways = (replace(ways[0], few=tuning.GATED_FEW_ROWS), *ways)
+    room = {way: way.taken * _count_clusters(way, multiprocessors) for way in ways}
     return next((way for way in ways if room[way] >= B), max(ways, key=lambda way: room[way]))
 
 
@@ -205,9 +213,10 @@ def make_code(setting: GatedSetting, name: str, way: GatedDivision) -> GatedCode
     back = name == "reverse"
     sizes = {"ROWS": way.rows, "CLUSTER": way.cluster, "EACH": way.each, "SPLIT": way.split}
     sizes |= {"IN_SHARED": way.in_shared, "FROM_CACHE": way.from_cache, **setting.list_kept(back)}
+    sizes |= {"TAKEN": way.few} if way.few else {}
     source = f"gated/{name}.cu"
     named = f"gated_{name}", source, (*setting.macros, *sizes.items())
-    numbers = 32 * way.warps, way.shared_bytes(setting.kind, back), way.rows, way.cluster
+    numbers = 32 * way.warps, way.shared_bytes(setting.kind, back), way.taken, way.cluster
     return GatedCode(*named, *numbers, text=setting.generate(source))
 
 

@@ -20,6 +20,9 @@
 #ifndef SUMMED
 #define SUMMED 0  // the first gates whose x and u are kept as their sum
 #endif
+#ifndef TAKEN
+#define TAKEN ROWS  // of the rows that a block or a cluster has room for, those that it takes
+#endif
 #ifndef KEPT
 #define KEPT 0  // on the way back: the forward pass has kept products of normalised gates
 #endif
