@@ -137,9 +137,12 @@ TILES_LARGEST_HIDDEN = 1024
 # Rows of a group and units of a block, the first whose groups all run at once. Smaller tiles fetch more in relation to
 # what they multiply, but more of them run.
 TILES_DIVISIONS = ((32, 16), (32, 32), (64, 32))
-# Chunks on their way, by planes: as many as fill the time that the cache takes. What is left of shared memory keeps
-# chunks of weights.
-TILES_LEAST_STAGES, TILES_MOST_STAGES = {1: 6, 2: 4}, 10
+# Chunks of numbers and of weights on their way, at least, in pieces of 128 bytes of a row, by planes; and chunks of
+# weights at most: as many as fill the time that the cache takes. What is left of shared memory keeps chunks of weights.
+TILES_CHUNK = {1: 256, 2: 128}
+TILES_STAGES, TILES_WEIGHT_STAGES, TILES_MOST_STAGES = {1: 8, 2: 5}, {1: 6, 2: 4}, 8
+# Blocks that fetch numbers for each other: 1 or 2.
+TILES_PAIR = 2
 
 # --- attn_rnn_graph: products by torch ---
 

@@ -43,20 +43,35 @@ struct Before {
   i64 x_row, x_step, y_row, y_step;
   int T, from, steps;
 };
-KERNEL(attn_rnn_before, Before, WIDE) {
+KERNEL(attn_rnn_before, Before, EIGHTS) {  // H is a multiple of 8
   const int row = block() / a.steps, t = a.from + block() % a.steps;
   const i64 step = (i64)row * a.T + t, x_at = row * a.x_row + t * a.x_step,
             y_at = row * a.y_row + t * a.y_step;
   const bool is_reset = RESET && a.reset[step], in_length = !a.lengths || t < a.lengths[row];
-  for (int i = thread(); i < H; i += WIDE) {
+  for (int i = 8 * thread(); i < H; i += 8 * EIGHTS) {
     const i64 at = (i64)block() * H + i, own = (i64)row * H + i;
-    const float h = is_reset ? a.start[own] : t ? get_one(a.y + y_at - a.y_step + i) : a.h0[own];
-    a.past[at] = h;
-    put_one(a.seen + at, MASK ? h * get_one(a.mask + own) : h);
+    float h[8], x[8] = {}, seen[8];
     // what lies past a length may be anything, and 0 times NaN is NaN
-    put_one(a.u + at, in_length ? get_one(a.x + x_at + i) : 0.f);
-    if (a.held) put_one(a.held + at, a.dy ? get_one(a.dy + y_at + i) : 0.f);
-    if (a.carried && t == a.from) a.carried[own] = a.dlast ? get_one(a.dlast + own) : 0.f;
+    if (in_length) get_many(x, a.x + x_at + i);
+    if (t && !is_reset)
+      get_many(h, a.y + y_at - a.y_step + i);
+    else
+#pragma unroll
+      for (int k = 0; k < 8; k++) h[k] = is_reset ? a.start[own + k] : a.h0[own + k];
+#pragma unroll
+    for (int k = 0; k < 8; k++) seen[k] = MASK ? h[k] * get_one(a.mask + own + k) : h[k];
+#pragma unroll
+    for (int k = 0; k < 8; k += 4) {
+      const float four[4] = {h[k], h[k + 1], h[k + 2], h[k + 3]};
+      put_global(a.past + at + k, four);
+    }
+    put_many(a.seen + at, seen);
+    put_many(a.u + at, x);
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+      if (a.held) put_one(a.held + at + k, a.dy ? get_one(a.dy + y_at + i + k) : 0.f);
+      if (a.carried && t == a.from) a.carried[own + k] = a.dlast ? get_one(a.dlast + own + k) : 0.f;
+    }
   }
 }
 
@@ -105,12 +120,20 @@ struct Gelu {
   const Element* s;
   Element *o, *slope;
 };  // slope: or null
-KERNEL(attn_rnn_gelu, Gelu, WIDE) {
-  for (int i = thread(); i < H; i += WIDE) {
+KERNEL(attn_rnn_gelu, Gelu, EIGHTS) {
+  constexpr int MANY = H % 8 == 0 ? 8 : 1;
+  for (int i = MANY * thread(); i < H; i += MANY * EIGHTS) {
     const i64 at = (i64)block() * H + i;
-    const float s = get_one(a.s + at), cdf = 0.5f * (1.f + erff(s * ROOT_HALF));
-    put_one(a.o + at, s * cdf);
-    if (a.slope) put_one(a.slope + at, cdf + s * expf(-0.5f * s * s) / ROOT_2PI);
+    float s[MANY], o[MANY], slope[MANY];
+    get_many(s, a.s + at);
+#pragma unroll
+    for (int k = 0; k < MANY; k++) {
+      const float cdf = 0.5f * (1.f + erff(s[k] * ROOT_HALF));
+      o[k] = s[k] * cdf;
+      slope[k] = cdf + s[k] * expf(-0.5f * s[k] * s[k]) / ROOT_2PI;
+    }
+    put_many(a.o + at, o);
+    if (a.slope) put_many(a.slope + at, slope);
   }
 }
 

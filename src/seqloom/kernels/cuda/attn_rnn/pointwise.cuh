@@ -8,8 +8,40 @@ constexpr int WIDE = H <= 64 ? 32 : H >= 2048 ? 1024 : (H / 2 + 31) / 32 * 32;
 constexpr int PER = (H + WIDE - 1) / WIDE, ROW_BYTES = 8 * (WIDE / 32);
 constexpr int SHARE = D < 128 || HEADS > 8 ? 1 : D >= 256 ? 4 : 2;  // warps to a head
 constexpr int PER_LANE = (D + 32 * SHARE - 1) / (32 * SHARE), HEAD_BYTES = SHARE > 1 ? 16 * HEADS * SHARE : 0;
+constexpr int EIGHTS = (H + 255) / 256 * 32;  // threads that have 8 numbers of a row each
 constexpr float ROOT_HALF = 0.7071067811865476f, ROOT_2PI = 2.5066282746310002f;
 
+// Load and store one number, or eight from a multiple of 16 bytes on.
+DEV void get_many(float (&v)[1], const Element* from) { v[0] = get_one(from); }
+DEV void put_many(Element* to, const float (&v)[1]) { put_one(to, v[0]); }
+DEV void get_many(float (&v)[8], const Element* from) {
+#pragma unroll
+  for (int k = 0; k < 8; k += 16 / SIZE) {
+    float four[4];
+    get_global(four, (const float*)(from + k));
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#if FORMAT == 2
+      v[k + i] = four[i];
+#else
+      unpack<TYPE>(v[2 * i], v[2 * i + 1], to_bits(four[i]));
+#endif
+  }
+}
+DEV void put_many(Element* to, const float (&v)[8]) {
+#pragma unroll
+  for (int k = 0; k < 8; k += 16 / SIZE) {
+    float four[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#if FORMAT == 2
+      four[i] = v[k + i];
+#else
+      four[i] = to_float(pack<TYPE>(v[2 * i], v[2 * i + 1]));
+#endif
+    put_global((float*)(to + k), four);
+  }
+}
 DEV float sum_warp(float v) {
 #pragma unroll
   for (int bits = 16; bits; bits /= 2) v += shuffle_xor(v, bits);

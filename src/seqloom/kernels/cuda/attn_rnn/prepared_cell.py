@@ -231,7 +231,7 @@ class PreparedCell:
         """Do what `go_back` does, with kernels that take (B, T, H)."""
         first, chunk = saved[2], self._make_chunk(saved[0])
         u, y = map(self._put_rows_first, saved[:2])
-        dy = torch.zeros_like(u) if dy is None else align(self._put_rows_first(dy))
+        dy = torch.zeros_like(u) if dy is None else self._put_rows_first(align(dy))
         du = torch.empty_like(u)
         if dlast is None:
             dh = torch.zeros(self.B, self.H, dtype=torch.float32, device=self.device)
@@ -244,9 +244,9 @@ class PreparedCell:
         return du, dh, chunk.gradients(own[:8])
 
     def _put_rows_first(self, t: Tensor) -> Tensor:
-        """Return (B, T, H), contiguous, of a tensor in the order of x."""
+        """Return (B, T, H) of a tensor in the order of x, contiguous if the way back needs that."""
         t = t.transpose(0, 1) if self.is_time_first else t
-        return t.contiguous().view(self.B, self.T, self.H)
+        return t if self.tier.takes_strides and t.dim() == 3 else t.contiguous().view(self.B, self.T, self.H)
 
     def _keep(self, stream: int | None, kept: WholePass) -> None:
         """Keep the memory of a pass for the next one on this stream."""

@@ -74,6 +74,8 @@ class AttnRNNSetting:
         wide = 32 if H <= 64 else 1024 if H >= 2048 else -(-(H // 2) // 32) * 32
         share = 1 if D < 128 or self.heads > 8 else 4 if D >= 256 else 2
         threads, shared = wide, 8 * wide // 32 if name in ("end", "back_end") else 0
+        if name in ("before", "gelu"):  # a thread has 8 numbers
+            threads = -(-H // 256) * 32
         if name in ("attend", "back_attend"):
             threads, shared = 32 * self.heads * share, 16 * self.heads * share if share > 1 else 0
         source = f"attn_rnn/pointwise{'_back' if name.startswith('back') else ''}.cu"

@@ -1,41 +1,48 @@
 // AttnRNN's units divided among blocks that take many rows of the batch: products of tiles in shared memory.
 // A group of BLOCKS blocks anywhere on the GPU carries ROWS rows; a block has UNITS units. What a product
 // needs of other blocks lies in the GPU's memory, and counters say when it is complete. Both factors of a
-// product are fetched in chunks of 128 bytes of a row, those of a weight before the others are known. Eight
-// warps: two halves of the rows, and four quarters of every chunk, whose sums meet in shared memory. Then a
-// thread has EACH units of one row, in all that is pointwise.
+// product are fetched in chunks of 128 or 256 bytes of a row, those of a weight before the others are known.
+// Eight warps: two halves of the rows, and four quarters of every chunk, whose sums meet in shared memory.
+// Then a thread has EACH units of one row, in all that is pointwise.
 //
 // In float32 a number is two halves of fp16 in two planes (IN_HALVES): those of a block's units in a row have
 // one power of 2, and so have 32 rows of a weight. With TF32 it is one number of 19 bits.
 #pragma once
 #include "attn_rnn/arguments.cuh"
 #include "attn_rnn/math.cuh"
-#include "runtime/counter.cuh"
+#include "runtime/bulk.cuh"
 #include "runtime/halves.cuh"
 #include "runtime/packets.cuh"
 
-#ifndef ROWS        // Python gives these with -D; the values here serve editors
-#define ROWS 64     // of a group: 32 or 64
-#define CLUSTER 2   // blocks of a group
-#define UNITS 32    // of a block: 16 or 32
-#define STAGES 4    // chunks on their way
-#define RESIDENT 0  // the last chunks of every weight, which stay in shared memory
-#define TF32 0      // whether products of float32 may see 19 bits alone
+#ifndef ROWS             // Python gives these with -D; the values here serve editors
+#define ROWS 64          // of a group: 32 or 64
+#define CLUSTER 2        // blocks of a group
+#define UNITS 32         // of a block: 16 or 32
+#define CHUNK 128        // bytes of a row in a chunk: 128 or 256
+#define STAGES 4         // chunks of numbers on their way
+#define WEIGHT_STAGES 4  // and of weights
+#define RESIDENT 0       // the last chunks of every weight, which stay in shared memory
+#define PAIR 1           // blocks of a cluster, which fetch numbers for each other: 1 or 2
+#define TF32 0           // whether products of float32 may see 19 bits alone
 #endif
 
 constexpr bool IN_HALVES = TYPE == FP32 && !TF32;
 constexpr int THREADS = 256, BLOCKS = CLUSTER, EACH = ROWS * UNITS / THREADS, SHARE = THREADS / ROWS;
 constexpr int PLANES = IN_HALVES ? 2 : 1, NUMBER = IN_HALVES ? 2 : SIZE;  // bytes of a number in a plane
-constexpr int CHUNK = 128, CHUNKS = H * NUMBER / CHUNK, QUARTERS = 4, TALL = ROWS / 32;
+constexpr int CHUNKS = H * NUMBER / CHUNK, EIGHTS = CHUNK / 16, QUARTERS = 4, STEPS = EIGHTS / 8,
+              TALL = ROWS / 32;
 constexpr int WIDEST = 2 * UNITS;  // columns of the widest product
-constexpr int STAGE = (ROWS + WIDEST) * CHUNK * PLANES;
-constexpr int SCALE_LINE = BLOCKS + 4;  // floats of a row's units in shared memory
-constexpr int AT_SCALES = STAGES * STAGE, AT_PARTS = AT_SCALES + (IN_HALVES ? 4 * ROWS * SCALE_LINE : 0);
-constexpr int AT_CONSTANTS = AT_PARTS + 4 * QUARTERS * ROWS * (WIDEST + 8),
-              CONSTANTS = 5;  // biases and scales
+constexpr int STAGE = ROWS * CHUNK * PLANES, WEIGHT_STAGE = WIDEST * CHUNK * PLANES;
+constexpr int SCALE_LINE = BLOCKS + 4;                     // floats of a row's units in shared memory
+constexpr int PARTS = 4 * QUARTERS * ROWS * (WIDEST + 8);  // bytes; they lie where numbers were
+constexpr int AT_PARTS = 0, AT_WEIGHTS = STAGES * STAGE > PARTS ? STAGES * STAGE : PARTS;
+constexpr int AT_SCALES = AT_WEIGHTS + WEIGHT_STAGES * WEIGHT_STAGE;
+constexpr int AT_CONSTANTS = AT_SCALES + (IN_HALVES ? 4 * ROWS * SCALE_LINE : 0), CONSTANTS = 5;
 constexpr int AT_RESIDENT = AT_CONSTANTS + 4 * CONSTANTS * UNITS, FLEETING = CHUNKS - RESIDENT;
-constexpr int TILES_BYTES = AT_RESIDENT + RESIDENT * 4 * UNITS * CHUNK * PLANES;
-constexpr int SPAN = D / UNITS;  // blocks of a head
+constexpr int AT_BARRIERS = AT_RESIDENT + RESIDENT * 4 * UNITS * CHUNK * PLANES;  // of each stage: full, free
+constexpr int TILES_BYTES = AT_BARRIERS + 16 * STAGES;
+constexpr int AHEAD = STAGES - 2;  // chunks of numbers that are fetched before they are needed
+constexpr int SPAN = D / UNITS;    // blocks of a head
 static_assert(D % UNITS == 0 && H * NUMBER % CHUNK == 0 && EACH % 2 == 0 && BLOCKS % 4 == 0 &&
                   UNITS * BLOCKS == H && BLOCKS % SHARE == 0,
               "no such division");
@@ -68,7 +75,7 @@ struct Block {
   int thread, lane, warp, quarter, half, rank, base, first, rows;
   int row, column, unit;  // this thread's row of the group, and its first unit in the block and at all
   bool active;            // whether there is such a row
-  u32 memory, count = 0;
+  u32 memory, count = 0, full = 0, is_free = ~0u;  // parities of the stages' barriers
   u8* shared_by_all;
   template <class Args>
   DEV Block(const Args& a) {
@@ -87,6 +94,19 @@ struct Block {
     unit = base + column;
     active = row < rows;
     shared_by_all = (u8*)a.packets + (i64)(block() / BLOCKS) * GROUP_BYTES;
+    if (thread == 0)
+      for (int stage = 0; stage < STAGES; stage++) {
+        make_barrier(memory + AT_BARRIERS + 16 * stage, 1);
+        make_barrier(memory + AT_BARRIERS + 16 * stage + 8, PAIR);
+      }
+    show_barriers();
+    PAIR > 1 ? wait_cluster() : wait_block();
+  }
+  // A block must not end while the other one of a pair may still write to it.
+  DEV void close() const {
+    fetch_commit();
+    fetch_wait<0>();
+    if (PAIR > 1) wait_cluster();
   }
   DEV void read_lengths(int& length, int& end, const i64* lengths, int T) const {
     length = end = 0;
@@ -109,6 +129,7 @@ struct Block {
   }
   // All threads have written their part of a message: say so. Then wait until all blocks of the group have.
   DEV void announce() const {
+    order_copies();
     wait_block();
     if (thread == 0) count_up((u32*)shared_by_all);
   }
@@ -123,7 +144,7 @@ struct Block {
   // Return where a chunk of a weight lies.
   template <int N>
   DEV u32 find_weight(const Factor& w, int chunk) const {
-    const u32 stage = memory + chunk % STAGES * STAGE + ROWS * CHUNK * PLANES;
+    const u32 stage = memory + AT_WEIGHTS + chunk % WEIGHT_STAGES * WEIGHT_STAGE;
     if (RESIDENT == 0 || chunk < FLEETING) return stage;
     return memory + AT_RESIDENT + (w.before * RESIDENT + (chunk - FLEETING) * N) * CHUNK * PLANES;
   }
@@ -133,9 +154,9 @@ struct Block {
     if (chunk >= end) return;
     const u32 to = find_weight<N>(w, chunk);
 #pragma unroll
-    for (int i = 0; i < (N * 8 * PLANES + THREADS - 1) / THREADS; i++) {
-      const int which = thread + THREADS * i, line = which / 8 % N, plane = which / (8 * N),
-                eight = which % 8;
+    for (int i = 0; i < (N * EIGHTS * PLANES + THREADS - 1) / THREADS; i++) {
+      const int which = thread + THREADS * i, line = which / EIGHTS % N, plane = which / (EIGHTS * N),
+                eight = which % EIGHTS;
       if (plane < PLANES) {
         const bool is_second = N > UNITS && line >= UNITS;
         const i64 stride = is_second ? w.part[1].stride : w.part[0].stride,
@@ -146,17 +167,23 @@ struct Block {
       }
     }
   }
-  // Fetch a chunk of a message's rows.
-  DEV void fetch_numbers(int message, int chunk) const {
+  // Fetch a chunk of a message's rows, by one thread; of a pair, half for both.
+  DEV void fetch_numbers(int message, int chunk) {
     if (chunk >= CHUNKS) return;
-    const u32 to = memory + chunk % STAGES * STAGE;
-    const u8* numbers = shared_by_all + AT_NUMBERS + message * NUMBERS;
+    const int stage = chunk % STAGES, bytes = ROWS * CHUNK * PLANES, half = bytes / PAIR * (rank % PAIR);
+    const u32 barrier = memory + AT_BARRIERS + 16 * stage;
+    await(barrier + 8, is_free >> stage & 1);
+    is_free ^= 1u << stage;
+    expect(barrier, bytes);
+    fetch_bulk<PAIR>(memory + stage * STAGE + half,
+                     shared_by_all + AT_NUMBERS + message * NUMBERS + chunk * bytes + half, bytes / PAIR,
+                     barrier);
+  }
+  // All threads have read this chunk: say so.
+  DEV void free_stage(int chunk) const {
 #pragma unroll
-    for (int i = 0; i < ROWS * 8 * PLANES / THREADS; i++) {
-      const int line = thread / 8 + THREADS / 8 * i, eight = thread % 8;  // of all planes
-      fetch16(to + line * CHUNK + 16 * (eight ^ (line & 7)),
-              numbers + line * (H * NUMBER) + chunk * CHUNK + 16 * eight, 16);
-    }
+    for (int block = 0; block < PAIR; block++)
+      arrive_at(memory + AT_BARRIERS + 16 * (chunk % STAGES) + 8, block);
   }
   DEV void fetch_scales(int message) const {
     if constexpr (IN_HALVES) {
@@ -177,28 +204,37 @@ struct Block {
   template <int N>
   DEV void prepare(const Factor& w) const {
 #pragma unroll 1
-    for (int chunk = 0; chunk < STAGES - 1; chunk++) fetch_weight<N>(w, chunk);
+    for (int chunk = 0; chunk < WEIGHT_STAGES - 1; chunk++) fetch_weight<N>(w, chunk);
   }
   // Multiply a message by a weight that was prepared; the parts of the sums lie in shared memory then, and
   // all threads have met.
   template <int N>
-  DEV void multiply(int message, const Factor& w) const {
+  DEV void multiply(int message, const Factor& w) {
     Sums<N> s = {};
     fetch_scales(message);
+#pragma unroll
+    for (int chunk = 0; chunk < WEIGHT_STAGES - 1; chunk++) fetch_commit();
+    if (thread == 0) {
+      order_copies();
 #pragma unroll 1
-    for (int chunk = 0; chunk < STAGES - 1; chunk++) {
-      fetch_numbers(message, chunk);
-      fetch_commit();
+      for (int chunk = 0; chunk < AHEAD; chunk++) fetch_numbers(message, chunk);
     }
 #pragma unroll 1
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
-      fetch_wait<STAGES - 2>();
+      const int stage = chunk % STAGES;
+      fetch_wait<WEIGHT_STAGES - 2>();
+      await(memory + AT_BARRIERS + 16 * stage, full >> stage & 1);
+      full ^= 1u << stage;
       wait_block();  // all have fetched their part, and read the stage that is fetched next
-      fetch_weight<N>(w, chunk + STAGES - 1);
-      fetch_numbers(message, chunk + STAGES - 1);
+      if (thread == 0) {
+        if (chunk > 0) free_stage(chunk - 1);
+        fetch_numbers(message, chunk + AHEAD);
+      }
+      fetch_weight<N>(w, chunk + WEIGHT_STAGES - 1);
       fetch_commit();
       multiply_chunk<N>(s, w, chunk);
     }
+    wait_block();  // parts lie where numbers are
 #pragma unroll
     for (int i = 0; i < TALL; i++)
 #pragma unroll
@@ -210,20 +246,18 @@ struct Block {
                      s.c[i][j][2 * k], s.c[i][j][2 * k + 1]);
         }
     wait_block();
+    if (thread == 0) free_stage(CHUNKS - 1);
   }
-  // This warp's quarter of a chunk: 32 bytes of each row, which are one mma.
-  template <int N>
-  DEV void multiply_chunk(Sums<N>& s, const Factor& w, int chunk) const {
-    const u32 stage = memory + chunk % STAGES * STAGE, weight = find_weight<N>(w, chunk);
-    u32 a[PLANES][TALL][4];
-    float scale[TALL][2];
+  // Load 32 bytes of this warp's rows, and the units of their numbers.
+  DEV void load_numbers(u32 (&a)[PLANES][TALL][4], float (&scale)[TALL][2], int chunk, int step) const {
+    const u32 stage = memory + chunk % STAGES * STAGE;
 #pragma unroll
     for (int p = 0; p < PLANES; p++)
 #pragma unroll
       for (int i = 0; i < TALL; i++) {
         const int line = ROWS / 2 * half + 16 * i + (lane & 15);
         load4(a[p][i][0], a[p][i][1], a[p][i][2], a[p][i][3],
-              stage + (p * ROWS + line) * CHUNK + 16 * (2 * quarter + (lane >> 4) ^ (line & 7)));
+              stage + (p * ROWS + line) * CHUNK + 16 * (2 * step + (lane >> 4) ^ (line & 7)));
       }
     if constexpr (IN_HALVES)
 #pragma unroll
@@ -232,55 +266,77 @@ struct Block {
         for (int k = 0; k < 2; k++)
           scale[i][k] = get_shared(memory + AT_SCALES +
                                    4 * ((ROWS / 2 * half + 16 * i + 8 * k + lane / 4) * SCALE_LINE +
-                                        (CHUNK / 2 * chunk + 16 * quarter) / UNITS));
+                                        (CHUNK / 2 * chunk + 16 * step) / UNITS));
+  }
+  // Load 32 bytes of 16 rows of a weight.
+  template <int N>
+  DEV void load_weight(u32 (&b)[PLANES][2][2], u32 weight, int step, int j) const {
 #pragma unroll
-    for (int j = 0; j < N / 8; j += 2) {
-      u32 b[PLANES][2][2];
+    for (int p = 0; p < PLANES; p++) {
+      const int line = 16 * j + 8 * (lane >> 4) + (lane & 7);
+      load4(b[p][0][0], b[p][0][1], b[p][1][0], b[p][1][1],
+            weight + (p * N + line) * CHUNK + 16 * (2 * step + (lane >> 3 & 1) ^ (line & 7)));
+    }
+  }
+  // This warp's quarter of a chunk. What the next mma needs is loaded before the present one.
+  template <int N>
+  DEV void multiply_chunk(Sums<N>& s, const Factor& w, int chunk) const {
+    constexpr int WIDE = N / 16, ALL = STEPS * WIDE;
+    const u32 weight = find_weight<N>(w, chunk);
+    const int first = STEPS * quarter;
+    u32 a[2][PLANES][TALL][4], b[2][PLANES][2][2];
+    float scale[2][TALL][2];
+    load_numbers(a[0], scale[0], chunk, first);
+    load_weight<N>(b[0], weight, first, 0);
 #pragma unroll
-      for (int p = 0; p < PLANES; p++) {
-        const int line = 8 * j + 8 * (lane >> 4) + (lane & 7);
-        load4(b[p][0][0], b[p][0][1], b[p][1][0], b[p][1][1],
-              weight + (p * N + line) * CHUNK + 16 * (2 * quarter + (lane >> 3 & 1) ^ (line & 7)));
+    for (int n = 0; n < ALL; n++) {
+      const int next = n + 1, step = n / WIDE % 2;
+      if (next < ALL) {
+        if (next % WIDE == 0) load_numbers(a[1 - step], scale[1 - step], chunk, first + next / WIDE);
+        load_weight<N>(b[next % 2], weight, first + next / WIDE, next % WIDE);
       }
+      multiply_step<N>(s, a[step], scale[step], b[n % 2], 2 * (n % WIDE));
+    }
+  }
+  template <int N>
+  DEV void multiply_step(Sums<N>& s, const u32 (&a)[PLANES][TALL][4], const float (&scale)[TALL][2],
+                         const u32 (&b)[PLANES][2][2], int j) const {
 #if FORMAT == 2 && !TF32
-      float part[TALL][2][4];
+    float part[TALL][2][4];
+#pragma unroll
+    for (int which = 0; which < 3; which++)  // low high, high low, high high
 #pragma unroll
       for (int i = 0; i < TALL; i++)
 #pragma unroll
-        for (int k = 0; k < 2; k++)
-          mma_from_zero<FP16>(part[i][k], a[1][i][0], a[1][i][1], a[1][i][2], a[1][i][3], b[0][k][0],
-                              b[0][k][1]);
+        for (int k = 0; k < 2; k++) {
+          const u32(&v)[4] = a[which == 0][i], (&u)[2] = b[which == 1][k];
+          if (which == 0)
+            mma_from_zero<FP16>(part[i][k], v[0], v[1], v[2], v[3], u[0], u[1]);
+          else
+            mma<FP16>(part[i][k], v[0], v[1], v[2], v[3], u[0], u[1]);
+        }
 #pragma unroll
-      for (int i = 0; i < TALL; i++)
-#pragma unroll
-        for (int k = 0; k < 2; k++)
-          mma<FP16>(part[i][k], a[0][i][0], a[0][i][1], a[0][i][2], a[0][i][3], b[1][k][0], b[1][k][1]);
-#pragma unroll
-      for (int i = 0; i < TALL; i++)
-#pragma unroll
-        for (int k = 0; k < 2; k++)
-          mma<FP16>(part[i][k], a[0][i][0], a[0][i][1], a[0][i][2], a[0][i][3], b[0][k][0], b[0][k][1]);
-#pragma unroll
-      for (int i = 0; i < TALL; i++)
-#pragma unroll
-        for (int k = 0; k < 2; k++)
-#pragma unroll
-          for (int e = 0; e < 4; e++) s.c[i][j + k][e] += scale[i][e / 2] * part[i][k][e];
-#else
+    for (int i = 0; i < TALL; i++)
 #pragma unroll
       for (int k = 0; k < 2; k++)
 #pragma unroll
-        for (int i = 0; i < TALL; i++) {
-          const u32(&own)[4] = a[0][i];
-#if FORMAT == 2
-          mma_tf32(s.c[i][j + k], own[0], own[1], own[2], own[3], to_tf32_finite(to_float(b[0][k][0])),
-                   to_tf32_finite(to_float(b[0][k][1])));
+        for (int e = 0; e < 4; e++) s.c[i][j + k][e] += scale[i][e / 2] * part[i][k][e];
 #else
-          mma<TYPE>(s.c[i][j + k], own[0], own[1], own[2], own[3], b[0][k][0], b[0][k][1]);
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+      const u32 p = TYPE == FP32 ? to_tf32_finite(to_float(b[0][k][0])) : b[0][k][0],
+                q = TYPE == FP32 ? to_tf32_finite(to_float(b[0][k][1])) : b[0][k][1];
+#pragma unroll
+      for (int i = 0; i < TALL; i++) {
+        const u32(&v)[4] = a[0][i];
+#if FORMAT == 2
+        mma_tf32(s.c[i][j + k], v[0], v[1], v[2], v[3], p, q);
+#else
+        mma<TYPE>(s.c[i][j + k], v[0], v[1], v[2], v[3], p, q);
 #endif
-        }
-#endif
+      }
     }
+#endif
   }
   // Add up the parts of a product of N columns for this thread's units, from column `from` on.
   template <int N>
@@ -311,26 +367,29 @@ struct Block {
 #pragma unroll
       for (int e = 0; e < EACH; e++) v[e] *= unit;
   }
-  // Write this thread's units of a message.
+  // Write this thread's units of a message, in the order of a stage: chunks, planes, rows, 128 bytes.
   DEV void put_numbers(int message, const float (&v)[EACH]) const {
-    u8* to = shared_by_all + AT_NUMBERS + message * NUMBERS + ((i64)row * H + unit) * NUMBER;
+    u8* numbers = shared_by_all + AT_NUMBERS + message * NUMBERS;
+    float scale = 1.f;
     if constexpr (IN_HALVES) {
       float largest = 0.f, power;
 #pragma unroll
       for (int e = 0; e < EACH; e += 2) largest = maximum(largest, find_size(v[e], v[e + 1]));
-      const float scale = find_scale(max_of_lanes<SHARE>(largest), power);
+      scale = find_scale(max_of_lanes<SHARE>(largest), power);
       if (column == 0)
         ((float*)(shared_by_all + AT_UNITS + message * ALL_UNITS))[row * BLOCKS + rank] = power;
+    }
 #pragma unroll
-      for (int e = 0; e < EACH; e += 2) {
+    for (int e = 0; e < EACH; e += 2) {
+      const int byte = (unit + e) * NUMBER, eight = byte / 16 % EIGHTS ^ (row & 7);
+      u8* to = numbers + (byte / CHUNK * PLANES * ROWS + row) * CHUNK + 16 * eight + byte % 16;
+      if constexpr (IN_HALVES) {
         u32 high, low;
         split_halves(high, low, scale * v[e], scale * v[e + 1]);
-        put_global((u16*)to + e, high);
-        put_global((u16*)(to + NUMBERS / 2) + e, low);
-      }
-    } else {
-#pragma unroll
-      for (int e = 0; e < EACH; e += 2) put_pair((Element*)to + e, round_factors(to_pair(v[e], v[e + 1])));
+        put_global((u16*)to, high);
+        put_global((u16*)(to + ROWS * CHUNK), low);
+      } else
+        put_pair((Element*)to, round_factors(to_pair(v[e], v[e + 1])));
     }
   }
   // Sum over the threads of a row.

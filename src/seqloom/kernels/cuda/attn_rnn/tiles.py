@@ -24,9 +24,9 @@ from seqloom.kernels.cuda.attn_rnn import scan
 from seqloom.kernels.cuda.attn_rnn.backward import DividedChunk, count_steps
 from seqloom.kernels.cuda.attn_rnn.setting import TYPES, AttnRNNSetting
 from seqloom.kernels.cuda.products import exact
-from seqloom.kernels.cuda.runtime.groups import GridCode, count_groups
+from seqloom.kernels.cuda.runtime.groups import PairedGridCode, count_groups
 
-THREADS, CHUNK, QUARTERS, CONSTANTS = 256, 128, 4, 5  # of tiles.cuh
+THREADS, QUARTERS, CONSTANTS = 256, 4, 5  # of tiles.cuh
 
 
 def why_not(cell: Cell, job: ScanJob) -> str | None:
@@ -50,7 +50,7 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
 
 
 @dataclass(frozen=True)
-class TilesCode(GridCode):
+class TilesCode(PairedGridCode):
     """A kernel of tiles; in float32 it needs the weights in halves."""
 
     hidden: int = 0
@@ -118,23 +118,29 @@ def make_code(setting: AttnRNNSetting, name: str, rows: int, units: int, tf32: b
     tf32 = tf32 and setting.dtype == torch.float32
     in_halves = setting.dtype == torch.float32 and not tf32
     planes, number, blocks, wide = 2 if in_halves else 1, 2 if in_halves else size, H // units, 2 * units
-    stage = (rows + wide) * CHUNK * planes
-    fixed = 4 * QUARTERS * rows * (wide + 8) + 4 * CONSTANTS * units + (4 * rows * (blocks + 4) if in_halves else 0)
-    chunks, chunk = H * number // CHUNK, 4 * units * CHUNK * planes  # of all weights
-    least = min(tuning.TILES_LEAST_STAGES[planes], (tuning.SHARED_BYTES - fixed) // stage)
-    resident = min(chunks, (tuning.SHARED_BYTES - fixed - least * stage) // chunk)
-    fixed += resident * chunk
-    stages = min(tuning.TILES_MOST_STAGES, (tuning.SHARED_BYTES - fixed) // stage)
+    chunk = tuning.TILES_CHUNK[planes] if H * number % 256 == 0 else 128
+    stage, of_weights = rows * chunk * planes, wide * chunk * planes  # bytes of a chunk
+    parts = 4 * QUARTERS * rows * (wide + 8)
+    stages = max(tuning.TILES_STAGES[planes] * 128 // chunk, parts // stage)
+    fixed = max(stages * stage, parts) + 16 * stages + 4 * CONSTANTS * units
+    fixed += 4 * rows * (blocks + 4) if in_halves else 0
+    chunks, room = H * number // chunk, tuning.SHARED_BYTES - fixed
+    resident = min(
+        chunks, max(0, room - tuning.TILES_WEIGHT_STAGES[planes] * 128 // chunk * of_weights) // (2 * of_weights)
+    )
+    weight_stages = min(tuning.TILES_MOST_STAGES, room // of_weights - 2 * resident)
+    shared = fixed + (weight_stages + 2 * resident) * of_weights
     group = 128 + 3 * rows * H * number * planes + 36 * rows * blocks
-    sizes = {"GRID": 1, "ROWS": rows, "CLUSTER": blocks, "UNITS": units, "STAGES": stages}
-    sizes |= {"RESIDENT": resident, "TF32": int(tf32)}
+    sizes = {"GRID": 1, "ROWS": rows, "CLUSTER": blocks, "UNITS": units, "CHUNK": chunk, "STAGES": stages}
+    sizes |= {"WEIGHT_STAGES": weight_stages}
+    sizes |= {"RESIDENT": resident, "PAIR": tuning.TILES_PAIR, "TF32": int(tf32)}
     named = f"attn_rnn_tiles_{name}", f"attn_rnn/tiles_{name}.cu", (*setting.macros, *sizes.items())
     packets = -(-group // (16 * rows))
-    return TilesCode(*named, THREADS, fixed + stages * stage, rows, blocks, packets, hidden=H, in_halves=in_halves)
+    return TilesCode(*named, THREADS, shared, rows, blocks, packets, hidden=H, in_halves=in_halves)
 
 
 class _TilesChunk(DividedChunk):
     find_code = staticmethod(find_code)
 
 
-TIER = scan.Tier(find_code, _TilesChunk, count_steps)
+TIER = scan.Tier(find_code, _TilesChunk, count_steps, takes_strides=True)

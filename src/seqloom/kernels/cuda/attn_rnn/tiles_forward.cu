@@ -11,7 +11,7 @@ struct TilesForward : Forward {
   const float* units;  // of 32 rows of these
 };
 
-CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, BLOCKS) {
+CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, PAIR) {
   Block b(a);
   const int row = b.first + b.row;
   const i64 HH = (i64)H * H;
@@ -147,8 +147,7 @@ CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, BLOCKS) {
     if (t + 1 < end) begin(t + 1);
     if (b.active && t < length) store_units(y + (i64)t * a.y_step, out);
   }
-  fetch_commit();
-  fetch_wait<0>();
+  b.close();
   if (b.active)
 #pragma unroll
     for (int e = 0; e < EACH; e++) a.last[at + e] = h[e];

@@ -7,11 +7,12 @@ constexpr int SCALE = 0, BIAS = 1;                       // constants
 constexpr int TILES_REVERSE_BYTES = TILES_BYTES;
 
 struct TilesReverse : Reverse {
-  const u16* halves;   // of q, o and g, transposed, each high, then low; or null
-  const float* units;  // of 32 rows of these
+  const u16* halves;                 // of q, o and g, transposed, each high, then low; or null
+  const float* units;                // of 32 rows of these
+  i64 x_row, x_step, y_row, y_step;  // strides of x and du, and of dy
 };
 
-CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, BLOCKS) {
+CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, PAIR) {
   Block b(a);
   const int row = b.first + b.row;
   const i64 HH = (i64)H * H;
@@ -39,7 +40,7 @@ CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, BLOCKS) {
     for (int t = last; t > top && t >= a.from; t--) {  // where no row of the group has a step
       const float zeros[EACH] = {};
       const i64 j = (piece + t) * H + b.unit;
-      store_units(a.du + (whole + t) * H + b.unit, zeros);
+      store_units(a.du + row * a.x_row + t * a.x_step + b.unit, zeros);
       store_units(a.dn + j, zeros);
       store_units(a.dg + j, zeros);
       store_units(a.ds + j, zeros);
@@ -55,18 +56,18 @@ CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, BLOCKS) {
 #pragma unroll 1
   for (int t = top; t >= a.from; t--) {
     const bool valid = b.active && t < length;
-    const i64 i = valid ? (whole + t) * H + b.unit : 0, k = valid ? piece + t : 0,
-              j = k * H + (valid ? b.unit : 0), offset = (piece + t) * H + b.unit;
+    const i64 k = valid ? piece + t : 0, j = k * H + (valid ? b.unit : 0), offset = (piece + t) * H + b.unit,
+              of_x = row * a.x_row + t * a.x_step + b.unit, of_y = row * a.y_row + t * a.y_step + b.unit;
     float h[EACH], x[EACH], acc[EACH], dx[EACH], n[EACH], slope[EACH], back[EACH], deviation = 0.f;
     {
       float dn[EACH], dgate[EACH], g[EACH], keep[EACH], sum = 0.f, both = 0.f, dy[EACH], scale[EACH],
                                                         bias[EACH];
       b.get_constants(scale, SCALE);
       b.get_constants(bias, BIAS);
-      load_units(dy, a.dy + i, valid);
+      load_units(dy, a.dy + of_y, valid);
       load_units(g, a.g + j, valid);
       load_units(n, a.n + j, valid);
-      if constexpr (KEEP) load_units(keep, a.keep + i, valid);
+      if constexpr (KEEP) load_units(keep, a.keep + (whole + t) * H + b.unit, valid);
 #pragma unroll
       for (int e = 0; e < EACH; e++) h[e] = valid ? a.past[j + e] : 0.f;
 #pragma unroll
@@ -89,7 +90,7 @@ CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, BLOCKS) {
       }
     }
     load_units(slope, a.slope + j, valid);
-    load_units(x, a.x + i, valid);
+    load_units(x, a.x + of_x, valid);
     if constexpr (NORM) deviation = valid ? a.deviation[k] : 0.f;
     b.await_all();
     float sums[BLOCKS / SHARE], products[BLOCKS / SHARE], ds[EACH];
@@ -152,7 +153,7 @@ CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, BLOCKS) {
       b.announce();
       if (b.active) {
         store_units(a.dq + offset, dq);
-        store_units(a.du + (whole + t) * H + b.unit, du);
+        store_units(a.du + of_x, du);
       }
     }
     b.await_all();
@@ -172,8 +173,7 @@ CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, BLOCKS) {
       dh[e] = t < length ? acc[e] : dh[e];
     }
   }
-  fetch_commit();
-  fetch_wait<0>();
+  b.close();
   if (b.active)
 #pragma unroll
     for (int e = 0; e < EACH; e++) {

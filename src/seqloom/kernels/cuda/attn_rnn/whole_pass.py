@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from seqloom.kernels.cuda.attn_rnn.backward import WEIGHTS, DividedChunk
+from seqloom.kernels.cuda.runtime import launch
 from seqloom.kernels.cuda.runtime.graphs import Recording
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
@@ -48,6 +49,7 @@ class WholePass:
         for arguments in (self.before, self.back):
             arguments.T, arguments.from_, arguments.steps = T, 0, T
         self.back.B = B
+        launch.fill(self.back, {"x_row": T * H, "x_step": H, "y_row": T * H, "y_step": H})  # of those that have strides
         products = {"products": chunk.products, "partial": chunk.partial, "pieces": chunk.pieces, "parts": chunk.parts}
         self.finish = chunk.setting.finish.pack(products)
         self.inside, self.sums = Recording(self._find_inside), Recording(self._add_products)
