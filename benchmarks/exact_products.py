@@ -2,7 +2,7 @@
 
 The products around a GRU over 512 steps: of the input, and of the gradient of a weight. Microseconds by CUDA events,
 the fastest of some rounds, and the distance from float64 over that of torch's product. `--forms` are the kernel's
-settings: columns of a warp / 8, stages, blocks at once.
+settings: columns of a warp / 8, stages, blocks at once; or wgmma.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,7 @@ import torch
 from record import build_parser, print_row, write_record
 from torch import Tensor
 
+from seqloom.kernels import tuning
 from seqloom.kernels.cuda.products import exact
 
 SEED = 0
@@ -59,6 +60,9 @@ def main() -> None:
 
 
 def set_form(text: str) -> None:
+    tuning.EXACT_WGMMA = text == "wgmma"
+    if text == "wgmma":
+        return
     exact.WIDE, exact.STAGES, exact.AT_ONCE = map(int, text.split("/"))
     exact._multiply_code.cache_clear()
     exact.choose_depth.cache_clear()

@@ -89,6 +89,26 @@ def test_products_of_four_warps_are_as_exact():
 
 
 @pytest.mark.usefixtures("by_wgmma")
+@pytest.mark.parametrize(
+    "missing", ["wait_block();  // all have fetched", "fetch_wait<STAGES - 2>();", "show_fetched();"]
+)
+def test_what_products_of_four_warps_wait_for_is_needed(monkeypatch, missing):
+    from seqloom.kernels.cuda.runtime import launch
+
+    a, b = exact.split(matrix(128, 320)), exact.split(matrix(128, 320, 1))
+    right = exact.multiply(a, b)
+
+    def start(code, arguments, blocks, device):
+        emulator.launch(code, arguments, blocks, device, (missing, "// all have fetched" if "all" in missing else ""))
+
+    monkeypatch.setattr(launch.CudaCode, "launch", start)
+    try:
+        assert not torch.equal(exact.multiply(a, b), right)
+    except RuntimeError:
+        return  # the emulation itself saw it
+
+
+@pytest.mark.usefixtures("by_wgmma")
 def test_sums_over_rows_of_four_warps_are_as_exact(monkeypatch):
     monkeypatch.setattr(exact, "choose_depth", lambda *_: 224)
     a, b = matrix(300, 136), matrix(300, 24, 1)

@@ -247,6 +247,8 @@ GATED_GRID_REGISTERS = {
     2: {("forward", 8): 24, ("forward", 16): 24, ("reverse", 8): 16, ("reverse", 16): 24},
     4: {("forward", 8): 24, ("forward", 16): 18, ("reverse", 8): 18, ("reverse", 16): 16},
 }
+# Where warps halve the tiles of units, a warp has fewer sums and room for more: all tiles of up to three gates.
+GATED_HALVED_REGISTERS = 24
 # Those that normalised cells have fewer, without their memory's three.
 GATED_NORM_REGISTERS = {("forward", 8): 0, ("forward", 16): 4, ("reverse", 8): 1, ("reverse", 16): 9}
 GATED_GRID_REGISTERS_TF32 = 26  # at most, where shared memory is full: products of 19 bits need few other registers

@@ -248,6 +248,8 @@ def place_grid(setting: GatedSetting, name: str, rows: int, units: int, clustere
     tiles, room = kind.gates * units // 2 * rounds // halves, (tuning.SHARED_BYTES - parts) // (TILE * GRID_WARPS)
     registers = tuning.GATED_GRID_REGISTERS[setting.size][name, rows] - 3 * back * kind.memory
     registers -= tuning.GATED_NORM_REGISTERS[name, rows] * kind.norm
+    if halves > 1 and rows == 16 and kind.gates < 4 and not kind.norm:
+        registers = max(registers, tuning.GATED_HALVED_REGISTERS)
     rest = max(0, tiles - registers)
     most = tuning.GATED_GRID_REGISTERS_TF32 if setting.tf32 else registers
     sums = 0 if near else (2 * kind.norm + kind.memory) * blocks
