@@ -61,7 +61,8 @@ function makeLinear(values: number[], count: number): Scale {
   const room = PAD * (high - low);
   [low, high] = [atZero ? 0 : low - room, high + room];
   const bare = new Scale(low, high);
-  return new Scale(low, high, false, 0, formatTicks(roundNumbers(low, high, count)).map(([v, text]) => ({ at: bare.at(v), text })));
+  const ticks = roundNumbers(low, high, count, values.length > 0 && values.every(Number.isInteger));
+  return new Scale(low, high, false, 0, formatTicks(ticks).map(([v, text]) => ({ at: bare.at(v), text })));
 }
 
 /** Label evenly spaced numbers with as many decimals as they need. */
@@ -75,11 +76,12 @@ function formatTicks(ticks: number[]): [number, string][] {
   return ticks.map((t) => [t, formatNumber(t, Math.max(1, Math.floor(Math.log10(largest)) - last + 1))]);
 }
 
-/** About `count` multiples of 1, 2, 2.5 or 5 times a power of 10. */
-export function roundNumbers(low: number, high: number, count: number): number[] {
-  const rough = (high - low) / count;
+/** About `count` multiples of 1, 2, 2.5 or 5 times a power of 10; with `whole`, of whole numbers only. */
+export function roundNumbers(low: number, high: number, count: number, whole = false): number[] {
+  const rough = Math.max((high - low) / count, whole ? 1 : 0);
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 2.5, 5].map((m) => m * power).find((s) => s >= rough * 0.999) ?? 10 * power;
+  const steps = [1, 2, 2.5, 5].map((m) => m * power).filter((s) => !whole || Number.isInteger(s));
+  const step = steps.find((s) => s >= rough * 0.999) ?? 10 * power;
   const first = Math.ceil(low / step - 1e-9);
   return Array.from({ length: 2 * count + 2 }, (_, i) => (first + i) * step).filter((t) => t <= high + 1e-9 * step);
 }

@@ -33,6 +33,8 @@ describe("axes", () => {
     expect(axis.ticks.map((t) => t.text)).toEqual(["0", "0.2", "0.4", "0.6", "0.8"]);
     expect(makeScale([0.80, 0.88]).low).toBeGreaterThan(0.7);
     expect(roundNumbers(0, 10, 4)).toEqual([0, 2.5, 5, 7.5, 10]);
+    expect(roundNumbers(0, 10, 4, true)).toEqual([0, 5, 10]);
+    expect(makeScale([1, 2, 3]).ticks.map((t) => t.text)).toEqual(["0", "1", "2", "3"]);
   });
   it("have room for one value, for none and for huge ones", () => {
     for (const values of [[7], [], [-1e308, 1e308], [null, NaN, Infinity]]) {

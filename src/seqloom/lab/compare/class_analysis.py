@@ -113,7 +113,9 @@ def _draw_reliability(names: tuple[str, ...], columns: Columns, decision: Decisi
     x, y, distance = trace_reliability(p, right, RELIABILITY_BINS)
     note = f"{len(x)} groups of test rows. The mean distance from the line is {distance:.3f}."
     facts = decision.facts
-    if "log_loss" in facts:
+    if "log_loss" in facts and f"{decision.temperature:.3g}" == "1":
+        note += f" Fitted on {facts['rows']:,} validation rows, the temperature is 1: probabilities stay as they are."
+    elif "log_loss" in facts:
         note += (
             f" A temperature of {decision.temperature:.3g}, fitted on {facts['rows']:,} validation rows, changed "
             f"their log loss from {facts['log_loss_before']:.4g} to {facts['log_loss']:.4g}."

@@ -329,9 +329,11 @@ def _describe_beginning(
         count, last = k, value
     if count < n // 3:
         return []
+    rest = n - count
+    which = f"The last {rest} of {n} steps alone give" if rest > 1 else f"The last of {n} steps alone gives"
     return [
         Statement(
-            f"The last {n - count} of {n} steps alone give the same prediction.",
+            f"{which} the same prediction.",
             f"occlusion: {p:.2f} with the others, {last:.2f} without them",
             True,
         )
