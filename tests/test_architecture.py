@@ -180,4 +180,4 @@ for name in {!r}:
         [sys.executable, "-c", WITHOUT_LAB + code.format(LAB)], check=True, capture_output=True, text=True
     ).stdout.splitlines()
     for name, line in zip(LAB, told, strict=True):
-        assert line.startswith(f"seqloom.{name} needs ") and line.endswith("pip install 'seqloom[lab]'")
+        assert line.startswith(f"seqloom.{name} needs ") and "pip install 'seqloom[lab]'" in line

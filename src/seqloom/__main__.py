@@ -11,7 +11,8 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in ("cyclopts", "pydantic", "rich", "sklearn"):
             raise
-        print(f"seqloom: the lab needs {error.name}; install it with: pip install 'seqloom[lab]'", file=sys.stderr)
+        command = "pip install 'seqloom[lab]' (in a checkout: pip install '.[lab]')"
+        print(f"seqloom: the lab needs {error.name}; install it with: {command}", file=sys.stderr)
         sys.exit(2)
     cli.main()
 

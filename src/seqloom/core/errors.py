@@ -66,7 +66,9 @@ def require(package: str, purpose: str, extra: str = "") -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "seqloom":
             raise
-        command = f"pip install 'seqloom[{extra}]'" if extra else f"pip install {package.partition('.')[0]}"
+        command = f"pip install {package.partition('.')[0]}"
+        if extra:
+            command = f"pip install 'seqloom[{extra}]' (in a checkout: pip install '.[{extra}]')"
         raise MissingPackageError(
             f"{purpose} needs {error.name}; install it with: {command}", name=error.name
         ) from None

@@ -52,9 +52,10 @@ def trace(layer: nn.Module, *args: object, only: Sequence[str] | None = None, **
         **kwargs: Keyword arguments of the layer.
 
     Returns:
-        The results of the call. `layers` has every layer of a cell, step by step, and `attention` the weights of every
-        attention; both by the name of the module inside `layer`. A module that is called again has `#2` after its name.
-        If `layer` is an attention itself, its weights are under "attention".
+        The results of the call. `layers` has every layer of a cell, step by step: outputs y (B, T, H), states and gates
+        (B, T, ...) each. `attention` has the weights of every attention, (B, heads, T, S) for T queries and S keys.
+        Both are by the name of the module inside `layer`. A module that is called again has `#2` after its name. If
+        `layer` is an attention itself, its weights are under "attention".
 
     Modules inside `layer` are run a second time to look at them. In training mode their dropout is then drawn twice, so
     call `layer.eval()` first.
