@@ -140,10 +140,13 @@ def _list_commands(error: Exception, words: Sequence[str]) -> list[str]:
 
 def _format_error(error: Exception) -> str:
     """Return the message of an error; for invalid settings, each flag and what is wrong with it."""
+    from seqloom.lab.files.scratch import find_final_name
     from seqloom.lab.files.sealed import DamagedError
 
     cause = error if isinstance(error, ValidationError) else error.__cause__
     if isinstance(error, OSError) and error.strerror and not error.filename2:
+        if isinstance(error.filename, str) and (final := find_final_name(error.filename)):
+            return f"{final} cannot be written: {error.strerror}"
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if not isinstance(cause, ValidationError) or isinstance(error, DamagedError):
         return console.write_as_flags(str(error))

@@ -25,6 +25,11 @@ def write_counter(folder):
     pl.DataFrame({"day": days, "visits": range(100, 100 + 3 * len(days), 3)}).write_csv(folder / "counter.csv")
 
 
+def write_dates(folder):
+    days = [f"2026-01-{i:02d}" if i % 2 else f"01/{i:02d}/2026" for i in range(1, 31)]
+    pl.DataFrame({"day": days, "visits": [RANDOM.gauss(0, 1) for _ in days]}).write_csv(folder / "dates.csv")
+
+
 def test_a_column_that_rises_steadily_is_forecast_if_that_is_asked_for(tmp_path, monkeypatch, capsys):
     write_counter(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -161,6 +166,11 @@ def test_a_request_that_works(tmp_path, monkeypatch, capsys, write, command, kin
             "--target weather --kind tag",
         ),
         (write_pulse, "pulse.csv", "no task fits the columns step (id), volts (number); what works is --kind forecast"),
+        (
+            write_dates,
+            "dates.csv",
+            "'day' begins with a date, but not all its values are dates of that form; write all as",
+        ),
         (write_counter, "counter.csv", "if it is measured, forecast it with --target visits --kind forecast"),
     ],
 )

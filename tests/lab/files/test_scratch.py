@@ -151,3 +151,10 @@ def test_a_run_never_replaces_other_files(tmp_path, there):
     with pytest.raises(ValueError, match="holds files that are not a run"):
         Run.create(place, TrainSettings(), open_task("adding", steps=5))
     assert (place if there == "a file" else place / "mine").read_text() == "mine"
+
+
+def test_a_temporary_name_tells_the_final_one(tmp_path):
+    file = tmp_path / "a.csv"
+    assert scratch.find_final_name(scratch.choose_name(file)) == file
+    assert scratch.find_final_name(scratch.choose_name(file) / "inside" / "x") == file
+    assert scratch.find_final_name(file) is None

@@ -19,7 +19,7 @@ from seqloom.core.errors import UserError
 _numbers = itertools.count()
 _HOST = re.sub(r"\W", "_", platform.node() or "here")
 _TOKEN = os.urandom(4).hex()  # a restarted container has the same host name and the same process ids
-_OURS = re.compile(rf"\..+\.{_HOST}-(\d+)(?:-([0-9a-f]{{8}}))?-\d+\.new")
+_OURS = re.compile(rf"\.(?P<final>.+)\.{_HOST}-(?P<pid>\d+)(?:-(?P<token>[0-9a-f]{{8}}))?-\d+\.new")
 
 
 def choose_name(path: Path) -> Path:
@@ -29,6 +29,14 @@ def choose_name(path: Path) -> Path:
     """
     remove_leftovers(path.parent)
     return path.with_name(f".{path.name}.{_HOST}-{os.getpid()}-{_TOKEN}-{next(_numbers)}.new")
+
+
+def find_final_name(path: str | Path) -> Path | None:
+    """Return the name that a file or folder under a temporary name will have; None if no part of it is temporary."""
+    for place in (Path(path), *Path(path).parents):
+        if match := _OURS.fullmatch(place.name):
+            return place.with_name(match["final"])
+    return None
 
 
 @contextmanager
@@ -72,7 +80,7 @@ def remove_leftovers(folder: Path) -> None:
         return
     for entry in os.scandir(folder):
         match = _OURS.fullmatch(entry.name)
-        if match is None or _is_in_use(int(match[1]), match[2]):
+        if match is None or _is_in_use(int(match["pid"]), match["token"]):
             continue
         with suppress(OSError):  # another user's, or already removed by another process
             if entry.is_dir(follow_symlinks=False):

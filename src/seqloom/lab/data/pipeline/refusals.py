@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from seqloom.core.errors import UserError
+from seqloom.lab.data.pipeline.columns import DAY_FIRST, STAMP
 from seqloom.lab.data.pipeline.plan import TaskPlan, list_choices, list_flags
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.source import Source
@@ -38,7 +40,9 @@ def explain_refusal(columns: Sequence[Column], source: Source, options: Reading)
         listed = ", ".join(f"{c.name} ({c.role})" for c in columns[:MOST_COLUMNS])
         named = "choose input=..., target=... and kind=..."
         kinds = [kind for kind in NEEDS if _list_plans(columns, source, options.model_copy(update={"kind": kind}))]
-        advice = f"what works is kind={kinds[0]}" if kinds else _advise_on_counts(columns, source, options) or named
+        advice = f"what works is kind={kinds[0]}" if kinds else named
+        if not kinds or any(_looks_like_date(c) for c in columns):
+            advice = _advise_on_dates(columns) or _advise_on_counts(columns, source, options) or advice
         return f"no task fits the columns {listed}; {advice}"
     problem = _find_problem([by_name[n] for n in options.input], [by_name[n] for n in options.target], options)
     nearest = _find_nearest(columns, source, options)
@@ -46,6 +50,22 @@ def explain_refusal(columns: Sequence[Column], source: Source, options: Reading)
         return problem
     flags = " ".join(f"{name}={value}" for name, value in list_flags(nearest).items())
     return f"{problem}; what works is {flags}"
+
+
+def _looks_like_date(column: Column) -> bool:
+    """Return whether a column that is not read as time stamps begins with one."""
+    is_date = re.match(STAMP, column.example) or re.match(DAY_FIRST, column.example)
+    return column.is_string and column.role in ("id", "text", "category", "label") and bool(is_date)
+
+
+def _advise_on_dates(columns: Sequence[Column]) -> str:
+    """Return how to repair a column whose dates have several forms; "" if there is none."""
+    dates = [c for c in columns if _looks_like_date(c)]
+    if not dates:
+        return ""
+    return (
+        f"{dates[0].name!r} begins with a date, but not all its values are dates of that form; write all as 2026-12-31"
+    )
 
 
 def _advise_on_counts(columns: Sequence[Column], source: Source, options: Reading) -> str:
