@@ -330,6 +330,17 @@ def test_a_trace_of_a_linear_recurrence_reads_its_input():
         close(traced(x)[0], layer(x)[0])
 
 
+def test_fx_takes_a_layer_as_a_leaf_and_says_so():
+    class Tracer(torch.fx.Tracer):
+        def is_leaf_module(self, m, name):
+            return isinstance(m, seqloom.GRU) or super().is_leaf_module(m, name)
+
+    model = nn.Sequential(make("GRU"))
+    with pytest.raises(TypeError, match="got Proxy; give symbolic_trace's Tracer an is_leaf_module that returns True"):
+        torch.fx.symbolic_trace(model)
+    close(torch.fx.GraphModule(model, Tracer().trace(model))(X)[0], model(X)[0])
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_scripting_is_refused_with_what_to_use_instead():
     with pytest.raises(ValueError, match=r"torch.jit.script cannot compile a GRU of seqloom; use torch.export"):

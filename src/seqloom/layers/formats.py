@@ -128,7 +128,10 @@ def read_input(
         x, lengths = _unpack(source)
         batch = PaddedBatch(x, lengths, True, source, source.sorted_indices, source.unsorted_indices)
     elif not isinstance(source, Tensor):
-        raise UserTypeError(f"input must be a Tensor or a PackedSequence, got {type(source).__name__}")
+        hint = "; give symbolic_trace's Tracer an is_leaf_module that returns True for this layer, or use torch.export"
+        is_proxy = type(source).__module__ == "torch.fx.proxy"
+        got = type(source).__name__ + (hint if is_proxy else "")
+        raise UserTypeError(f"input must be a Tensor or a PackedSequence, got {got}")
     elif source.is_nested:
         if lengths is not None:
             raise InputError("lengths were given with a nested tensor, which has its own; leave one out")
