@@ -223,7 +223,7 @@ def test_second_derivatives_come_from_the_loop(name, H):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "H", "wishes"), [("lstm", 48, ALL), ("ln_gru", 112, ""), ("ln_lstm", 144, ALL)])
 def test_a_block_or_a_cluster_takes_fewer_rows_than_it_has_room_for(monkeypatch, name, H, wishes):
-    monkeypatch.setattr(tuning, "GATED_FEW_ROWS", 4)
+    monkeypatch.setattr(tuning, "GATED_FEW_ROWS", (4,))
     choose_division.cache_clear()
     cell = cell_of(name, 24, H)
     assert choose_division(find_kernel(f"{name}_cuda").code.kind, H, True, 9, 132).taken == 4

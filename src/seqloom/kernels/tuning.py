@@ -240,7 +240,7 @@ GATED_LEAST_STEPS, GATED_LEAST_STEPS_TRAINING = 16, 40
 GATED_SPLITS = {8: {1: 8, 2: 4, 3: 4, 4: 2, 8: 2}, 16: {1: 16, 2: 8, 4: 4}}
 # A thread's registers for weights, by bytes of a number and warps.
 GATED_REGISTERS = {2: {8: 128, 12: 96, 16: 64}, 4: {8: 112, 12: 72, 16: 40}}
-GATED_FEW_ROWS = 0  # rows of a block or a cluster if the whole batch then runs at once; 0: always eight or more
+GATED_FEW_ROWS: tuple[int, ...] = ()  # rows of a block or a cluster if the whole batch then runs at once
 GATED_TILES_UNDERWAY = 64  # tiles on their way from the cache to a block
 # A warp's tiles of weights in registers on a grid, by bytes of a number, pass and rows. With more, registers spill.
 GATED_GRID_REGISTERS = {

@@ -189,8 +189,8 @@ def list_divisions(kind: Kind, hidden: int, back: bool, size: int = 2) -> tuple[
 def choose_division(kind: Kind, hidden: int, back: bool, B: int, multiprocessors: int, size: int = 2) -> GatedDivision:
     """Return the first division whose clusters all run at once, or the one that takes the most rows at once."""
     ways = list_divisions(kind, hidden, back, size)
-    if tuning.GATED_FEW_ROWS:
-        ways = (replace(ways[0], few=tuning.GATED_FEW_ROWS), *ways)
+    if size == 2:
+        ways = (*(replace(ways[0], few=rows) for rows in tuning.GATED_FEW_ROWS), *ways)
     room = {way: way.taken * _count_clusters(way, multiprocessors) for way in ways}
     return next((way for way in ways if room[way] >= B), max(ways, key=lambda way: room[way]))
 
