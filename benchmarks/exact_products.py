@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def set_form(text: str) -> None:
-    tuning.EXACT_WGMMA = text == "wgmma"
+    tuning.EXACT_WGMMA_DEPTH = 0 if text == "wgmma" else 1 << 40
     if text == "wgmma":
         return
     exact.WIDE, exact.STAGES, exact.AT_ONCE = map(int, text.split("/"))

@@ -76,7 +76,7 @@ def test_pieces_fill_the_gpu():
 
 @pytest.fixture
 def by_wgmma(monkeypatch):
-    monkeypatch.setattr(exact, "has_wgmma", lambda _: True)
+    monkeypatch.setattr(exact, "has_wgmma", lambda *_: True)
 
 
 @pytest.mark.usefixtures("by_wgmma")

@@ -120,7 +120,7 @@ struct Block {
                 8 * ((tile * SPLIT * ROUNDS + round) * PACKETS + j % PACKETS) * SOURCES;
       numbers[j] = 8 * tile + row < rows && source(round) < ALL_SOURCES ? i + 1 : 0u;
     }
-    collect<true>(p, from, numbers, rows, row);
+    collect<false>(p, from, numbers, rows, row);
 #pragma unroll
     for (int n = 0; n < N; n++) {
       if constexpr (IN_HALVES) unit[n] = to_float(p[PACKETS * n + 2][2]);

@@ -95,7 +95,7 @@ def multiply_turned(a: SplitMatrix, b: SplitMatrix) -> Tensor:
     """Return a^T b of (depth, rows) and (depth, columns): a sum over many rows of both."""
     (K, M), N = a.shape, b.shape[1]
     device = a.parts.device
-    depth = choose_depth(M, N, K, launch.multiprocessors(device) * (1 if has_wgmma(device) else AT_ONCE))
+    depth = choose_depth(M, N, K, launch.multiprocessors(device) * (1 if has_wgmma(device, K) else AT_ONCE))
     pieces = -(-K // depth)
     out = a.units.new_empty(pieces, M, N)
     _launch(1, a, b, None, out, (M, N, K), depth)
@@ -157,7 +157,7 @@ def _launch(
     depth: int,
 ) -> None:
     M, N, K = sizes
-    code = _multiply_code(turned, has_wgmma(out.device))
+    code = _multiply_code(turned, has_wgmma(out.device, K))
     known: dict[str, object] = {
         "a": a.parts,
         "b": b.parts,
@@ -178,9 +178,9 @@ def find_split_code() -> CudaCode:
     return CudaCode("exact_split", "products/split.cu", (), 256, 32)
 
 
-def has_wgmma(device: torch.device) -> bool:
-    """Return whether four warps of this GPU multiply together, from shared memory."""
-    return tuning.EXACT_WGMMA and device.type == "cuda" and _read_capability(device) == HOPPER
+def has_wgmma(device: torch.device, depth: int) -> bool:
+    """Return whether four warps multiply together, from shared memory, in sums of so many numbers on this GPU."""
+    return depth >= tuning.EXACT_WGMMA_DEPTH and device.type == "cuda" and _read_capability(device) == HOPPER
 
 
 @cache
