@@ -229,3 +229,14 @@ def test_an_empty_column_and_marks_for_missing_numbers_are_no_texts(tmp_path):
     assert roles(tmp_path / "t.csv") == {"a": "number", "nothing": "constant", "text": "text", "label": "label"}
     columns = {c.name: c for c in open_task(tmp_path / "t.csv").columns}
     assert columns["a"].missing == len(marks) and columns["text"].use == "input"
+
+
+def test_a_short_table_that_is_one_series_is_cut_into_ten_pieces():
+    rows = frame(a=NUMBER, b=NUMBER[::-1], label=LABEL)
+    task = open_task(rows, kind="tag")
+    assert {name: split.size for name, split in task.splits.items()} == {"train": 8, "valid": 1, "test": 1}
+    assert any("cut into pieces of 6 steps" in note.text for note in task.notes)
+    with pytest.raises(
+        ValueError, match=r"one series of 60 rows; pieces of 40 steps leave none to train on; set lookb"
+    ):
+        open_task(rows, kind="tag", lookback=40)

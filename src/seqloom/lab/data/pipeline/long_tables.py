@@ -7,13 +7,17 @@ from dataclasses import replace
 
 import polars as pl
 
+from seqloom.core.errors import UserError
+from seqloom.core.plurals import count
 from seqloom.lab.data.pipeline.columns import is_id_name
 from seqloom.lab.data.pipeline.plan import TARGETS, TaskPlan
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.source import Source
 from seqloom.lab.data.task import Column, Notes
 
+DEFAULTS = Reading()
 FEWEST_STEPS = 3  # of a series, on average
+FEWEST_PIECES = 10  # of a table that is one series
 NAMING_ROLES = ("id", "label", "category", "text", "number")  # of a column that may name series
 
 
@@ -117,6 +121,24 @@ def _are_series(rows: pl.DataFrame, group: str, time: str | None) -> bool:
     if time is not None and not rows.select(group, time).is_duplicated().any():
         return True
     return rows[group].rle().len() == rows[group].n_unique()
+
+
+def shorten_pieces(source: Source, plan: TaskPlan, options: Reading) -> Reading:
+    """Shorten the pieces of a table that is one series, so that there are enough to train, validate and test.
+
+    Raises:
+        UserError: If the user's `lookback` leaves fewer than three pieces.
+    """
+    if plan.layout != "long" or plan.group is not None or source.rows >= FEWEST_PIECES * options.lookback:
+        return options
+    if options.lookback == DEFAULTS.lookback:
+        return options.model_copy(update={"lookback": max(1, source.rows // FEWEST_PIECES)})
+    if len(source.parts) == 1 and source.rows <= 2 * options.lookback:
+        raise UserError(
+            f"the table is one series of {count(source.rows, 'row')}; pieces of {options.lookback} steps leave none to "
+            f"train on; set lookback=... to {max(1, source.rows // FEWEST_PIECES)} or less"
+        )
+    return options
 
 
 def mention_other_series(
