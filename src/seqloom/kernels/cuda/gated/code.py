@@ -170,11 +170,11 @@ def list_divisions(kind: Kind, hidden: int, back: bool, size: int = 2) -> tuple[
     def cost(way: GatedDivision) -> tuple[int, int, int]:
         """Return what orders divisions: weights read from the cache, then those in shared memory, then messages.
 
-        A block of 16 warps has few registers for each: two blocks of eight are faster if there are four gates, or if
-        weights of a normalised cell do not fit (LOG, layer normalisation, second look).
+        A block of 16 warps has few registers for each: two blocks of eight are faster if there are three gates, four in
+        a normalised cell, or if its weights do not fit (LOG, layer normalisation, second look; the table of speed).
         """
         crowded = size == 2 and way.warps > 12 and way.cluster == 1
-        if crowded and (kind.gates > 3 or (kind.norm and way.in_shared)):
+        if crowded and (kind.gates > 2 + kind.norm or (kind.norm and way.in_shared)):
             return way.from_cache * way.warps, way.warps, way.cluster
         few = way.cluster == 1 or 4 * way.in_shared <= kind.gates * way.deep
         return way.from_cache * way.warps, 0 if few else way.in_shared * way.warps, way.cluster
