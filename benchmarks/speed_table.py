@@ -59,13 +59,6 @@ def main() -> None:
     parser.add_argument("--batch", default="1,16,64,256")
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--modes", default="eager,graph")
-    parser.add_argument(
-        "--torch-steps",
-        type=int,
-        default=0,
-        help="of torch's layers as graphs, which has cuDNN launch "
-        "every step by itself: recording thousands of launches takes seconds; 0: --length",
-    )
     parser.add_argument("--rounds", type=int, default=3, help="at least")
     parser.add_argument("--seconds", type=float, default=0.2, help="short calls have more rounds, up to this time")
     parser.add_argument("--others", action="store_true", help="time layers of other packages, too")
@@ -189,11 +182,9 @@ def measure(
         calls: dict[tuple[str, str, int], Callable[[], float]] = {}
         for cell, kernel in layers:
             more = {"kernel": kernel} if cell in CELLS | NORMALISED else {}
-            is_short = args.torch_steps and mode == "graph" and cell in BASELINES
             begin = time.perf_counter()
             try:
-                steps = args.torch_steps if is_short else args.length
-                layer, x = build(cell, dtype, args.device, hidden, batch, steps, **more)
+                layer, x = build(cell, dtype, args.device, hidden, batch, args.length, **more)
                 call = partial(run_forward if pass_ == "forward" else run_both, layer, x, torch.ones_like(x))
                 if mode == "graph":
                     call = record_graph(call)
