@@ -116,7 +116,8 @@ def results_table() -> str:
     lines.append(
         f"| add 2 of 200 numbers, error relative to a constant | {adds['attn_rnn']:.4f} | {adds['gru']:.4f} "
         f"| {adds['lstm']:.2f} | AttnRNN without residual and LayerNorm {adds[simpler]:.4f} "
-        f"| {lost} to its simpler form; {won} over the GRU{name_edges('ablation-fair', 'adding, T = 200')} |"
+        f"| {lost} to its simpler form; {won} {'from' if won.startswith('no') else 'over'} the GRU"
+        f"{name_edges('ablation-fair', 'adding, T = 200')} |"
     )
     recalled = [copy_row(copy, condition) for condition in ("delay, T = 100", "selective, T = 200")]
     lines += [line for order, line in recalled if order == 0]

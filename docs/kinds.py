@@ -29,6 +29,7 @@ OF_STATE = ("transformer", "min_gru", "gru", "lstm", "attn_rnn")  # models of th
 SHOWN = (
     (("state-fair", "linear-fair"), ("parity",)),
     (("linear-fair",), ("parity, up to 128", "S5 generators", "S5 generators, lower rate")),
+    (("linear-fair",), ("S5 generators, up to 64", "S5 generators, up to 128, steady growth")),
     (("linear-fair",), ("S5 generators, up to 128", "S5 generators, up to 128, tuned at 40")),
     (("state-fair",), ("A5",)),
     (("kinds-fair",), ("text", "recall, 32 pairs", "first symbol")),
