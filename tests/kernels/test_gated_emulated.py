@@ -90,6 +90,12 @@ def test_every_size_has_a_division_that_holds_it():
                 )
 
 
+def test_blocks_take_few_rows_if_the_batch_then_needs_half_of_the_gpu():
+    batches = [(64, 264), (64, 265), (256, 64), (256, 68)]
+    assert [choose_division(KINDS[0], H, False, B, 132).taken for H, B in batches] == [4, 8, 4, 8]
+    assert choose_division(KINDS[0], 64, False, 8, 132, size=4).taken == 8
+
+
 def test_small_sizes_run_on_one_block_and_large_batches_on_more_rows():
     actual = [choose_division(KINDS[0], H, False, B, 132) for H in (64, 128, 256, 512) for B in (8, 256)]
     clusters = [(1, 8)] * 2 + [(2, 8)] * 2 + [(4, 8), (4, 16), (16, 8), (8, 16)]
@@ -222,13 +228,11 @@ def test_second_derivatives_come_from_the_loop(name, H):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "H", "wishes"), [("lstm", 48, ALL), ("ln_gru", 112, ""), ("ln_lstm", 144, ALL)])
-def test_a_block_or_a_cluster_takes_fewer_rows_than_it_has_room_for(monkeypatch, name, H, wishes):
-    monkeypatch.setattr(tuning, "GATED_FEW_ROWS", (4,))
-    choose_division.cache_clear()
+def test_a_block_or_a_cluster_takes_fewer_rows_than_it_has_room_for(name, H, wishes):
     cell = cell_of(name, 24, H)
-    assert choose_division(find_kernel(f"{name}_cuda").code.kind, H, True, 9, 132).taken == 4
+    kind = find_kernel(f"{name}_cuda").code.kind
+    assert choose_division(kind, H, True, 9, 132).taken == 4
     assert worst(name, cell, job_of(cell, 9, 3, BF16, wishes), BF16)[0] < 2
-    choose_division.cache_clear()
 
 
 @pytest.mark.slow
@@ -259,8 +263,8 @@ FAULTS = {
     ),
     "the state taken before it came": ("b.take(i);", ""),
     "sent after the last step": (
-        "if (t + 1 < end) share_state(t + 1, later.is_reset, team);",
-        "share_state(t + 1, later.is_reset, team);",
+        "if (t + 1 < end) share_state(t + 1, later.is_reset);",
+        "share_state(t + 1, later.is_reset);",
     ),
     "one side alone": ("const u32 side = (i & 1) * SIDE", "const u32 side = 0 * SIDE"),
     "sums not expected": (

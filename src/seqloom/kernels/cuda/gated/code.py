@@ -187,10 +187,14 @@ def list_divisions(kind: Kind, hidden: int, back: bool, size: int = 2) -> tuple[
 
 @cache
 def choose_division(kind: Kind, hidden: int, back: bool, B: int, multiprocessors: int, size: int = 2) -> GatedDivision:
-    """Return the first division whose clusters all run at once, or the one that takes the most rows at once."""
+    """Return the first division whose clusters all run at once, or the one that takes the most rows at once.
+
+    A division takes fewer rows than it can if half of the GPU is enough: two directions run at the same time.
+    """
     ways = list_divisions(kind, hidden, back, size)
-    if size == 2:
-        ways = (*(replace(ways[0], few=rows) for rows in tuning.GATED_FEW_ROWS), *ways)
+    for rows in tuning.GATED_FEW_ROWS if size == 2 else ():
+        if 2 * ways[0].cluster * -(-B // rows) <= multiprocessors:
+            return replace(ways[0], few=rows)
     room = {way: way.taken * _count_clusters(way, multiprocessors) for way in ways}
     return next((way for way in ways if room[way] >= B), max(ways, key=lambda way: room[way]))
 
