@@ -107,10 +107,13 @@ def _find_nearest(columns: Sequence[Column], source: Source, options: Reading) -
         {"input": (), "kind": None},
         {"target": (), "kind": None},
     )
+    numbers = {c.name for c in columns if c.role == "number"}
     for change in changes:
         fewer = options.model_copy(update=change)
-        if fewer != options and (fewer.input or fewer.target) and (plans := _list_plans(columns, source, fewer)):
-            return plans[0]
+        plans = _list_plans(columns, source, fewer) if fewer != options and (fewer.input or fewer.target) else []
+        for plan in plans:
+            if plan.kind != "tag" or not numbers.intersection(plan.target):  # tags are names
+                return plan
     return None
 
 
