@@ -199,9 +199,9 @@ def test_it_exports_with_any_batch_and_length():
 
 
 def test_wrong_arguments_raise_clear_errors():
-    with pytest.raises(ValueError, match="dim=10, heads=4"):
+    with pytest.raises(ValueError, match="dim=10 and heads=4; take heads=1, 2, 5 or 10"):
         Attention(10, 4)
-    with pytest.raises(ValueError, match="heads=4, kv_heads=3"):
+    with pytest.raises(ValueError, match="heads=4 and kv_heads=3; take kv_heads=1, 2 or 4"):
         Attention(16, 4, kv_heads=3)
     with pytest.raises(ValueError, match="one of rotary, alibi, relative, xl, got 'rotory'"):
         Attention(16, position="rotory")
