@@ -356,3 +356,9 @@ def test_a_condition_tuned_at_several_takes_the_setting_with_the_best_validation
     best = min(tuned, key=lambda t: t.scores["MAE"])
     assert {t.condition for t in tuned} == {"T = 4, marks anywhere", "T = 5, marks anywhere"}
     assert (rows[-1].lr, rows[-1].start) == (best.lr, best.start)
+
+
+def test_a_condition_may_have_fewer_seeds_of_a_model():
+    settings = replace(TINY, conditions=(replace(ONE, seeds_of={"rnn": 1}),))
+    seeds = [(t.model, t.seed) for t in run(settings) if t.split == "test"]
+    assert seeds == [("rnn", 0), ("attn_rnn", 0), ("attn_rnn", 1)]

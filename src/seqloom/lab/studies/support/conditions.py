@@ -27,6 +27,7 @@ class Condition:
     lower: int = 0  # learning rates below the chosen one of `tuned_at`, in steps of LADDER
     widens: bool = True  # whether the grid may be widened here, if the settings say so; False where it takes too long
     seeds: int = 0  # at most so many seeds; 0: as many as the settings say
+    seeds_of: dict[str, int] = field(default_factory=dict)  # at most so many of these models
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -107,7 +107,7 @@ class Trials(Study[S, Trial]):
     def _list_seeds(self, condition: Condition, model: str) -> range:
         """Return the seeds of a model's results under a condition."""
         count = self.count_seeds(model)
-        return range(min(count, condition.seeds or count))
+        return range(min(count, condition.seeds or count, condition.seeds_of.get(model, count)))
 
     def models(self, condition: Condition) -> list[str]:
         return [m for m in self.settings.models if not condition.models or m in condition.models]
