@@ -54,8 +54,8 @@ FAULTS = {
         "for (int k = 0; k < QUARTERS; k++) {",
         "for (int k = 1; k < QUARTERS; k++) {",
     ),
-    "numbers have the unit of another block": ("(CHUNK / 2 * chunk + 16 * step) / UNITS));", "0));"),
-    "a chunk is fetched over one that is still read": ("wait_block();  // all have fetched", "// all have fetched"),
+    "numbers have the unit of another block": ("(CHUNK / 2 * chunk + 16 * step) / UNITS * ROWS", "0"),
+    "sums lie over numbers that are still read": ("wait_block();  // parts lie", "// parts lie"),
 }
 
 

@@ -37,10 +37,13 @@ constexpr int SCALE_LINE = BLOCKS + 4;                     // floats of a row's 
 constexpr int PARTS = 4 * QUARTERS * ROWS * (WIDEST + 8);  // bytes; they lie where numbers were
 constexpr int AT_PARTS = 0, AT_WEIGHTS = STAGES * STAGE > PARTS ? STAGES * STAGE : PARTS;
 constexpr int AT_SCALES = AT_WEIGHTS + WEIGHT_STAGES * WEIGHT_STAGE;
-constexpr int AT_CONSTANTS = AT_SCALES + (IN_HALVES ? 4 * ROWS * SCALE_LINE : 0), CONSTANTS = 5;
+constexpr int AT_CONSTANTS = AT_SCALES + (IN_HALVES ? 4 * ROWS * BLOCKS : 0), CONSTANTS = 5;
 constexpr int AT_RESIDENT = AT_CONSTANTS + 4 * CONSTANTS * UNITS, FLEETING = CHUNKS - RESIDENT;
-constexpr int AT_BARRIERS = AT_RESIDENT + RESIDENT * 4 * UNITS * CHUNK * PLANES;  // of each stage: full, free
-constexpr int TILES_BYTES = AT_BARRIERS + 16 * STAGES;
+// Barriers: full and free of each stage of numbers, full of each stage of weights, and of what is resident.
+constexpr int AT_BARRIERS = AT_RESIDENT + RESIDENT * 4 * UNITS * CHUNK * PLANES,
+              AT_WEIGHT_BARRIERS = AT_BARRIERS + 16 * STAGES,
+              AT_LAST_BARRIER = AT_WEIGHT_BARRIERS + 8 * WEIGHT_STAGES;
+constexpr int TILES_BYTES = (AT_LAST_BARRIER + 8 + 15) / 16 * 16;
 constexpr int AHEAD = STAGES - 2;  // chunks of numbers that are fetched before they are needed
 constexpr int SPAN = D / UNITS;    // blocks of a head
 static_assert(D % UNITS == 0 && H * NUMBER % CHUNK == 0 && EACH % 2 == 0 && BLOCKS % 4 == 0 &&
@@ -54,17 +57,13 @@ constexpr int AT_NUMBERS = 128, NUMBERS = ROWS * H * NUMBER * PLANES, AT_UNITS =
               AT_MOMENTS = AT_SCORES + 16 * ROWS * BLOCKS,
               GROUP_BYTES = (AT_MOMENTS + 8 * ROWS * BLOCKS + 16 * ROWS - 1) / (16 * ROWS) * (16 * ROWS);
 
-// UNITS rows of a weight.
-struct WeightRows {
-  const u8* at;
-  i64 stride, plane;  // bytes from row to row, and from plane to plane
-  float unit;
-};
-// Those that a product takes: the second ones if it is twice as wide.
+// A factor of a product: rows of a weight, of the three that a block has one after the other in each chunk.
 struct Factor {
-  WeightRows part[2];
-  int before;  // rows of all weights that are resident before it
+  const u8* at;   // its first chunk; the next one follows after ALL_ROWS of them
+  int before;     // rows before it
+  float unit[2];  // of its numbers in float32: of the first UNITS rows, and of the others
 };
+constexpr int ALL_ROWS = 4 * UNITS * CHUNK * PLANES;  // bytes
 
 template <int N>
 struct Sums {
@@ -75,7 +74,7 @@ struct Block {
   int thread, lane, warp, quarter, half, rank, base, first, rows;
   int row, column, unit;  // this thread's row of the group, and its first unit in the block and at all
   bool active;            // whether there is such a row
-  u32 memory, count = 0, full = 0, is_free = ~0u;  // parities of the stages' barriers
+  u32 memory, count = 0, full = 0, is_free = ~0u, has_weight = 0;  // parities of barriers
   u8* shared_by_all;
   template <class Args>
   DEV Block(const Args& a) {
@@ -99,13 +98,14 @@ struct Block {
         make_barrier(memory + AT_BARRIERS + 16 * stage, 1);
         make_barrier(memory + AT_BARRIERS + 16 * stage + 8, PAIR);
       }
+    if (thread == 0)
+      for (int stage = 0; stage <= WEIGHT_STAGES; stage++)
+        make_barrier(memory + AT_WEIGHT_BARRIERS + 8 * stage, 1);
     show_barriers();
     PAIR > 1 ? wait_cluster() : wait_block();
   }
   // A block must not end while the other one of a pair may still write to it.
   DEV void close() const {
-    fetch_commit();
-    fetch_wait<0>();
     if (PAIR > 1) wait_cluster();
   }
   DEV void read_lengths(int& length, int& end, const i64* lengths, int T) const {
@@ -141,31 +141,36 @@ struct Block {
     wait_block();
   }
 
-  // Return where a chunk of a weight lies.
+  // Return where a chunk of N rows of a weight lies.
   template <int N>
   DEV u32 find_weight(const Factor& w, int chunk) const {
-    const u32 stage = memory + AT_WEIGHTS + chunk % WEIGHT_STAGES * WEIGHT_STAGE;
-    if (RESIDENT == 0 || chunk < FLEETING) return stage;
+    if (RESIDENT == 0 || chunk < FLEETING) return memory + AT_WEIGHTS + chunk % WEIGHT_STAGES * WEIGHT_STAGE;
     return memory + AT_RESIDENT + (w.before * RESIDENT + (chunk - FLEETING) * N) * CHUNK * PLANES;
   }
-  // Fetch a chunk of N rows of a weight.
+  // Fetch a chunk of N rows of a weight, by one thread.
   template <int N>
-  DEV void fetch_weight(const Factor& w, int chunk, int end = FLEETING) const {
-    if (chunk >= end) return;
-    const u32 to = find_weight<N>(w, chunk);
-#pragma unroll
-    for (int i = 0; i < (N * EIGHTS * PLANES + THREADS - 1) / THREADS; i++) {
-      const int which = thread + THREADS * i, line = which / EIGHTS % N, plane = which / (EIGHTS * N),
-                eight = which % EIGHTS;
-      if (plane < PLANES) {
-        const bool is_second = N > UNITS && line >= UNITS;
-        const i64 stride = is_second ? w.part[1].stride : w.part[0].stride,
-                  other = is_second ? w.part[1].plane : w.part[0].plane;
-        const u8* from = (is_second ? w.part[1].at : w.part[0].at) + line % UNITS * stride;
-        fetch16(to + (plane * N + line) * CHUNK + 16 * (eight ^ (line & 7)),
-                from + plane * other + chunk * CHUNK + 16 * eight, 16);
+  DEV void fetch_weight(const Factor& w, int chunk) const {
+    if (chunk >= FLEETING) return;
+    const u32 barrier = memory + AT_WEIGHT_BARRIERS + 8 * (chunk % WEIGHT_STAGES);
+    expect(barrier, N * CHUNK * PLANES);
+    fetch_bulk<1>(find_weight<N>(w, chunk), w.at + (i64)chunk * ALL_ROWS, N * CHUNK * PLANES, barrier);
+  }
+  // Fetch the chunks of weights that stay.
+  DEV void load_resident(const Factor& first, const Factor& second, const Factor& third) const {
+    const u32 barrier = memory + AT_LAST_BARRIER;
+    if (RESIDENT == 0) return;
+    if (thread == 0) {
+      expect(barrier, RESIDENT * ALL_ROWS);
+      for (int chunk = FLEETING; chunk < CHUNKS; chunk++) {
+        fetch_bulk<1>(find_weight<2 * UNITS>(first, chunk), first.at + (i64)chunk * ALL_ROWS, ALL_ROWS / 2,
+                      barrier);
+        fetch_bulk<1>(find_weight<UNITS>(second, chunk), second.at + (i64)chunk * ALL_ROWS, ALL_ROWS / 4,
+                      barrier);
+        fetch_bulk<1>(find_weight<UNITS>(third, chunk), third.at + (i64)chunk * ALL_ROWS, ALL_ROWS / 4,
+                      barrier);
       }
     }
+    await(barrier, 0);
   }
   // Fetch a chunk of a message's rows, by one thread; of a pair, half for both.
   DEV void fetch_numbers(int message, int chunk) {
@@ -174,7 +179,10 @@ struct Block {
     const u32 barrier = memory + AT_BARRIERS + 16 * stage;
     await(barrier + 8, is_free >> stage & 1);
     is_free ^= 1u << stage;
-    expect(barrier, bytes);
+    const int more = IN_HALVES && chunk == 0 ? ALL_UNITS : 0;
+    expect(barrier, bytes + more);
+    if (more)
+      fetch_bulk<1>(memory + AT_SCALES, shared_by_all + AT_UNITS + message * ALL_UNITS, ALL_UNITS, barrier);
     fetch_bulk<PAIR>(memory + stage * STAGE + half,
                      shared_by_all + AT_NUMBERS + message * NUMBERS + chunk * bytes + half, bytes / PAIR,
                      barrier);
@@ -185,35 +193,18 @@ struct Block {
     for (int block = 0; block < PAIR; block++)
       arrive_at(memory + AT_BARRIERS + 16 * (chunk % STAGES) + 8, block);
   }
-  DEV void fetch_scales(int message) const {
-    if constexpr (IN_HALVES) {
-      const u8* units = shared_by_all + AT_UNITS + message * ALL_UNITS;
-      for (int i = thread; i < ROWS * BLOCKS / 4; i += THREADS)
-        fetch16(memory + AT_SCALES + 4 * (i / (BLOCKS / 4) * SCALE_LINE) + i % (BLOCKS / 4) * 16,
-                units + 16 * i, 16);
-    }
-  }
-  // Fetch the chunks of a weight that stay.
-  template <int N>
-  DEV void load_resident(const Factor& w) const {
-#pragma unroll 1
-    for (int chunk = FLEETING; chunk < CHUNKS; chunk++) fetch_weight<N>(w, chunk, CHUNKS);
-    fetch_commit();
-  }
   // Begin to fetch a weight, before the other factor is known.
   template <int N>
   DEV void prepare(const Factor& w) const {
+    if (thread == 0)
 #pragma unroll 1
-    for (int chunk = 0; chunk < WEIGHT_STAGES - 1; chunk++) fetch_weight<N>(w, chunk);
+      for (int chunk = 0; chunk < WEIGHT_STAGES - 1; chunk++) fetch_weight<N>(w, chunk);
   }
   // Multiply a message by a weight that was prepared; the parts of the sums lie in shared memory then, and
   // all threads have met.
   template <int N>
   DEV void multiply(int message, const Factor& w) {
     Sums<N> s = {};
-    fetch_scales(message);
-#pragma unroll
-    for (int chunk = 0; chunk < WEIGHT_STAGES - 1; chunk++) fetch_commit();
     if (thread == 0) {
       order_copies();
 #pragma unroll 1
@@ -221,17 +212,19 @@ struct Block {
     }
 #pragma unroll 1
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
-      const int stage = chunk % STAGES;
-      fetch_wait<WEIGHT_STAGES - 2>();
+      const int stage = chunk % STAGES, of_weight = chunk % WEIGHT_STAGES;
+      if (chunk < FLEETING) {
+        await(memory + AT_WEIGHT_BARRIERS + 8 * of_weight, has_weight >> of_weight & 1);
+        has_weight ^= 1u << of_weight;
+      }
       await(memory + AT_BARRIERS + 16 * stage, full >> stage & 1);
       full ^= 1u << stage;
-      wait_block();  // all have fetched their part, and read the stage that is fetched next
+      wait_block();  // all have read the stages that are fetched next
       if (thread == 0) {
         if (chunk > 0) free_stage(chunk - 1);
         fetch_numbers(message, chunk + AHEAD);
+        fetch_weight<N>(w, chunk + WEIGHT_STAGES - 1);
       }
-      fetch_weight<N>(w, chunk + WEIGHT_STAGES - 1);
-      fetch_commit();
       multiply_chunk<N>(s, w, chunk);
     }
     wait_block();  // parts lie where numbers are
@@ -265,8 +258,8 @@ struct Block {
 #pragma unroll
         for (int k = 0; k < 2; k++)
           scale[i][k] = get_shared(memory + AT_SCALES +
-                                   4 * ((ROWS / 2 * half + 16 * i + 8 * k + lane / 4) * SCALE_LINE +
-                                        (CHUNK / 2 * chunk + 16 * step) / UNITS));
+                                   4 * ((CHUNK / 2 * chunk + 16 * step) / UNITS * ROWS + ROWS / 2 * half +
+                                        16 * i + 8 * k + lane / 4));
   }
   // Load 32 bytes of 16 rows of a weight.
   template <int N>
@@ -323,19 +316,16 @@ struct Block {
         for (int e = 0; e < 4; e++) s.c[i][j + k][e] += scale[i][e / 2] * part[i][k][e];
 #else
 #pragma unroll
-    for (int k = 0; k < 2; k++) {
-      const u32 p = TYPE == FP32 ? to_tf32_finite(to_float(b[0][k][0])) : b[0][k][0],
-                q = TYPE == FP32 ? to_tf32_finite(to_float(b[0][k][1])) : b[0][k][1];
+    for (int k = 0; k < 2; k++)
 #pragma unroll
       for (int i = 0; i < TALL; i++) {
-        const u32(&v)[4] = a[0][i];
+        const u32(&v)[4] = a[0][i], (&u)[2] = b[0][k];
 #if FORMAT == 2
-        mma_tf32(s.c[i][j + k], v[0], v[1], v[2], v[3], p, q);
+        mma_tf32(s.c[i][j + k], v[0], v[1], v[2], v[3], u[0], u[1]);
 #else
-        mma<TYPE>(s.c[i][j + k], v[0], v[1], v[2], v[3], p, q);
+        mma<TYPE>(s.c[i][j + k], v[0], v[1], v[2], v[3], u[0], u[1]);
 #endif
       }
-    }
 #endif
   }
   // Add up the parts of a product of N columns for this thread's units, from column `from` on.
@@ -376,8 +366,7 @@ struct Block {
 #pragma unroll
       for (int e = 0; e < EACH; e += 2) largest = maximum(largest, find_size(v[e], v[e + 1]));
       scale = find_scale(max_of_lanes<SHARE>(largest), power);
-      if (column == 0)
-        ((float*)(shared_by_all + AT_UNITS + message * ALL_UNITS))[row * BLOCKS + rank] = power;
+      if (column == 0) ((float*)(shared_by_all + AT_UNITS + message * ALL_UNITS))[rank * ROWS + row] = power;
     }
 #pragma unroll
     for (int e = 0; e < EACH; e += 2) {
@@ -448,14 +437,14 @@ DEV void store_units(Element* to, const float (&v)[EACH]) {
 #pragma unroll
   for (int e = 0; e < EACH; e += 2) put_pair(to + e, to_pair(v[e], v[e + 1]));
 }
-// Return UNITS rows of a weight of so many rows and columns, from a row and a column on. `at`: where its
-// halves begin; `unit`: where its units of 32 rows do.
-DEV WeightRows find_rows(const Element* w, int rows, int columns, int row, int column, const u16* halves,
-                         i64 at, const float* units, int unit) {
-  WeightRows r;
-  r.stride = (i64)columns * NUMBER;
-  r.plane = rows * r.stride;
-  r.at = (IN_HALVES ? (const u8*)(halves + at) : (const u8*)w) + row * r.stride + column * NUMBER;
-  r.unit = IN_HALVES ? units[unit + row / 32] : 1.f;
-  return r;
+// Return rows of the weights that tiles_pack.cu has packed, from `before` of a block's rows on. `first`,
+// `second`: places of their units, if they have some.
+DEV Factor find_factor(const u8* packed, const float* units, int before, int first, int second,
+                       const Block& b) {
+  Factor f;
+  f.at = packed + (i64)b.rank * CHUNKS * ALL_ROWS + before * CHUNK * PLANES;
+  f.before = before;
+  f.unit[0] = IN_HALVES ? units[first] : 1.f;
+  f.unit[1] = IN_HALVES ? units[second] : 1.f;
+  return f;
 }

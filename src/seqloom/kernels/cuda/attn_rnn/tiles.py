@@ -25,6 +25,7 @@ from seqloom.kernels.cuda.attn_rnn.backward import DividedChunk, count_steps
 from seqloom.kernels.cuda.attn_rnn.setting import TYPES, AttnRNNSetting
 from seqloom.kernels.cuda.products import exact
 from seqloom.kernels.cuda.runtime.groups import PairedGridCode, count_groups
+from seqloom.kernels.cuda.runtime.launch import CudaCode
 
 THREADS, QUARTERS, CONSTANTS = 256, 4, 5  # of tiles.cuh
 
@@ -51,20 +52,26 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
 
 @dataclass(frozen=True)
 class TilesCode(PairedGridCode):
-    """A kernel of tiles; in float32 it needs the weights in halves."""
+    """A kernel of tiles, which reads weights that were packed for it."""
 
+    pack_code: CudaCode | None = None  # the kernel that packs them
     hidden: int = 0
+    number: int = 2  # bytes of a number
     in_halves: bool = False
 
     def start(self, arguments: ctypes.Structure, B: int, device: torch.device) -> None:
-        if not self.in_halves:
-            super().start(arguments, B, device)
-            return
-        H, filled = self.hidden, type(arguments)()
+        assert self.pack_code is not None
+        filled: Any = type(arguments)()
         ctypes.memmove(ctypes.addressof(filled), ctypes.addressof(arguments), ctypes.sizeof(arguments))
-        kept = split_weights(arguments, H, self.name.endswith("reverse"), device)
-        values: Any = filled
-        values.halves, values.units = (t.data_ptr() for t in kept)
+        H, is_turned = self.hidden, self.name.endswith("reverse")
+        packed = torch.empty(4 * self.number * H * H, dtype=torch.uint8, device=device)
+        places = {"q": filled.w.q, "o": filled.w.o, "g": filled.w.g, "to": packed, "is_turned": int(is_turned)}
+        if self.in_halves:
+            halves, units = split_weights(filled, H, is_turned, device)
+            places |= {"q": halves, "o": halves[2 * H * H :], "g": halves[4 * H * H :]}
+            filled.units = units.data_ptr()
+        self.pack_code.launch(self.pack_code.pack(places), len(packed) // (16 * THREADS), device)
+        filled.packed = packed.data_ptr()
         super().start(filled, B, device)
 
 
@@ -122,21 +129,25 @@ def make_code(setting: AttnRNNSetting, name: str, rows: int, units: int, tf32: b
     stage, of_weights = rows * chunk * planes, wide * chunk * planes  # bytes of a chunk
     parts = 4 * QUARTERS * rows * (wide + 8)
     stages = max(tuning.TILES_STAGES[planes] * 128 // chunk, parts // stage)
-    fixed = max(stages * stage, parts) + 16 * stages + 4 * CONSTANTS * units
-    fixed += 4 * rows * (blocks + 4) if in_halves else 0
-    chunks, room = H * number // chunk, tuning.SHARED_BYTES - fixed
+    fixed = max(stages * stage, parts) + 16 * stages + 8 + 4 * CONSTANTS * units
+    fixed += 4 * rows * blocks if in_halves else 0
+    chunks, room = H * number // chunk, tuning.SHARED_BYTES - fixed - 8 * tuning.TILES_MOST_STAGES
     resident = min(
         chunks, max(0, room - tuning.TILES_WEIGHT_STAGES[planes] * 128 // chunk * of_weights) // (2 * of_weights)
     )
     weight_stages = min(tuning.TILES_MOST_STAGES, room // of_weights - 2 * resident)
-    shared = fixed + (weight_stages + 2 * resident) * of_weights
+    shared = fixed + (weight_stages + 2 * resident) * of_weights + 8 * weight_stages
+    shared = -(-shared // 16) * 16
     group = 128 + 3 * rows * H * number * planes + 36 * rows * blocks
     sizes = {"GRID": 1, "ROWS": rows, "CLUSTER": blocks, "UNITS": units, "CHUNK": chunk, "STAGES": stages}
     sizes |= {"WEIGHT_STAGES": weight_stages}
     sizes |= {"RESIDENT": resident, "PAIR": tuning.TILES_PAIR, "TF32": int(tf32)}
-    named = f"attn_rnn_tiles_{name}", f"attn_rnn/tiles_{name}.cu", (*setting.macros, *sizes.items())
-    packets = -(-group // (16 * rows))
-    return TilesCode(*named, THREADS, shared, rows, blocks, packets, hidden=H, in_halves=in_halves)
+    macros = (*setting.macros, *sizes.items())
+    named = f"attn_rnn_tiles_{name}", f"attn_rnn/tiles_{name}.cu", macros
+    pack_code = CudaCode("attn_rnn_tiles_pack", "attn_rnn/tiles_pack.cu", macros, THREADS, 0)
+    packets, of_number = -(-group // (16 * rows)), number * planes
+    own = {"pack_code": pack_code, "hidden": H, "number": of_number, "in_halves": in_halves}
+    return TilesCode(*named, THREADS, shared, rows, blocks, packets, **own)
 
 
 class _TilesChunk(DividedChunk):

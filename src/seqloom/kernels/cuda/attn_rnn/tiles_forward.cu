@@ -7,22 +7,17 @@ constexpr int BIAS_Q = 0, BIAS_O = 1, BIAS_G = 2, SCALE = 3, BIAS = 4;  // const
 constexpr int TILES_FORWARD_BYTES = TILES_BYTES;
 
 struct TilesForward : Forward {
-  const u16* halves;   // of q, o and g, each high, then low; or null
-  const float* units;  // of 32 rows of these
+  const u8* packed;    // the weights, as tiles_pack.cu leaves them
+  const float* units;  // of 32 rows of q, o and g, in float32
 };
 
 CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, PAIR) {
   Block b(a);
   const int row = b.first + b.row;
-  const i64 HH = (i64)H * H;
-  const Factor of_state = {{find_rows(a.w.q, H, H, b.base, 0, a.halves, 0, a.units, 0),
-                            find_rows(a.w.g, H, 2 * H, b.base, 0, a.halves, 4 * HH, a.units, 2 * (H / 32))},
-                           0},
-               of_attended = {{find_rows(a.w.o, H, H, b.base, 0, a.halves, 2 * HH, a.units, H / 32), {}},
-                              2 * UNITS},
-               of_output = {
-                   {find_rows(a.w.g, H, 2 * H, b.base, H, a.halves, 4 * HH, a.units, 2 * (H / 32)), {}},
-                   3 * UNITS};
+  const int of_q = b.base / 32, of_o = H / 32 + of_q, of_g = 2 * (H / 32) + of_q;
+  const Factor of_state = find_factor(a.packed, a.units, 0, of_q, of_g, b),
+               of_attended = find_factor(a.packed, a.units, 2 * UNITS, of_o, of_o, b),
+               of_output = find_factor(a.packed, a.units, 3 * UNITS, of_g, of_g, b);
   float h[EACH], x[EACH], keep[EACH], mask[EACH];
   b.put_constants(BIAS_Q, a.w.bias_q, true);
   b.put_constants(BIAS_O, a.w.bias_o, true);
@@ -50,9 +45,7 @@ CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, PAIR) {
     b.announce();
   };
   if (end > 0) {
-    b.load_resident<2 * UNITS>(of_state);
-    b.load_resident<UNITS>(of_attended);
-    b.load_resident<UNITS>(of_output);
+    b.load_resident(of_state, of_attended, of_output);
     b.prepare<2 * UNITS>(of_state);
     begin(0);
   }
@@ -67,8 +60,8 @@ CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, PAIR) {
     {
       float q[EACH], p[3] = {}, s[3], w[4], bq[EACH];
       b.get_constants(bq, BIAS_Q);
-      b.get_sum<2 * UNITS>(q, of_state.part[0].unit);
-      b.get_sum<2 * UNITS>(gate, of_state.part[1].unit, UNITS);
+      b.get_sum<2 * UNITS>(q, of_state.unit[0]);
+      b.get_sum<2 * UNITS>(gate, of_state.unit[1], UNITS);
 #pragma unroll
       for (int e = 0; e < EACH; e++) {
         q[e] += bq[e];
@@ -89,7 +82,7 @@ CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, PAIR) {
     b.await_all();
     b.multiply<UNITS>(ATTENDED, of_attended);
     b.prepare<UNITS>(of_output);
-    b.get_sum<UNITS>(o, of_attended.part[0].unit);
+    b.get_sum<UNITS>(o, of_attended.unit[0]);
     float sum = 0.f, square = 0.f, bo[EACH];
     b.get_constants(bo, BIAS_O);
 #pragma unroll
@@ -114,7 +107,7 @@ CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, PAIR) {
     float sums[BLOCKS / SHARE], squares[BLOCKS / SHARE], mean = 0.f, r = 1.f;
     if constexpr (NORM) b.get_moments(sums, squares);
     b.multiply<UNITS>(OUTPUT, of_output);
-    b.prepare<2 * UNITS>(of_state);
+    if (t + 1 < end) b.prepare<2 * UNITS>(of_state);
     if constexpr (NORM) {
 #pragma unroll
       for (int i = 0; i < BLOCKS / SHARE; i++) mean += sums[i];
@@ -132,7 +125,7 @@ CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, PAIR) {
       b.get_constants(bg, BIAS_G);
       b.get_constants(scale, SCALE);
       b.get_constants(bias, BIAS);
-      b.get_sum<UNITS>(more, of_output.part[0].unit);
+      b.get_sum<UNITS>(more, of_output.unit[0]);
 #pragma unroll
       for (int e = 0; e < EACH; e++) {
         const float n = NORM ? (z[e] - mean) * r * scale[e] + bias[e] : o[e];

@@ -7,22 +7,18 @@ constexpr int SCALE = 0, BIAS = 1;                       // constants
 constexpr int TILES_REVERSE_BYTES = TILES_BYTES;
 
 struct TilesReverse : Reverse {
-  const u16* halves;                 // of q, o and g, transposed, each high, then low; or null
-  const float* units;                // of 32 rows of these
+  const u8* packed;                  // the weights, transposed, as tiles_pack.cu leaves them
+  const float* units;                // of 32 rows of q, o and g, in float32
   i64 x_row, x_step, y_row, y_step;  // strides of x and du, and of dy
 };
 
 CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, PAIR) {
   Block b(a);
   const int row = b.first + b.row;
-  const i64 HH = (i64)H * H;
-  const int of_g = 2 * (H / 32);
-  const Factor of_gate = {{find_rows(a.w.g, 2 * H, H, H + b.base, 0, a.halves, 4 * HH, a.units, of_g),
-                           find_rows(a.w.g, 2 * H, H, b.base, 0, a.halves, 4 * HH, a.units, of_g)},
-                          0},
-               of_output = {{find_rows(a.w.o, H, H, b.base, 0, a.halves, 2 * HH, a.units, H / 32), {}},
-                            2 * UNITS},
-               of_query = {{find_rows(a.w.q, H, H, b.base, 0, a.halves, 0, a.units, 0), {}}, 3 * UNITS};
+  const int of_q = b.base / 32, of_o = H / 32 + of_q, of_g = 2 * (H / 32) + of_q;
+  const Factor of_gate = find_factor(a.packed, a.units, 0, of_g + H / 32, of_g, b),
+               of_output = find_factor(a.packed, a.units, 2 * UNITS, of_o, of_o, b),
+               of_query = find_factor(a.packed, a.units, 3 * UNITS, of_q, of_q, b);
   float dh[EACH], dstart[EACH] = {}, mask[EACH];
   b.put_constants(SCALE, a.w.scale, NORM);
   b.put_constants(BIAS, a.w.bias, NORM);
@@ -47,9 +43,7 @@ CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, PAIR) {
       store_units(a.dq + j, zeros);
     }
   if (top >= a.from) {
-    b.load_resident<2 * UNITS>(of_gate);
-    b.load_resident<UNITS>(of_output);
-    b.load_resident<UNITS>(of_query);
+    b.load_resident(of_gate, of_output, of_query);
     b.prepare<2 * UNITS>(of_gate);
   }
   const float root = 1.f / sqrtf((float)REAL_D);
@@ -97,8 +91,8 @@ CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, PAIR) {
     if constexpr (NORM) b.get_moments(sums, products);
     b.multiply<2 * UNITS>(OF_GATE, of_gate);
     b.prepare<UNITS>(of_output);
-    b.get_sum<2 * UNITS>(ds, of_gate.part[0].unit);
-    b.get_sum<2 * UNITS>(back, of_gate.part[1].unit, UNITS);
+    b.get_sum<2 * UNITS>(ds, of_gate.unit[0]);
+    b.get_sum<2 * UNITS>(back, of_gate.unit[1], UNITS);
     if constexpr (NORM) {
       float mean = 0.f, both = 0.f;
 #pragma unroll
@@ -128,7 +122,7 @@ CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, PAIR) {
     b.prepare<UNITS>(of_query);
     {
       float v[EACH], p[3] = {}, s[3], dq[EACH], du[EACH];
-      b.get_sum<UNITS>(v, of_output.part[0].unit);
+      b.get_sum<UNITS>(v, of_output.unit[0]);
 #pragma unroll
       for (int e = 0; e < EACH; e++) {
         p[0] += v[e] * h[e];
@@ -158,9 +152,9 @@ CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, PAIR) {
     }
     b.await_all();
     b.multiply<UNITS>(OF_QUERY, of_query);
-    b.prepare<2 * UNITS>(of_gate);
+    if (t > a.from) b.prepare<2 * UNITS>(of_gate);
     float dseen[EACH];
-    b.get_sum<UNITS>(dseen, of_query.part[0].unit);
+    b.get_sum<UNITS>(dseen, of_query.unit[0]);
     const bool is_reset = RESET && valid && a.reset[whole + t];
 #pragma unroll
     for (int e = 0; e < EACH; e++) {

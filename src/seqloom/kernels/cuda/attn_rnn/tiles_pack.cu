@@ -1,0 +1,39 @@
+// Put AttnRNN's weights into the order in which tiles_forward.cu and tiles_reverse.cu fetch them: for each
+// block and chunk its rows of the three factors, 2 UNITS, UNITS and UNITS of them; of each its planes, rows,
+// and 16 bytes in the order of shared memory.
+#include "attn_rnn/tiles.cuh"
+
+constexpr int TILES_PACK_BYTES = 0;
+
+struct Pack {
+  const u8 *q, *o, *g;  // weights, in float32 in halves; for the way back transposed
+  u8* to;
+  int is_turned;
+};
+
+KERNEL(attn_rnn_tiles_pack, Pack, THREADS) {
+  const i64 which = (i64)THREADS * block() + thread();
+  const int eight = which % EIGHTS, line = which / EIGHTS % (4 * UNITS * PLANES);
+  const int piece = which / (EIGHTS * 4 * UNITS * PLANES), chunk = piece % CHUNKS, rank = piece / CHUNKS;
+  const int factor = line < 2 * UNITS * PLANES ? 0 : line < 3 * UNITS * PLANES ? 1 : 2;
+  const int rows = factor ? UNITS : 2 * UNITS, own = line - (factor ? (factor + 1) * UNITS * PLANES : 0);
+  const int plane = own / rows, place = own % rows, row = rank * UNITS + place % UNITS;
+  const bool is_second = place >= UNITS;  // of the first factor
+  const i64 square = (i64)H * H * NUMBER;
+  // forward: q and the first half of g, o, the second half of g; back: the second and the first half, o, q
+  const bool of_g = a.is_turned ? factor == 0 : factor == 2 || is_second;
+  const u8* from = of_g ? a.g : factor == 1 ? a.o : a.q;
+  if (of_g && a.is_turned)
+    from += plane * 2 * square + (i64)(row + (is_second ? 0 : H)) * H * NUMBER;
+  else if (of_g)
+    from += plane * 2 * square + (i64)row * 2 * H * NUMBER + (factor == 2 ? H * NUMBER : 0);
+  else
+    from += plane * square + (i64)row * H * NUMBER;
+  u32 v[4];
+  get_constant(v, from + chunk * CHUNK + 16 * (eight ^ (place & 7)));
+#if FORMAT == 2 && TF32
+#pragma unroll
+  for (int i = 0; i < 4; i++) v[i] = to_tf32(to_float(v[i]));
+#endif
+  put_global((u16*)(a.to + 16 * which), v);
+}
