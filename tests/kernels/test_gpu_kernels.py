@@ -88,6 +88,24 @@ def test_a_gated_grid_is_as_accurate_as_clusters_at_full_size(name, batch):
         assert (grid - cluster).norm() <= 2 * torch.finfo(BF16).eps * cluster.norm()  # each rounds in its own order
 
 
+TILES = [(512, 256, FP32), (1024, 256, BF16), (1024, 64, FP32), (768, 100, FP16)]  # tiles of all sizes
+
+
+@pytest.mark.parametrize(("size", "batch", "dtype"), TILES)
+def test_tiles_of_full_size_are_at_most_twice_as_far_from_float64_as_the_loop(size, batch, dtype):
+    torch.manual_seed(1)
+    x = torch.randn(batch, 6, size, device="cuda", dtype=dtype)
+    lengths, found = torch.arange(batch, device="cuda") % 7, []
+    for kernel, numbers in (("tiles", dtype), ("loop", dtype), ("loop", torch.float64)):
+        layer = layer_of(size, dtype, kernel).to(numbers)
+        y, _ = layer(x.to(numbers), lengths=lengths)
+        y.square().sum().backward()
+        found.append([y.detach(), *(p.grad for p in layer.parameters())])
+    for ours, loop, exact_ in zip(*found, strict=True):
+        near = (loop.double() - exact_).norm() + torch.finfo(dtype).eps * exact_.norm()
+        assert (ours.double() - exact_).norm() <= 2 * near
+
+
 def type_of(kernel):
     return FP32 if kernel == "row" else BF16
 
@@ -112,7 +130,7 @@ def test_auto_takes_the_fast_kernel(size, dtype, kernel):
     assert seqloom.explain(layer_of(size, dtype), x).kernels == (f"attn_rnn_{kernel}",)
 
 
-LARGE = [(512, 64, "grid"), (512, 256, "cluster"), (768, 64, "grid"), (768, 256, "graph"), (1024, 256, "graph")]
+LARGE = [(512, 64, "grid"), (512, 256, "tiles"), (768, 64, "grid"), (768, 256, "tiles"), (1024, 256, "tiles")]
 
 
 @pytest.mark.parametrize(("size", "batch", "kernel"), LARGE)

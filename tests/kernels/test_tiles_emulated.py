@@ -49,7 +49,7 @@ def test_heads_that_are_no_whole_blocks_are_refused():
 
 FAULTS = {
     "a message is read before it is complete": ("count += BLOCKS;", ""),
-    "a chunk is read before it has come": ("await(memory + AT_BARRIERS + 16 * stage, full >> stage & 1);", ""),
+    "a chunk is read before it has come": ("fetch_wait<LEAD - 1>();", "fetch_wait<LEAD>();"),
     "a quarter of the sums is left out": (
         "for (int k = 0; k < QUARTERS; k++) {",
         "for (int k = 1; k < QUARTERS; k++) {",
@@ -72,3 +72,13 @@ def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
     except RuntimeError:
         return  # the emulation itself saw it
     assert ratio > 2
+
+
+@pytest.mark.parametrize(
+    ("H", "B", "dtype", "expected"),
+    [(512, 64, BF16, False), (512, 256, BF16, True), (1024, 64, BF16, False), (1024, 64, FP32, True)],
+)
+def test_auto_takes_tiles_where_they_were_measured_to_be_faster(H, B, dtype, expected):
+    cell = cell_of(16, 2)
+    cell.hidden_size = H
+    assert (tiles.why_not_auto(cell, job_of(cell_of(16, 2), B, 1, dtype)) is None) is expected

@@ -126,11 +126,11 @@ KERNELS = (
         slots,
         hidden_multiple=tuning.HIDDEN_MULTIPLE,
     ),
+    Kernel("attn_rnn", "tiles", "large NVIDIA GPU: a group of blocks takes many rows", tiles, **_ON_GPU),
     Kernel(
         "attn_rnn", "cluster", "NVIDIA GPU from Hopper on: a cluster of blocks takes some rows", cluster, **_ON_A_PART
     ),
     Kernel("attn_rnn", "grid", "large NVIDIA GPU: a group of blocks takes some rows", grid, **_ON_GPU),
-    Kernel("attn_rnn", "tiles", "large NVIDIA GPU: a group of blocks takes many rows", tiles, **_ON_GPU),
     *(
         Kernel(
             cell,

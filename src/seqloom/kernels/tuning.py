@@ -142,7 +142,7 @@ TILES_DIVISIONS = ((32, 16), (32, 32), (64, 32))
 TILES_CHUNK = {1: 256, 2: 128}
 TILES_STAGES, TILES_WEIGHT_STAGES, TILES_MOST_STAGES = {1: 8, 2: 5}, {1: 6, 2: 4}, 8
 # Blocks that fetch numbers for each other: 1 or 2.
-TILES_PAIR = 2
+TILES_PAIR, TILES_BULK = 1, False
 
 # --- attn_rnn_graph: products by torch ---
 
@@ -223,6 +223,15 @@ CUDNN_FASTER = (
     Region(_ALL, ("float32",), (513, 1024), (97, _ANY[1])),
     Region(("lstm",), ("float32",), (769, 1024), (33, _ANY[1]), trains=True),
     Region(_ALL, ("tf32",), (769, 1024), (97, _ANY[1])),
+)
+# Where attn_rnn_tiles was measured to be faster than every other kernel of AttnRNN, with 512 steps (LOG, tiles of many
+# rows).
+TILES_FASTER = (
+    Region(("attn_rnn",), _16_BITS, (449, 512), (193, _ANY[1])),
+    Region(("attn_rnn",), _16_BITS, (513, 1024), (193, _ANY[1])),
+    Region(("attn_rnn",), ("float32",), (449, 512), (193, _ANY[1])),
+    Region(("attn_rnn",), ("float32",), (513, 1024), (33, _ANY[1])),
+    Region(("attn_rnn",), ("tf32",), (769, 1024), (193, _ANY[1])),
 )
 # Sizes up to GATED_CLUSTER_HIDDEN at which the grid was measured to be faster all the same, forward / both passes, grid
 # and cluster: H=256 GRU float32 B=16 2.0 / 4.6 and 2.5 / 6.3, B=64 2.4 / 6.3 and 2.6 / 7.1, B=256 4.7 / 14.4 and 7.9 /

@@ -38,7 +38,7 @@ inline void copy_one(Chance& chance) {
 }
 inline bool deliver_some(Chance& chance) {
   const bool has_copies = !copies.empty();
-  if (has_copies && !chance(3)) copy_one(chance);
+  if (has_copies && !chance(20)) copy_one(chance);
   return deliver_packets(chance) || has_copies;
 }
 inline void end_pairs() {

@@ -22,6 +22,7 @@
 #define STAGES 4         // chunks of numbers on their way
 #define WEIGHT_STAGES 4  // and of weights
 #define RESIDENT 0       // the last chunks of every weight, which stay in shared memory
+#define BULK 1           // whether one thread fetches whole chunks, or all threads 16 bytes each
 #define PAIR 1           // blocks of a cluster, which fetch numbers for each other: 1 or 2
 #define TF32 0           // whether products of float32 may see 19 bits alone
 #endif
@@ -44,8 +45,10 @@ constexpr int AT_BARRIERS = AT_RESIDENT + RESIDENT * 4 * UNITS * CHUNK * PLANES,
               AT_WEIGHT_BARRIERS = AT_BARRIERS + 16 * STAGES,
               AT_LAST_BARRIER = AT_WEIGHT_BARRIERS + 8 * WEIGHT_STAGES;
 constexpr int TILES_BYTES = (AT_LAST_BARRIER + 8 + 15) / 16 * 16;
-constexpr int AHEAD = STAGES - 2;  // chunks of numbers that are fetched before they are needed
-constexpr int SPAN = D / UNITS;    // blocks of a head
+// Chunks of numbers that are fetched before they are needed; of a pair, the other block must have read what
+// was there, which it takes some steps to hear of.
+constexpr int AHEAD = PAIR == 1 ? STAGES - 1 : STAGES > 5 ? STAGES - 4 : STAGES - 2;
+constexpr int SPAN = D / UNITS;  // blocks of a head
 static_assert(D % UNITS == 0 && H * NUMBER % CHUNK == 0 && EACH % 2 == 0 && BLOCKS % 4 == 0 &&
                   UNITS * BLOCKS == H && BLOCKS % SHARE == 0,
               "no such division");
@@ -64,6 +67,8 @@ struct Factor {
   float unit[2];  // of its numbers in float32: of the first UNITS rows, and of the others
 };
 constexpr int ALL_ROWS = 4 * UNITS * CHUNK * PLANES;  // bytes
+constexpr int LEAD =
+    (STAGES < WEIGHT_STAGES ? STAGES : WEIGHT_STAGES) - 1;  // chunks on their way without BULK
 
 template <int N>
 struct Sums {
@@ -106,6 +111,7 @@ struct Block {
   }
   // A block must not end while the other one of a pair may still write to it.
   DEV void close() const {
+    if (!BULK) fetch_wait<0>();
     if (PAIR > 1) wait_cluster();
   }
   DEV void read_lengths(int& length, int& end, const i64* lengths, int T) const {
@@ -129,7 +135,7 @@ struct Block {
   }
   // All threads have written their part of a message: say so. Then wait until all blocks of the group have.
   DEV void announce() const {
-    order_copies();
+    if (BULK) order_copies();
     wait_block();
     if (thread == 0) count_up((u32*)shared_by_all);
   }
@@ -147,10 +153,18 @@ struct Block {
     if (RESIDENT == 0 || chunk < FLEETING) return memory + AT_WEIGHTS + chunk % WEIGHT_STAGES * WEIGHT_STAGE;
     return memory + AT_RESIDENT + (w.before * RESIDENT + (chunk - FLEETING) * N) * CHUNK * PLANES;
   }
-  // Fetch a chunk of N rows of a weight, by one thread.
+  // Fetch some bytes, by all threads.
+  DEV void fetch_bytes(u32 to, const u8* from, int bytes) const {
+    for (int i = 16 * thread; i < bytes; i += 16 * THREADS) fetch16(to + i, from + i, 16);
+  }
+  // Fetch a chunk of N rows of a weight, by one thread if BULK.
   template <int N>
   DEV void fetch_weight(const Factor& w, int chunk) const {
     if (chunk >= FLEETING) return;
+    if constexpr (!BULK) {
+      fetch_bytes(find_weight<N>(w, chunk), w.at + (i64)chunk * ALL_ROWS, N * CHUNK * PLANES);
+      return;
+    }
     const u32 barrier = memory + AT_WEIGHT_BARRIERS + 8 * (chunk % WEIGHT_STAGES);
     expect(barrier, N * CHUNK * PLANES);
     fetch_bulk<1>(find_weight<N>(w, chunk), w.at + (i64)chunk * ALL_ROWS, N * CHUNK * PLANES, barrier);
@@ -159,6 +173,15 @@ struct Block {
   DEV void load_resident(const Factor& first, const Factor& second, const Factor& third) const {
     const u32 barrier = memory + AT_LAST_BARRIER;
     if (RESIDENT == 0) return;
+    if constexpr (!BULK) {
+      for (int chunk = FLEETING; chunk < CHUNKS; chunk++) {
+        fetch_bytes(find_weight<2 * UNITS>(first, chunk), first.at + (i64)chunk * ALL_ROWS, ALL_ROWS / 2);
+        fetch_bytes(find_weight<UNITS>(second, chunk), second.at + (i64)chunk * ALL_ROWS, ALL_ROWS / 4);
+        fetch_bytes(find_weight<UNITS>(third, chunk), third.at + (i64)chunk * ALL_ROWS, ALL_ROWS / 4);
+      }
+      fetch_commit();
+      return;
+    }
     if (thread == 0) {
       expect(barrier, RESIDENT * ALL_ROWS);
       for (int chunk = FLEETING; chunk < CHUNKS; chunk++) {
@@ -177,8 +200,17 @@ struct Block {
     if (chunk >= CHUNKS) return;
     const int stage = chunk % STAGES, bytes = ROWS * CHUNK * PLANES, half = bytes / PAIR * (rank % PAIR);
     const u32 barrier = memory + AT_BARRIERS + 16 * stage;
-    await(barrier + 8, is_free >> stage & 1);
-    is_free ^= 1u << stage;
+    if constexpr (!BULK) {
+      if (IN_HALVES && chunk == 0)
+        fetch_bytes(memory + AT_SCALES, shared_by_all + AT_UNITS + message * ALL_UNITS, ALL_UNITS);
+      fetch_bytes(memory + stage * STAGE, shared_by_all + AT_NUMBERS + message * NUMBERS + chunk * bytes,
+                  bytes);
+      return;
+    }
+    if constexpr (PAIR > 1) {
+      await(barrier + 8, is_free >> stage & 1);
+      is_free ^= 1u << stage;
+    }
     const int more = IN_HALVES && chunk == 0 ? ALL_UNITS : 0;
     expect(barrier, bytes + more);
     if (more)
@@ -190,21 +222,18 @@ struct Block {
   // All threads have read this chunk: say so.
   DEV void free_stage(int chunk) const {
 #pragma unroll
-    for (int block = 0; block < PAIR; block++)
+    for (int block = 0; PAIR > 1 && block < PAIR; block++)
       arrive_at(memory + AT_BARRIERS + 16 * (chunk % STAGES) + 8, block);
   }
   // Begin to fetch a weight, before the other factor is known.
   template <int N>
   DEV void prepare(const Factor& w) const {
-    if (thread == 0)
+    if (!BULK || thread == 0)
 #pragma unroll 1
-      for (int chunk = 0; chunk < WEIGHT_STAGES - 1; chunk++) fetch_weight<N>(w, chunk);
+      for (int chunk = 0; chunk < (BULK ? WEIGHT_STAGES - 1 : LEAD); chunk++) fetch_weight<N>(w, chunk);
   }
-  // Multiply a message by a weight that was prepared; the parts of the sums lie in shared memory then, and
-  // all threads have met.
   template <int N>
-  DEV void multiply(int message, const Factor& w) {
-    Sums<N> s = {};
+  DEV void multiply_bulk(Sums<N>& s, int message, const Factor& w) {
     if (thread == 0) {
       order_copies();
 #pragma unroll 1
@@ -227,6 +256,30 @@ struct Block {
       }
       multiply_chunk<N>(s, w, chunk);
     }
+  }
+  // Multiply a message by a weight that was prepared; the parts of the sums lie in shared memory then, and
+  // all threads have met.
+  template <int N>
+  DEV void multiply(int message, const Factor& w) {
+    Sums<N> s = {};
+    if constexpr (BULK)
+      multiply_bulk<N>(s, message, w);
+    else {
+#pragma unroll 1
+      for (int chunk = 0; chunk < LEAD; chunk++) {
+        fetch_numbers(message, chunk);
+        fetch_commit();
+      }
+#pragma unroll 1
+      for (int chunk = 0; chunk < CHUNKS; chunk++) {
+        fetch_wait<LEAD - 1>();
+        wait_block();  // all have fetched their part, and read the stages that are fetched next
+        fetch_weight<N>(w, chunk + LEAD);
+        fetch_numbers(message, chunk + LEAD);
+        fetch_commit();
+        multiply_chunk<N>(s, w, chunk);
+      }
+    }
     wait_block();  // parts lie where numbers are
 #pragma unroll
     for (int i = 0; i < TALL; i++)
@@ -239,7 +292,7 @@ struct Block {
                      s.c[i][j][2 * k], s.c[i][j][2 * k + 1]);
         }
     wait_block();
-    if (thread == 0) free_stage(CHUNKS - 1);
+    if (BULK && thread == 0) free_stage(CHUNKS - 1);
   }
   // Load 32 bytes of this warp's rows, and the units of their numbers.
   DEV void load_numbers(u32 (&a)[PLANES][TALL][4], float (&scale)[TALL][2], int chunk, int step) const {

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
-from seqloom.core.precision import allows_tf32
+from seqloom.core.precision import allows_tf32, autocast_dtype
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.attn_rnn import scan
 from seqloom.kernels.cuda.attn_rnn.backward import DividedChunk, count_steps
@@ -42,7 +42,17 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
 
 def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
     """Return why another kernel is faster for this job; None if none is."""
-    return "it was not measured yet"
+    H, B = cell.hidden_size, len(job.x)
+    dtype, trains = autocast_dtype("cuda") or job.x.dtype, torch.is_grad_enabled()
+    name = "tf32" if dtype == torch.float32 and allows_tf32() else str(dtype).removeprefix("torch.")
+    is_faster = any(
+        name in region.types
+        and region.hidden[0] <= H <= region.hidden[1]
+        and region.rows[0] <= B <= region.rows[1]
+        and region.trains in (None, trains)
+        for region in tuning.TILES_FASTER
+    )
+    return None if is_faster else f"another kernel is faster with {H} units and {B} rows"
 
 
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
@@ -141,12 +151,12 @@ def make_code(setting: AttnRNNSetting, name: str, rows: int, units: int, tf32: b
     group = 128 + 3 * rows * H * number * planes + 36 * rows * blocks
     sizes = {"GRID": 1, "ROWS": rows, "CLUSTER": blocks, "UNITS": units, "CHUNK": chunk, "STAGES": stages}
     sizes |= {"WEIGHT_STAGES": weight_stages}
-    sizes |= {"RESIDENT": resident, "PAIR": tuning.TILES_PAIR, "TF32": int(tf32)}
+    sizes |= {"RESIDENT": resident, "BULK": int(tuning.TILES_BULK), "PAIR": tuning.TILES_PAIR, "TF32": int(tf32)}
     macros = (*setting.macros, *sizes.items())
     named = f"attn_rnn_tiles_{name}", f"attn_rnn/tiles_{name}.cu", macros
     pack_code = CudaCode("attn_rnn_tiles_pack", "attn_rnn/tiles_pack.cu", macros, THREADS, 0)
     packets, of_number = -(-group // (16 * rows)), number * planes
-    own = {"pack_code": pack_code, "hidden": H, "number": of_number, "in_halves": in_halves}
+    own: dict[str, Any] = {"pack_code": pack_code, "hidden": H, "number": of_number, "in_halves": in_halves}
     return TilesCode(*named, THREADS, shared, rows, blocks, packets, **own)
 
 
