@@ -33,8 +33,10 @@ UNITS = ("words", "characters")
 def explain_not_portable(subject: Subject) -> str:
     """Return why a page cannot run a model by itself; "" if it can."""
     network, coder = subject.network, None if subject.task.encoding is None else subject.task.encoding.x
-    if not isinstance(subject.model, ForClassify) or not isinstance(network, Classify):
+    if not isinstance(subject.model, ForClassify):
         return f"a page runs models that classify, not those that {subject.kind}"
+    if not isinstance(network, Classify):
+        return "a page runs trained models, not baselines"
     if not isinstance(coder, TextCoder) or coder.unit not in UNITS or coder.end or not isinstance(network.embed, Embed):
         return "a page can run models that read words or characters, and this one does not"
     if network.readout.name == "attention":

@@ -91,6 +91,7 @@ def predict(
 
 def check_can_predict(run: Run) -> None:
     """Raise a UserError if the run is a language model, which has no prediction for a row."""
+    _check_not_baseline(run, "generate")  # which `seqloom generate` refuses, too
     if run.task.kind == "generate":
         raise UserError(f"{run.folder} is a language model, which continues a text; use `seqloom generate`")
 
@@ -129,9 +130,8 @@ def predict_pieces(
                 unsure += 1
             elif result["prediction"] is None:
                 empty, first_empty = empty + 1, first_empty or done
-            dates = task.list_dates(row) if isinstance(task, WindowsTask) else None
-            forecast = {} if dates is None else {"date": dates}
-            yield _copy_columns(row, keep, f"{prefix}row {done}") | forecast | result
+            dated = {"date": dates} if isinstance(task, WindowsTask) and (dates := task.list_dates(row)) else {}
+            yield _copy_columns(row, keep, f"{prefix}row {done}") | dated | result
     if unsure and notes is not None and isinstance(model, ForClassify):
         notes.warn(f"unsure: {unsure:,} of {done:,} rows have a probability below {model.decision.reject:.3g}")
     if short and notes is not None:
