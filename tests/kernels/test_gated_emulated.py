@@ -93,7 +93,7 @@ def test_every_size_has_a_division_that_holds_it():
 def test_blocks_take_few_rows_if_the_batch_then_needs_half_of_the_gpu():
     batches = [(64, 264), (64, 265), (256, 64), (256, 68)]
     assert [choose_division(KINDS[0], H, False, B, 132).taken for H, B in batches] == [4, 8, 4, 8]
-    assert choose_division(KINDS[0], 64, False, 8, 132, size=4).taken == 8
+    assert choose_division(KINDS[0], 64, False, 8, 132, size=4).taken == 4
 
 
 def test_small_sizes_run_on_one_block_and_large_batches_on_more_rows():

@@ -192,7 +192,7 @@ def choose_division(kind: Kind, hidden: int, back: bool, B: int, multiprocessors
     A division takes fewer rows than it can if half of the GPU is enough: two directions run at the same time.
     """
     ways = list_divisions(kind, hidden, back, size)
-    for rows in tuning.GATED_FEW_ROWS if size == 2 else ():
+    for rows in tuning.GATED_FEW_ROWS:
         if 2 * ways[0].cluster * -(-B // rows) <= multiprocessors:
             return replace(ways[0], few=rows)
     room = {way: way.taken * _count_clusters(way, multiprocessors) for way in ways}
