@@ -46,7 +46,7 @@ LONG_CALL = 5e-3  # seconds: one call is enough
 MOST_ROUNDS = 25
 WARM_CALLS, WARM_SECONDS = 12, 0.05  # before a layer is timed: so many calls, fewer of long ones
 LEAST_CALLS = 5  # but at least so many: passes are recorded after three calls
-CHECK_STEPS, CHECK_ROWS = 24, 64  # steps and most rows of a check
+CHECK_STEPS, CHECK_ROWS = 48, 64  # steps and most rows of a check; shorter trainings are cuDNN's by choice
 PREPARE_STEPS = 128  # long enough for every choice that depends on the length
 
 
