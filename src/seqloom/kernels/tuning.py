@@ -139,10 +139,10 @@ TILES_LARGEST_HIDDEN = 1024
 TILES_DIVISIONS = ((32, 16), (32, 32), (64, 32))
 # Chunks of numbers and of weights on their way, at least, in pieces of 128 bytes of a row, by planes; and chunks of
 # weights at most: as many as fill the time that the cache takes. What is left of shared memory keeps chunks of weights.
-TILES_CHUNK = {1: 256, 2: 128}
-TILES_STAGES, TILES_WEIGHT_STAGES, TILES_MOST_STAGES = {1: 8, 2: 5}, {1: 6, 2: 4}, 8
-# Blocks that fetch numbers for each other: 1 or 2.
-TILES_PAIR, TILES_BULK = 1, False
+TILES_CHUNK = (
+    256  # bytes of a row. 128: bf16 H=1024 B=256 30.7 / 75.4 instead of 22.2 / 57.7, float32 46 / 136 and 40 / 125
+)
+TILES_STAGES, TILES_WEIGHT_STAGES, TILES_MOST_STAGES = {1: 8, 2: 6}, {1: 6, 2: 6}, 8
 
 # --- attn_rnn_graph: products by torch ---
 
@@ -224,14 +224,15 @@ CUDNN_FASTER = (
     Region(("lstm",), ("float32",), (769, 1024), (33, _ANY[1]), trains=True),
     Region(_ALL, ("tf32",), (769, 1024), (97, _ANY[1])),
 )
-# Where attn_rnn_tiles was measured to be faster than every other kernel of AttnRNN, with 512 steps (LOG, tiles of many
-# rows).
+# Where attn_rnn_tiles was measured to be faster than every other kernel of AttnRNN, with 512 steps; forward / both
+# passes, tiles and the other one: bf16 H=512 B=256 10.5 / 27.0 and 12.1 / 37.2, H=1024 B=256 22.2 / 57.7 and 26.5 /
+# 70.8; float32 H=512 B=256 17.0 / 50.0 and 18.7 / 57.1, H=1024 B=64 20.5 / 54.1 and 26.1 / 69.2, B=256 40.8 / 125 and
+# 111 / 308; tf32 H=1024 B=64 21.5 / 51.0 and 21.7 / 52.7, B=256 36.2 / 100 and 38.2 / 115, but H=512 B=256 16.5 / 43.7
+# and 16.4 / 43.0 (LOG, products of tiles).
 TILES_FASTER = (
-    Region(("attn_rnn",), _16_BITS, (449, 512), (193, _ANY[1])),
-    Region(("attn_rnn",), _16_BITS, (513, 1024), (193, _ANY[1])),
+    Region(("attn_rnn",), _16_BITS, (449, 1024), (193, _ANY[1])),
     Region(("attn_rnn",), ("float32",), (449, 512), (193, _ANY[1])),
-    Region(("attn_rnn",), ("float32",), (513, 1024), (33, _ANY[1])),
-    Region(("attn_rnn",), ("tf32",), (769, 1024), (193, _ANY[1])),
+    Region(("attn_rnn",), ("float32", "tf32"), (769, 1024), (33, _ANY[1])),
 )
 # Sizes up to GATED_CLUSTER_HIDDEN at which the grid was measured to be faster all the same, forward / both passes, grid
 # and cluster: H=256 GRU float32 B=16 2.0 / 4.6 and 2.5 / 6.3, B=64 2.4 / 6.3 and 2.6 / 7.1, B=256 4.7 / 14.4 and 7.9 /

@@ -74,7 +74,7 @@ def build(
 ) -> ctypes.CDLL:
     """Compile the kernels of a .cu file, or of generated text."""
     settings = dict(macros)
-    grid = "clustered_grid" if settings.get("CLUSTERED") else "bulk" if "PAIR" in settings else "grid"
+    grid = "clustered_grid" if settings.get("CLUSTERED") else "grid"
     runtime = build_runtime(grid if settings.get("GRID") else "cluster" if "CLUSTER" in settings else "device")
     text = '#include "emulation.hpp"\n' + (f'#include "{source}"\n' if generated is None else generated)
     for name in re.findall(r"^(?:CLUSTER_)?KERNEL\((\w+),", generated or nvrtc.read_source(source), re.MULTILINE):

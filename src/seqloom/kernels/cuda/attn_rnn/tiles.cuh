@@ -10,20 +10,18 @@
 #pragma once
 #include "attn_rnn/arguments.cuh"
 #include "attn_rnn/math.cuh"
-#include "runtime/bulk.cuh"
+#include "runtime/counter.cuh"
 #include "runtime/halves.cuh"
 #include "runtime/packets.cuh"
 
 #ifndef ROWS             // Python gives these with -D; the values here serve editors
 #define ROWS 64          // of a group: 32 or 64
-#define CLUSTER 2        // blocks of a group
-#define UNITS 32         // of a block: 16 or 32
+#define CLUSTER 4        // blocks of a group
+#define UNITS 16         // of a block: 16 or 32
 #define CHUNK 128        // bytes of a row in a chunk: 128 or 256
 #define STAGES 4         // chunks of numbers on their way
 #define WEIGHT_STAGES 4  // and of weights
 #define RESIDENT 0       // the last chunks of every weight, which stay in shared memory
-#define BULK 1           // whether one thread fetches whole chunks, or all threads 16 bytes each
-#define PAIR 1           // blocks of a cluster, which fetch numbers for each other: 1 or 2
 #define TF32 0           // whether products of float32 may see 19 bits alone
 #endif
 
@@ -40,15 +38,9 @@ constexpr int AT_PARTS = 0, AT_WEIGHTS = STAGES * STAGE > PARTS ? STAGES * STAGE
 constexpr int AT_SCALES = AT_WEIGHTS + WEIGHT_STAGES * WEIGHT_STAGE;
 constexpr int AT_CONSTANTS = AT_SCALES + (IN_HALVES ? 4 * ROWS * BLOCKS : 0), CONSTANTS = 5;
 constexpr int AT_RESIDENT = AT_CONSTANTS + 4 * CONSTANTS * UNITS, FLEETING = CHUNKS - RESIDENT;
-// Barriers: full and free of each stage of numbers, full of each stage of weights, and of what is resident.
-constexpr int AT_BARRIERS = AT_RESIDENT + RESIDENT * 4 * UNITS * CHUNK * PLANES,
-              AT_WEIGHT_BARRIERS = AT_BARRIERS + 16 * STAGES,
-              AT_LAST_BARRIER = AT_WEIGHT_BARRIERS + 8 * WEIGHT_STAGES;
-constexpr int TILES_BYTES = (AT_LAST_BARRIER + 8 + 15) / 16 * 16;
-// Chunks of numbers that are fetched before they are needed; of a pair, the other block must have read what
-// was there, which it takes some steps to hear of.
-constexpr int AHEAD = PAIR == 1 ? STAGES - 1 : STAGES > 5 ? STAGES - 4 : STAGES - 2;
-constexpr int SPAN = D / UNITS;  // blocks of a head
+constexpr int TILES_BYTES = AT_RESIDENT + RESIDENT * 4 * UNITS * CHUNK * PLANES;
+constexpr int LEAD = (STAGES < WEIGHT_STAGES ? STAGES : WEIGHT_STAGES) - 1;  // chunks on their way
+constexpr int SPAN = D / UNITS;                                              // blocks of a head
 static_assert(D % UNITS == 0 && H * NUMBER % CHUNK == 0 && EACH % 2 == 0 && BLOCKS % 4 == 0 &&
                   UNITS * BLOCKS == H && BLOCKS % SHARE == 0,
               "no such division");
@@ -67,8 +59,6 @@ struct Factor {
   float unit[2];  // of its numbers in float32: of the first UNITS rows, and of the others
 };
 constexpr int ALL_ROWS = 4 * UNITS * CHUNK * PLANES;  // bytes
-constexpr int LEAD =
-    (STAGES < WEIGHT_STAGES ? STAGES : WEIGHT_STAGES) - 1;  // chunks on their way without BULK
 
 template <int N>
 struct Sums {
@@ -79,7 +69,7 @@ struct Block {
   int thread, lane, warp, quarter, half, rank, base, first, rows;
   int row, column, unit;  // this thread's row of the group, and its first unit in the block and at all
   bool active;            // whether there is such a row
-  u32 memory, count = 0, full = 0, is_free = ~0u, has_weight = 0;  // parities of barriers
+  u32 memory, count = 0;
   u8* shared_by_all;
   template <class Args>
   DEV Block(const Args& a) {
@@ -98,21 +88,6 @@ struct Block {
     unit = base + column;
     active = row < rows;
     shared_by_all = (u8*)a.packets + (i64)(block() / BLOCKS) * GROUP_BYTES;
-    if (thread == 0)
-      for (int stage = 0; stage < STAGES; stage++) {
-        make_barrier(memory + AT_BARRIERS + 16 * stage, 1);
-        make_barrier(memory + AT_BARRIERS + 16 * stage + 8, PAIR);
-      }
-    if (thread == 0)
-      for (int stage = 0; stage <= WEIGHT_STAGES; stage++)
-        make_barrier(memory + AT_WEIGHT_BARRIERS + 8 * stage, 1);
-    show_barriers();
-    PAIR > 1 ? wait_cluster() : wait_block();
-  }
-  // A block must not end while the other one of a pair may still write to it.
-  DEV void close() const {
-    if (!BULK) fetch_wait<0>();
-    if (PAIR > 1) wait_cluster();
   }
   DEV void read_lengths(int& length, int& end, const i64* lengths, int T) const {
     length = end = 0;
@@ -135,7 +110,6 @@ struct Block {
   }
   // All threads have written their part of a message: say so. Then wait until all blocks of the group have.
   DEV void announce() const {
-    if (BULK) order_copies();
     wait_block();
     if (thread == 0) count_up((u32*)shared_by_all);
   }
@@ -157,128 +131,53 @@ struct Block {
   DEV void fetch_bytes(u32 to, const u8* from, int bytes) const {
     for (int i = 16 * thread; i < bytes; i += 16 * THREADS) fetch16(to + i, from + i, 16);
   }
-  // Fetch a chunk of N rows of a weight, by one thread if BULK.
+  // Fetch a chunk of N rows of a weight.
   template <int N>
   DEV void fetch_weight(const Factor& w, int chunk) const {
-    if (chunk >= FLEETING) return;
-    if constexpr (!BULK) {
+    if (chunk < FLEETING)
       fetch_bytes(find_weight<N>(w, chunk), w.at + (i64)chunk * ALL_ROWS, N * CHUNK * PLANES);
-      return;
-    }
-    const u32 barrier = memory + AT_WEIGHT_BARRIERS + 8 * (chunk % WEIGHT_STAGES);
-    expect(barrier, N * CHUNK * PLANES);
-    fetch_bulk<1>(find_weight<N>(w, chunk), w.at + (i64)chunk * ALL_ROWS, N * CHUNK * PLANES, barrier);
   }
   // Fetch the chunks of weights that stay.
   DEV void load_resident(const Factor& first, const Factor& second, const Factor& third) const {
-    const u32 barrier = memory + AT_LAST_BARRIER;
-    if (RESIDENT == 0) return;
-    if constexpr (!BULK) {
-      for (int chunk = FLEETING; chunk < CHUNKS; chunk++) {
-        fetch_bytes(find_weight<2 * UNITS>(first, chunk), first.at + (i64)chunk * ALL_ROWS, ALL_ROWS / 2);
-        fetch_bytes(find_weight<UNITS>(second, chunk), second.at + (i64)chunk * ALL_ROWS, ALL_ROWS / 4);
-        fetch_bytes(find_weight<UNITS>(third, chunk), third.at + (i64)chunk * ALL_ROWS, ALL_ROWS / 4);
-      }
-      fetch_commit();
-      return;
+    for (int chunk = FLEETING; chunk < CHUNKS; chunk++) {
+      fetch_bytes(find_weight<2 * UNITS>(first, chunk), first.at + (i64)chunk * ALL_ROWS, ALL_ROWS / 2);
+      fetch_bytes(find_weight<UNITS>(second, chunk), second.at + (i64)chunk * ALL_ROWS, ALL_ROWS / 4);
+      fetch_bytes(find_weight<UNITS>(third, chunk), third.at + (i64)chunk * ALL_ROWS, ALL_ROWS / 4);
     }
-    if (thread == 0) {
-      expect(barrier, RESIDENT * ALL_ROWS);
-      for (int chunk = FLEETING; chunk < CHUNKS; chunk++) {
-        fetch_bulk<1>(find_weight<2 * UNITS>(first, chunk), first.at + (i64)chunk * ALL_ROWS, ALL_ROWS / 2,
-                      barrier);
-        fetch_bulk<1>(find_weight<UNITS>(second, chunk), second.at + (i64)chunk * ALL_ROWS, ALL_ROWS / 4,
-                      barrier);
-        fetch_bulk<1>(find_weight<UNITS>(third, chunk), third.at + (i64)chunk * ALL_ROWS, ALL_ROWS / 4,
-                      barrier);
-      }
-    }
-    await(barrier, 0);
+    fetch_commit();
   }
-  // Fetch a chunk of a message's rows, by one thread; of a pair, half for both.
-  DEV void fetch_numbers(int message, int chunk) {
+  // Fetch a chunk of a message's rows; with the first one, the units of all numbers.
+  DEV void fetch_numbers(int message, int chunk) const {
     if (chunk >= CHUNKS) return;
-    const int stage = chunk % STAGES, bytes = ROWS * CHUNK * PLANES, half = bytes / PAIR * (rank % PAIR);
-    const u32 barrier = memory + AT_BARRIERS + 16 * stage;
-    if constexpr (!BULK) {
-      if (IN_HALVES && chunk == 0)
-        fetch_bytes(memory + AT_SCALES, shared_by_all + AT_UNITS + message * ALL_UNITS, ALL_UNITS);
-      fetch_bytes(memory + stage * STAGE, shared_by_all + AT_NUMBERS + message * NUMBERS + chunk * bytes,
-                  bytes);
-      return;
-    }
-    if constexpr (PAIR > 1) {
-      await(barrier + 8, is_free >> stage & 1);
-      is_free ^= 1u << stage;
-    }
-    const int more = IN_HALVES && chunk == 0 ? ALL_UNITS : 0;
-    expect(barrier, bytes + more);
-    if (more)
-      fetch_bulk<1>(memory + AT_SCALES, shared_by_all + AT_UNITS + message * ALL_UNITS, ALL_UNITS, barrier);
-    fetch_bulk<PAIR>(memory + stage * STAGE + half,
-                     shared_by_all + AT_NUMBERS + message * NUMBERS + chunk * bytes + half, bytes / PAIR,
-                     barrier);
-  }
-  // All threads have read this chunk: say so.
-  DEV void free_stage(int chunk) const {
-#pragma unroll
-    for (int block = 0; PAIR > 1 && block < PAIR; block++)
-      arrive_at(memory + AT_BARRIERS + 16 * (chunk % STAGES) + 8, block);
+    if (IN_HALVES && chunk == 0)
+      fetch_bytes(memory + AT_SCALES, shared_by_all + AT_UNITS + message * ALL_UNITS, ALL_UNITS);
+    fetch_bytes(memory + chunk % STAGES * STAGE,
+                shared_by_all + AT_NUMBERS + message * NUMBERS + chunk * STAGE, STAGE);
   }
   // Begin to fetch a weight, before the other factor is known.
   template <int N>
   DEV void prepare(const Factor& w) const {
-    if (!BULK || thread == 0)
 #pragma unroll 1
-      for (int chunk = 0; chunk < (BULK ? WEIGHT_STAGES - 1 : LEAD); chunk++) fetch_weight<N>(w, chunk);
-  }
-  template <int N>
-  DEV void multiply_bulk(Sums<N>& s, int message, const Factor& w) {
-    if (thread == 0) {
-      order_copies();
-#pragma unroll 1
-      for (int chunk = 0; chunk < AHEAD; chunk++) fetch_numbers(message, chunk);
-    }
-#pragma unroll 1
-    for (int chunk = 0; chunk < CHUNKS; chunk++) {
-      const int stage = chunk % STAGES, of_weight = chunk % WEIGHT_STAGES;
-      if (chunk < FLEETING) {
-        await(memory + AT_WEIGHT_BARRIERS + 8 * of_weight, has_weight >> of_weight & 1);
-        has_weight ^= 1u << of_weight;
-      }
-      await(memory + AT_BARRIERS + 16 * stage, full >> stage & 1);
-      full ^= 1u << stage;
-      wait_block();  // all have read the stages that are fetched next
-      if (thread == 0) {
-        if (chunk > 0) free_stage(chunk - 1);
-        fetch_numbers(message, chunk + AHEAD);
-        fetch_weight<N>(w, chunk + WEIGHT_STAGES - 1);
-      }
-      multiply_chunk<N>(s, w, chunk);
-    }
+    for (int chunk = 0; chunk < LEAD; chunk++) fetch_weight<N>(w, chunk);
   }
   // Multiply a message by a weight that was prepared; the parts of the sums lie in shared memory then, and
   // all threads have met.
   template <int N>
-  DEV void multiply(int message, const Factor& w) {
+  DEV void multiply(int message, const Factor& w) const {
     Sums<N> s = {};
-    if constexpr (BULK)
-      multiply_bulk<N>(s, message, w);
-    else {
 #pragma unroll 1
-      for (int chunk = 0; chunk < LEAD; chunk++) {
-        fetch_numbers(message, chunk);
-        fetch_commit();
-      }
+    for (int chunk = 0; chunk < LEAD; chunk++) {
+      fetch_numbers(message, chunk);
+      fetch_commit();
+    }
 #pragma unroll 1
-      for (int chunk = 0; chunk < CHUNKS; chunk++) {
-        fetch_wait<LEAD - 1>();
-        wait_block();  // all have fetched their part, and read the stages that are fetched next
-        fetch_weight<N>(w, chunk + LEAD);
-        fetch_numbers(message, chunk + LEAD);
-        fetch_commit();
-        multiply_chunk<N>(s, w, chunk);
-      }
+    for (int chunk = 0; chunk < CHUNKS; chunk++) {
+      fetch_wait<LEAD - 1>();
+      wait_block();  // all have fetched their part, and read the stages that are fetched next
+      fetch_weight<N>(w, chunk + LEAD);
+      fetch_numbers(message, chunk + LEAD);
+      fetch_commit();
+      multiply_chunk<N>(s, w, chunk);
     }
     wait_block();  // parts lie where numbers are
 #pragma unroll
@@ -292,7 +191,6 @@ struct Block {
                      s.c[i][j][2 * k], s.c[i][j][2 * k + 1]);
         }
     wait_block();
-    if (BULK && thread == 0) free_stage(CHUNKS - 1);
   }
   // Load 32 bytes of this warp's rows, and the units of their numbers.
   DEV void load_numbers(u32 (&a)[PLANES][TALL][4], float (&scale)[TALL][2], int chunk, int step) const {

@@ -24,7 +24,7 @@ from seqloom.kernels.cuda.attn_rnn import scan
 from seqloom.kernels.cuda.attn_rnn.backward import DividedChunk, count_steps
 from seqloom.kernels.cuda.attn_rnn.setting import TYPES, AttnRNNSetting
 from seqloom.kernels.cuda.products import exact
-from seqloom.kernels.cuda.runtime.groups import PairedGridCode, count_groups
+from seqloom.kernels.cuda.runtime.groups import GridCode, count_groups
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
 THREADS, QUARTERS, CONSTANTS = 256, 4, 5  # of tiles.cuh
@@ -61,7 +61,7 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
 
 
 @dataclass(frozen=True)
-class TilesCode(PairedGridCode):
+class TilesCode(GridCode):
     """A kernel of tiles, which reads weights that were packed for it."""
 
     pack_code: CudaCode | None = None  # the kernel that packs them
@@ -135,23 +135,22 @@ def make_code(setting: AttnRNNSetting, name: str, rows: int, units: int, tf32: b
     tf32 = tf32 and setting.dtype == torch.float32
     in_halves = setting.dtype == torch.float32 and not tf32
     planes, number, blocks, wide = 2 if in_halves else 1, 2 if in_halves else size, H // units, 2 * units
-    chunk = tuning.TILES_CHUNK[planes] if H * number % 256 == 0 else 128
+    chunk = tuning.TILES_CHUNK if H * number % 256 == 0 else 128
     stage, of_weights = rows * chunk * planes, wide * chunk * planes  # bytes of a chunk
     parts = 4 * QUARTERS * rows * (wide + 8)
     stages = max(tuning.TILES_STAGES[planes] * 128 // chunk, parts // stage)
-    fixed = max(stages * stage, parts) + 16 * stages + 8 + 4 * CONSTANTS * units
+    fixed = max(stages * stage, parts) + 4 * CONSTANTS * units
     fixed += 4 * rows * blocks if in_halves else 0
-    chunks, room = H * number // chunk, tuning.SHARED_BYTES - fixed - 8 * tuning.TILES_MOST_STAGES
+    chunks, room = H * number // chunk, tuning.SHARED_BYTES - fixed
     resident = min(
         chunks, max(0, room - tuning.TILES_WEIGHT_STAGES[planes] * 128 // chunk * of_weights) // (2 * of_weights)
     )
     weight_stages = min(tuning.TILES_MOST_STAGES, room // of_weights - 2 * resident)
-    shared = fixed + (weight_stages + 2 * resident) * of_weights + 8 * weight_stages
-    shared = -(-shared // 16) * 16
+    shared = fixed + (weight_stages + 2 * resident) * of_weights
     group = 128 + 3 * rows * H * number * planes + 36 * rows * blocks
     sizes = {"GRID": 1, "ROWS": rows, "CLUSTER": blocks, "UNITS": units, "CHUNK": chunk, "STAGES": stages}
     sizes |= {"WEIGHT_STAGES": weight_stages}
-    sizes |= {"RESIDENT": resident, "BULK": int(tuning.TILES_BULK), "PAIR": tuning.TILES_PAIR, "TF32": int(tf32)}
+    sizes |= {"RESIDENT": resident, "TF32": int(tf32)}
     macros = (*setting.macros, *sizes.items())
     named = f"attn_rnn_tiles_{name}", f"attn_rnn/tiles_{name}.cu", macros
     pack_code = CudaCode("attn_rnn_tiles_pack", "attn_rnn/tiles_pack.cu", macros, THREADS, 0)

@@ -11,7 +11,7 @@ struct TilesForward : Forward {
   const float* units;  // of 32 rows of q, o and g, in float32
 };
 
-CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, PAIR) {
+CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, BLOCKS) {
   Block b(a);
   const int row = b.first + b.row;
   const int of_q = b.base / 32, of_o = H / 32 + of_q, of_g = 2 * (H / 32) + of_q;
@@ -140,7 +140,7 @@ CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, PAIR) {
     if (t + 1 < end) begin(t + 1);
     if (b.active && t < length) store_units(y + (i64)t * a.y_step, out);
   }
-  b.close();
+  fetch_wait<0>();
   if (b.active)
 #pragma unroll
     for (int e = 0; e < EACH; e++) a.last[at + e] = h[e];

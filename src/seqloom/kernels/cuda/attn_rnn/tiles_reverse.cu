@@ -12,7 +12,7 @@ struct TilesReverse : Reverse {
   i64 x_row, x_step, y_row, y_step;  // strides of x and du, and of dy
 };
 
-CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, PAIR) {
+CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, BLOCKS) {
   Block b(a);
   const int row = b.first + b.row;
   const int of_q = b.base / 32, of_o = H / 32 + of_q, of_g = 2 * (H / 32) + of_q;
@@ -167,7 +167,7 @@ CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, PAIR) {
       dh[e] = t < length ? acc[e] : dh[e];
     }
   }
-  b.close();
+  fetch_wait<0>();
   if (b.active)
 #pragma unroll
     for (int e = 0; e < EACH; e++) {

@@ -14,8 +14,7 @@ from seqloom.kernels.cuda.runtime import launch
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
 HOPPER = (9, 0)  # the first generation with clusters
-LARGE_CLUSTERS = 14  # of CUfunction_attribute
-COOPERATIVE, CLUSTER_DIMENSION = 2, 4  # of CUlaunchAttributeID
+LARGE_CLUSTERS, CLUSTER_DIMENSION = 14, 4  # of CUfunction_attribute and CUlaunchAttributeID
 
 
 @dataclass(frozen=True)
@@ -68,24 +67,6 @@ class GridCode(CudaCode):
         stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(index))
         sizes = (blocks, 1, 1, self.threads, 1, 1, self.shared)
         launch._call("cuLaunchCooperativeKernel", kernel, *sizes, stream, parameters)
-
-
-@dataclass(frozen=True)
-class PairedGridCode(GridCode):
-    """The same where blocks that follow each other are clusters, as the text says."""
-
-    def why_not(self, device: torch.device) -> str | None:
-        """Return why the kernel cannot run on this device: no clusters, too few multiprocessors, no compiler."""
-        if not has_clusters(device):
-            return "it needs a GPU that has clusters of blocks, of the Hopper generation or later"
-        return super().why_not(device)
-
-    def _launch(self, kernel: ctypes.c_void_p, arguments: ctypes.Structure, blocks: int, index: int) -> None:
-        together = _Attribute(COOPERATIVE, 0, (ctypes.c_uint * 16)(1))
-        stream = torch._C._cuda_getCurrentRawStream(index)
-        config = _Launch(blocks, 1, 1, self.threads, 1, 1, self.shared, stream, ctypes.pointer(together), 1)
-        parameters = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
-        launch._call("cuLaunchKernelEx", ctypes.byref(config), kernel, parameters, None)
 
 
 @cache
