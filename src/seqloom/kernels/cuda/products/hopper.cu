@@ -6,18 +6,17 @@
 #define STAGES 3
 #endif
 #include "products/arguments.cuh"
+#include "products/source.cuh"
 #include "runtime/wgmma.cuh"
 
-constexpr int TILE = 128, DEPTH = 32, THREADS = 256, PLANE = 2 * TILE * DEPTH, STEP = 4 * PLANE;
+constexpr int TILE = 128, PLANE = 2 * TILE * DEPTH, STEP = 4 * PLANE;
 constexpr int EXACT_MULTIPLY_BYTES = STAGES * 2 * STEP + 1024;  // the first address is a multiple of 1,024
 
 // Return where 8 numbers lie in a plane: wgmma's layouts of lines of 64 and 128 bytes.
-template <int>
 DEV u32 find_place(int line, int eight) {
   return TURNED ? 4096 * (eight >> 3) + 128 * line + 16 * ((eight ^ line) & 7)
                 : 64 * line + 16 * (eight ^ (line >> 1 & 3));
 }
-#include "products/source.cuh"
 
 KERNEL(exact_multiply, Product, THREADS) {
   const int lane = thread() & 31, warp = thread() >> 5;
@@ -28,7 +27,7 @@ KERNEL(exact_multiply, Product, THREADS) {
   const int n = TILE * (block() % across), from = piece * a.depth;
   const int to = from + a.depth < a.K ? from + a.depth : a.K,
             pairs = (to - from + 2 * DEPTH - 1) / (2 * DEPTH);
-  Source<TILE> left(a.a, m, a.M, from, a.wide_a), right(a.b, n, a.N, from, a.wide_b);
+  Source<TILE, find_place> left(a.a, m, a.M, from, a.wide_a), right(a.b, n, a.N, from, a.wide_b);
   auto fetch = [&](int pair) {  // two steps
 #pragma unroll
     for (int step = 2 * pair; step < 2 * pair + 2 && pair < pairs; step++) {

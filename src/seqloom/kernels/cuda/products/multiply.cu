@@ -9,9 +9,10 @@
 #define WIDE 4
 #endif
 #include "products/arguments.cuh"
+#include "products/source.cuh"
 
 constexpr int TALL = 4;  // tiles of 16 x 8 of a warp: TALL x WIDE; there are 2 x 4 warps
-constexpr int TILE_M = 32 * TALL, TILE_N = 32 * WIDE, DEPTH = 32, THREADS = 256;
+constexpr int TILE_M = 32 * TALL, TILE_N = 32 * WIDE;
 constexpr int PLANE_A = 2 * TILE_M * DEPTH, PLANE_B = 2 * TILE_N * DEPTH, STAGE = 2 * PLANE_A + 2 * PLANE_B;
 constexpr int EXACT_MULTIPLY_BYTES = STAGES * STAGE;
 
@@ -20,7 +21,6 @@ template <int TILE>
 DEV u32 find_place(int line, int eight) {
   return TURNED ? 2 * TILE * line + 16 * (eight ^ (line & 7)) : 64 * line + 16 * (eight ^ (line >> 1 & 3));
 }
-#include "products/source.cuh"
 
 KERNEL(exact_multiply, Product, THREADS) {
   const int lane = thread() & 31, warp = thread() >> 5;
@@ -31,8 +31,8 @@ KERNEL(exact_multiply, Product, THREADS) {
   const int n = TILE_N * (block() % across), from = piece * a.depth;
   const int to = from + a.depth < a.K ? from + a.depth : a.K, steps = (to - from + DEPTH - 1) / DEPTH;
   const int own_m = 16 * TALL * (warp & 1), own_n = 8 * WIDE * (warp >> 1);
-  Source<TILE_M> left(a.a, m, a.M, from, a.wide_a);
-  Source<TILE_N> right(a.b, n, a.N, from, a.wide_b);
+  Source<TILE_M, find_place<TILE_M>> left(a.a, m, a.M, from, a.wide_a);
+  Source<TILE_N, find_place<TILE_N>> right(a.b, n, a.N, from, a.wide_b);
   auto fetch = [&](int step) {
     const u32 stage = memory + step % STAGES * STAGE;
     if (step < steps) {

@@ -1,10 +1,16 @@
-// A tile of a matrix of halves in shared memory. The kernel gives TURNED, DEPTH and THREADS, and find_place,
-// the place of eight numbers in a plane of a tile.
+// A tile of a matrix of halves in shared memory.
 #pragma once
 #include "runtime/device.cuh"
 
-// A tile of two planes that is fetched step by step: a thread has MANY times eight numbers of each.
-template <int TILE>
+#ifndef TURNED  // Python gives it with -D; the value here serves editors
+#define TURNED 0
+#endif
+
+constexpr int DEPTH = 32, THREADS = 256;  // numbers of K in a step; threads of a block
+
+// A tile of two planes that is fetched step by step: a thread has MANY times eight numbers of each, which
+// lie where find_place says.
+template <int TILE, u32 (*find_place)(int line, int eight)>
 struct Source {
   static constexpr int EIGHTS = TURNED ? TILE / 8 : DEPTH / 8, LINES = THREADS / EIGHTS,
                        MANY = TILE * DEPTH / 8 / THREADS;
@@ -28,7 +34,7 @@ struct Source {
       const int own = line + LINES * j;
       const bool is_inside = TURNED ? own < rest && has_eight : own < lines && 8 * eight < rest;
       const u16* from = is_inside ? at + (i64)LINES * j * width : at;
-      const u32 place = to + find_place<TILE>(own, eight);
+      const u32 place = to + find_place(own, eight);
       fetch16(place, from, is_inside ? 16 : 0);
       fetch16(place + 2 * TILE * DEPTH, from + (is_inside ? plane : 0), is_inside ? 16 : 0);
     }
