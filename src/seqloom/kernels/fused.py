@@ -31,7 +31,7 @@ def why_not_fused() -> str | None:
 
 
 def is_traced() -> bool:
-    """Return whether torch.jit.trace records what runs now."""
+    """Return whether torch.jit.trace is recording."""
     return bool(torch.jit.is_tracing())  # type: ignore[attr-defined]
 
 

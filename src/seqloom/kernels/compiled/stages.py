@@ -137,7 +137,7 @@ class Stages:
         return like.new_empty(shape) if self.given is None else self.given(like, *shape)
 
     def evaluate(self, steps: Iterable[Step], known: dict[int, Any], rows: int, device: torch.device) -> None:
-        """Compute those steps of a program that are operators of torch, and add their results to `known`."""
+        """Run the steps of a program that are torch operators, and add their results to `known`."""
         given = None if torch.is_autocast_enabled(device.type) else self.given
         evaluate(steps, known, rows, device, given)
 

@@ -54,7 +54,7 @@ class KeptMemory:
         self.lock = Lock()
 
     def allocate(self, like: Tensor, *shape: int) -> Tensor:
-        """Return an uninitialised contiguous tensor on the CPU, with the type of another one."""
+        """Return an uninitialised contiguous CPU tensor with the dtype of another tensor."""
         size = like.element_size() * math.prod(shape)
         if size < LEAST_BYTES or not like.is_cpu or _count_uses is None:
             return like.new_empty(shape)

@@ -52,7 +52,7 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
 
 
 def find_code(setting: AttnRNNSetting, name: str, B: int, device: torch.device) -> GridCode:
-    """Return the kernel that suits a batch of B."""
+    """Return the kernel for a batch of B rows."""
     return make_code(setting, name, *choose_division(setting, B, device), allows_tf32())
 
 

@@ -85,7 +85,7 @@ def is_paired(setting: AttnRNNSetting, B: int, device: torch.device) -> bool:
 
 
 def choose_code(setting: AttnRNNSetting, name: str, B: int, device: torch.device) -> CudaCode:
-    """Return the kernel that suits a batch of B."""
+    """Return the kernel for a batch of B rows."""
     return find_code(setting, name, is_paired(setting, B, device))
 
 

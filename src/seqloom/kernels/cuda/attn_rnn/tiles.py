@@ -1,4 +1,4 @@
-"""AttnRNN on a large NVIDIA GPU with many units and rows: products of tiles of 32 or 64 rows.
+"""AttnRNN with many units and rows on a large NVIDIA GPU, in tiles of 32 or 64 rows.
 
 A group of blocks anywhere on the GPU takes its rows through all of time, as on a grid; but the weights stay in the
 GPU's memory, and a block fetches chunks of both factors of a product to shared memory. So a group has as many rows as a
@@ -107,7 +107,7 @@ def split_weights(arguments: Any, H: int, is_turned: bool, device: torch.device)
 
 
 def find_code(setting: AttnRNNSetting, name: str, B: int, device: torch.device) -> TilesCode:
-    """Return the kernel that suits a batch of B."""
+    """Return the kernel for a batch of B rows."""
     return make_code(setting, name, *choose_division(setting, B, device), allows_tf32())
 
 

@@ -290,7 +290,7 @@ def is_clustered(setting: GatedSetting, rows: int, units: int, B: int, device: t
 
 
 def find_code(setting: GatedSetting, name: str, B: int, device: torch.device) -> GridCode | GatedCode:
-    """Return the kernel that suits a batch of B."""
+    """Return the kernel for a batch of B rows."""
     if setting.grid:
         chosen = choose_grid(setting, name, B, device)
         return make_grid_code(setting, name, *chosen, is_clustered(setting, *chosen, B, device))

@@ -1,6 +1,10 @@
-// The arguments of the kernels that multiply halves.
+// What the kernels that multiply halves share: their arguments, and how they store two numbers of a result.
 #pragma once
 #include "runtime/device.cuh"
+
+#ifndef TURNED  // Python gives it with -D; the value here serves editors
+#define TURNED 0
+#endif
 
 struct Product {
   const u16 *a, *b;              // high, then low
@@ -12,3 +16,18 @@ struct Product {
   int N, K, wide_a, wide_b,
       depth;  // K and N, with TURNED M and N, are multiples of 8; depth, of a piece, is one of 32
 };
+
+// Store two sums beside each other in c, a piece of the result; what lies outside is left out.
+DEV void store_sums(const Product& a, float* c, i64 row, int column, float v, float w) {
+  if (row >= a.M || column >= a.N) return;
+  if constexpr (!TURNED) {
+    const float p = get_constant(a.a_unit + row / 32), q = get_constant(a.b_unit + column / 32);
+    v = v * p * q;
+    w = w * p * q;
+    if (a.bias) {
+      v += get_constant(a.bias + column);
+      w += get_constant(a.bias + column + 1);
+    }
+  }
+  put_global(c + row * a.N + column, v, w);
+}

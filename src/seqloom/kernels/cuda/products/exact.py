@@ -24,7 +24,7 @@ HOPPER = (9, 0)
 
 
 def is_faster(like: Tensor, rows: int, columns: int, depth: int) -> bool:
-    """Return whether halves of fp16 are the faster way to multiply (rows, depth) by (depth, columns).
+    """Return whether (rows, depth) times (depth, columns) is faster in halves of fp16.
 
     Args:
         like: One of the factors.

@@ -83,20 +83,7 @@ KERNEL(exact_multiply, Product, THREADS) {
 #pragma unroll
   for (int j = 0; j < 16; j++)
 #pragma unroll
-    for (int k = 0; k < 2; k++) {
-      const i64 row = m + 16 * warp + (lane >> 2) + 8 * k;
-      const int column = n + 8 * j + 2 * (lane & 3);
-      if (row >= a.M || column >= a.N) continue;
-      float v = sum[4 * j + 2 * k], w = sum[4 * j + 2 * k + 1];
-      if constexpr (!TURNED) {
-        const float p = get_constant(a.a_unit + row / 32), q = get_constant(a.b_unit + column / 32);
-        v = v * p * q;
-        w = w * p * q;
-        if (a.bias) {
-          v += get_constant(a.bias + column);
-          w += get_constant(a.bias + column + 1);
-        }
-      }
-      put_global(c + row * a.N + column, v, w);
-    }
+    for (int k = 0; k < 2; k++)
+      store_sums(a, c, m + 16 * warp + (lane >> 2) + 8 * k, n + 8 * j + 2 * (lane & 3), sum[4 * j + 2 * k],
+                 sum[4 * j + 2 * k + 1]);
 }

@@ -53,7 +53,7 @@ def explain_refusal(columns: Sequence[Column], source: Source, options: Reading)
 
 
 def _looks_like_date(column: Column) -> bool:
-    """Return whether a column that is not read as time stamps begins with one."""
+    """Return whether the first value of a column is a time stamp, although the column was not read as times."""
     is_date = re.match(STAMP, column.example) or re.match(DAY_FIRST, column.example)
     return column.is_string and column.role in ("id", "text", "category", "label") and bool(is_date)
 
