@@ -1,11 +1,14 @@
 """Time layers against torch.nn on a GPU, eagerly and as CUDA graphs: python benchmarks/speed_table.py [--json FILE].
 
 Microseconds per step of one layer (input = hidden) for every type, hidden size and batch, forward and both passes;
-with `--others` also of FlashRNN, torchrecurrent and a compiled loop. Layers of one shape are timed in turns, three
+with `--others` then also of FlashRNN, torchrecurrent and a compiled loop. Layers of one shape are timed in turns, three
 calls in a row each (one if it takes over 5 ms), after a dozen calls to warm up: some launches are recorded after three.
 The median of the rounds counts. Every kernel is checked against float64 first and not timed if it is more than twice
 as far from it as the reference loop in its own type. The record is written as it grows, so a run that is stopped loses
-nothing.
+nothing; batches come one after another in the order given, each in all types and sizes.
+
+Compiling and checking takes longer than timing and needs no GPU of its own: `--only-check --json CHECK` does it alone,
+`--checked CHECK` takes what it found.
 """
 
 import argparse
@@ -56,35 +59,51 @@ def main() -> None:
     parser.add_argument("--cells", default=",".join(CELLS), help="of seqloom; torch's GRU and LSTM run beside them")
     parser.add_argument("--kernels", default="auto", help="of seqloom's layers: auto, or names such as cuda,grid,aten")
     parser.add_argument("--hidden", default="64,128,256,512,1024")
-    parser.add_argument("--batch", default="1,16,64,256")
+    parser.add_argument("--batch", default="16,64,256,1")
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--modes", default="eager,graph")
     parser.add_argument("--rounds", type=int, default=3, help="at least")
     parser.add_argument("--seconds", type=float, default=0.2, help="short calls have more rounds, up to this time")
-    parser.add_argument("--others", action="store_true", help="time layers of other packages, too")
+    parser.add_argument("--others", action="store_true", help="time layers of other packages, too, after all of ours")
+    parser.add_argument("--others-batch", default="16", help="rows of layers of other packages")
     parser.add_argument("--without", type=Path, nargs="*", default=[], help="records whose shapes are left out")
+    parser.add_argument("--only-check", action="store_true", help="compile and check; time nothing")
+    parser.add_argument("--checked", type=Path, help="record of a run with --only-check: nothing is checked again")
     parser.add_argument("--draws", type=int, default=3, help="weights that every kernel is checked with; 0: no check")
     parser.add_argument("--processes", type=int, default=12, help="that compile and check kernels first; 0: none")
     parser.add_argument("--device", default="cuda")
     args = parser.parse_args()
-    args.hidden, args.batch = ([int(n) for n in text.split(",")] for text in (args.hidden, args.batch))
+    args.hidden, args.batch, args.others_batch = (
+        [int(n) for n in text.split(",")] for text in (args.hidden, args.batch, args.others_batch)
+    )
     args.types, args.cells, args.kernels, args.modes = (
         text.split(",") for text in (args.types, args.cells, args.kernels, args.modes)
     )
     torch.manual_seed(SEED)
+    if args.only_check:
+        check_all(args)
+        return
     rows: list[dict[str, Any]] = []
-    refused = check_all(args) if args.processes else []
+    known = json.loads(args.checked.read_text()) if args.checked else None
+    refused = known["refused"] if known else check_all(args) if args.processes else []
+    how = {"length": args.length, "seed": SEED} | ({"checked": len(known["checked"])} if known else {})
+    ours = [(cell, kernel) for cell in args.cells for kernel in args.kernels]
+    layers = [*((baseline, "cuDNN") for baseline in BASELINES), *ours]
+    shapes = [(*shape, layers) for shape in itertools.product(args.modes, args.batch, args.types, args.hidden)]
+    if args.others:
+        places = itertools.product(args.modes, args.others_batch, args.types, args.hidden)
+        shapes += [(*shape, [(other, "") for other in OTHERS]) for shape in places]
     done = {read_shape(row) for file in args.without for row in json.loads(file.read_text())["rows"]}
-    for mode, name, hidden, batch in itertools.product(args.modes, args.types, args.hidden, args.batch):
-        if (mode, name, hidden, batch) in done:
+    for mode, batch, name, hidden, wanted in shapes:
+        if (mode, name, hidden, batch, wanted[0][0] in OTHERS) in done:
             continue
-        rows += measure(args, mode, name, hidden, batch, refused)
-        write_record(args.json, length=args.length, seed=SEED, finished=False, refused=refused, rows=rows)
-    write_record(args.json, length=args.length, seed=SEED, finished=True, refused=refused, rows=rows)
+        rows += measure(args, mode, name, hidden, batch, wanted, refused)
+        write_record(args.json, **how, finished=False, refused=refused, rows=rows)
+    write_record(args.json, **how, finished=True, refused=refused, rows=rows)
 
 
-def read_shape(row: dict[str, Any]) -> tuple[str, str, int, int]:
-    return row["mode"], row["type"], row["hidden"], row["batch"]
+def read_shape(row: dict[str, Any]) -> tuple[str, str, int, int, bool]:
+    return row["mode"], row["type"], row["hidden"], row["batch"], row["layer"] in OTHERS
 
 
 def allow_tf32(allowed: bool) -> None:
@@ -97,42 +116,67 @@ def check_all(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Compile and check all kernels in several processes; return those that are wrong or cannot run."""
     tasks = list(itertools.product(args.types, args.cells, args.kernels, args.hidden))
     tasks.sort(key=lambda task: (-task[3], task))  # the longest first
-    job = partial(check_kernel, device=args.device, batches=args.batch, draws=args.draws)
-    if args.processes < 2:
-        found = [job(task) for task in tasks]
-    else:
-        with multiprocessing.get_context("spawn").Pool(args.processes) as pool:
-            found = list(pool.imap_unordered(job, tasks))
-    for problem in filter(None, found):
-        print("refused:", problem, file=sys.stderr, flush=True)
-    return [problem for problem in found if problem]
+    if args.others:
+        tasks += [(name, other, "", hidden) for other in OTHERS for name in args.types for hidden in args.hidden]
+    job = partial(check_layer, args)
+    found: list[dict[str, Any]] = []
+    checked: list[str] = []
+    with multiprocessing.get_context("spawn").Pool(max(1, args.processes)) as pool:
+        for task, problems in pool.imap_unordered(job, tasks):
+            found += problems
+            checked.append(" ".join(map(str, task)))
+            print("checked", *task, *problems, file=sys.stderr, flush=True)
+            if args.only_check:
+                write_record(args.json, checked=checked, finished=len(checked) == len(tasks), refused=found)
+    return found
 
 
-def check_kernel(task: tuple[str, str, str, int], device: str, batches: list[int], draws: int) -> dict[str, Any] | None:
+Task = tuple[str, str, str, int]  # type, layer, kernel, units
+
+
+def check_layer(args: argparse.Namespace, task: Task) -> tuple[Task, list[dict[str, Any]]]:
     """Compile the kernels of one layer for all batches; return what is wrong with its outputs or gradients."""
     name, cell, kernel, hidden = task
-    dtype, tf32 = TYPES[name]
-    allow_tf32(tf32)
-    problem = {"type": name, "cell": cell, "kernel": kernel, "hidden": hidden}
-    try:
-        for batch in batches:
-            layer, x = build(cell, dtype, device, hidden, batch, PREPARE_STEPS, kernel=kernel)
-            with torch.no_grad():
-                layer(x)
-            layer(x)[0].sum().backward()
-            is_torch = name_kernel(layer, x).endswith("_aten")  # float32 may be tf32 there, by torch's default
-            del layer, x
-            if is_torch or not draws:
-                continue
-            found = [
-                compare_with_loop(cell, kernel, dtype, device, hidden, min(batch, CHECK_ROWS)) for _ in range(draws)
-            ]
-            worst = max(statistics.geometric_mean(ratios) for ratios in zip(*found, strict=True))
-            if not worst <= 2:
-                return problem | {"why": f"{worst:.2f} times as far from float64 as the loop with {batch} rows"}
-    except Exception as error:  # the table names what it lacks
-        return problem | {"why": f"{type(error).__name__}: {str(error)[:300]}"}
-    return None
+    allow_tf32(TYPES[name][1])
+    problems = []
+    for batch in args.others_batch if cell in OTHERS else args.batch:
+        why = ""
+        try:
+            if cell in OTHERS:
+                compile_other(cell, TYPES[name][0], args.device, hidden, batch)
+            else:
+                why = check_kernel(cell, kernel, TYPES[name][0], args.device, hidden, batch, args.draws)
+        except Exception as error:  # the table names what it lacks
+            why = f"{type(error).__name__}: {str(error)[:300]}"
+        if why and cell not in OTHERS:  # others fail again where they are timed
+            problems.append(
+                {"type": name, "cell": cell, "kernel": kernel, "hidden": hidden, "batch": batch, "why": why}
+            )
+    return task, problems
+
+
+def compile_other(cell: str, dtype: torch.dtype, device: str, hidden: int, batch: int) -> None:
+    """Fill the caches of compilers; a loop over a compiled step needs two steps for that."""
+    layer, x = build(cell, dtype, device, hidden, batch, PREPARE_STEPS)
+    x = x[:2] if cell in LOOPS else x
+    with torch.no_grad():
+        layer(x)
+    layer(x)[0].sum().backward()
+
+
+def check_kernel(cell: str, kernel: str, dtype: torch.dtype, device: str, hidden: int, batch: int, draws: int) -> str:
+    """Run the kernels of one shape, compare them with float64; return what is wrong, or nothing."""
+    layer, x = build(cell, dtype, device, hidden, batch, PREPARE_STEPS, kernel=kernel)
+    with torch.no_grad():
+        layer(x)
+    layer(x)[0].sum().backward()
+    rows = min(batch, CHECK_ROWS)
+    # float32 may be tf32 in torch's own kernels, by torch's default
+    if not draws or any(name_kernel(layer, part).endswith("_aten") for part in (x, x[:CHECK_STEPS, :rows])):
+        return ""
+    found = [compare_with_loop(cell, kernel, dtype, device, hidden, rows) for _ in range(draws)]
+    worst = max(statistics.geometric_mean(ratios) for ratios in zip(*found, strict=True))
+    return "" if worst <= 2 else f"{worst:.2f} times as far from float64 as the loop with {rows} rows"
 
 
 def compare_with_loop(cell: str, kernel: str, dtype: torch.dtype, device: str, hidden: int, rows: int) -> list[float]:
@@ -168,16 +212,19 @@ def build(
 
 
 def measure(
-    args: argparse.Namespace, mode: str, name: str, hidden: int, batch: int, refused: list[dict[str, Any]]
+    args: argparse.Namespace,
+    mode: str,
+    name: str,
+    hidden: int,
+    batch: int,
+    wanted: list[tuple[str, str]],
+    refused: list[dict[str, Any]],
 ) -> Iterator[dict[str, Any]]:
-    """Yield the times of one shape, torch's layers first."""
+    """Yield the times of one shape for the wanted layers and kernels."""
     dtype, tf32 = TYPES[name]
     allow_tf32(tf32)
-    wrong = {(r["type"], r["cell"], r["kernel"], r["hidden"]) for r in refused if "mode" not in r}
-    wanted = [(cell, kernel) for cell in args.cells for kernel in args.kernels]
-    wanted = [(c, k) for c, k in wanted if (name, c, k, hidden) not in wrong]
-    layers = [*((baseline, "cuDNN") for baseline in BASELINES), *wanted]
-    layers += [(other, "") for other in OTHERS] if args.others else []
+    wrong = {(r["type"], r["cell"], r["kernel"], r["hidden"], r["batch"]) for r in refused if "mode" not in r}
+    layers = [(cell, kernel) for cell, kernel in wanted if (name, cell, kernel, hidden, batch) not in wrong]
     for pass_ in ("forward", "both"):
         calls: dict[tuple[str, str, int], Callable[[], float]] = {}
         for cell, kernel in layers:
