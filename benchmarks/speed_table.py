@@ -1,11 +1,12 @@
 """Time layers against torch.nn on a GPU, eagerly and as CUDA graphs: python benchmarks/speed_table.py [--json FILE].
 
-Microseconds per step of one layer (input = hidden) for every type, hidden size and batch, forward and both passes;
-with `--others` then also of FlashRNN, torchrecurrent and a compiled loop. Layers of one shape are timed in turns, three
-calls in a row each (one if it takes over 5 ms), after a dozen calls to warm up: some launches are recorded after three.
-The median of the rounds counts. Every kernel is checked against float64 first and not timed if it is more than twice
-as far from it as the reference loop in its own type. The record is written as it grows, so a run that is stopped loses
-nothing; batches come one after another in the order given, each in all types and sizes.
+Microseconds per step of one layer (input = hidden) for every type, hidden size and batch, forward and both passes; in
+float32 also of torch's layers with tf32 forbidden, which are as exact as ours; with `--others` then also of FlashRNN,
+torchrecurrent and a compiled loop. Layers of one shape are timed in turns, three calls in a row each (one if it takes
+over 5 ms), after a dozen calls to warm up: some launches are recorded after three. The median of the rounds counts.
+Every kernel is checked against float64 first and not timed if it is more than twice as far from it as the reference
+loop in its own type. The record is written as it grows, so a run that is stopped loses nothing; batches come one after
+another in the order given, each in all types and sizes.
 
 Compiling and checking takes longer than timing and needs no GPU of its own: `--only-check --json CHECK` does it alone,
 `--checked CHECK` takes what it found.
@@ -43,6 +44,7 @@ TYPES = {  # type of the numbers, whether products may be tf32
 CELLS = {"attn_rnn": seqloom.AttnRNN, "gru": seqloom.GRU, "lstm": seqloom.LSTM}
 NORMALISED = {"ln_gru": seqloom.LNGRU, "ln_lstm": seqloom.LNLSTM}  # timed if --cells names them
 BASELINES = {"torch.nn.GRU": nn.GRU, "torch.nn.LSTM": nn.LSTM}
+EXACT = {"torch.nn.GRU without tf32": nn.GRU, "torch.nn.LSTM without tf32": nn.LSTM}  # timed in float32
 SEED = 0
 CALLS = 3  # in a row: what the host does before a call overlaps with the one before it
 LONG_CALL = 5e-3  # seconds: one call is enough
@@ -207,7 +209,7 @@ def build(
     if cell in OTHERS:
         layer, length = OTHERS[cell](hidden, device=device, dtype=dtype), LOOP_STEPS if cell in LOOPS else length
     else:
-        layer = (CELLS | NORMALISED | BASELINES)[cell](hidden, hidden, device=device, dtype=dtype, **more)
+        layer = (CELLS | NORMALISED | BASELINES | EXACT)[cell](hidden, hidden, device=device, dtype=dtype, **more)
     return layer, torch.randn(length, batch, hidden, device=device, dtype=dtype, requires_grad=True)
 
 
@@ -225,6 +227,8 @@ def measure(
     allow_tf32(tf32)
     wrong = {(r["type"], r["cell"], r["kernel"], r["hidden"], r["batch"]) for r in refused if "mode" not in r}
     layers = [(cell, kernel) for cell, kernel in wanted if (name, cell, kernel, hidden, batch) not in wrong]
+    if name == "float32" and wanted[0][0] in BASELINES:
+        layers += [(cell, "cuDNN") for cell in EXACT]
     for pass_ in ("forward", "both"):
         calls: dict[tuple[str, str, int], Callable[[], float]] = {}
         for cell, kernel in layers:
@@ -233,6 +237,8 @@ def measure(
             try:
                 layer, x = build(cell, dtype, args.device, hidden, batch, args.length, **more)
                 call = partial(run_forward if pass_ == "forward" else run_both, layer, x, torch.ones_like(x))
+                if cell in EXACT:
+                    call = partial(run_without_tf32, call)
                 if mode == "graph":
                     call = record_graph(call)
                 seconds = warm_up(call, args.device)
@@ -278,6 +284,14 @@ def run_forward(layer: nn.Module, x: Tensor, dy: Tensor) -> None:
 def run_both(layer: nn.Module, x: Tensor, dy: Tensor) -> None:
     y = layer(x)[0]
     torch.autograd.grad(y, [x, *layer.parameters()], dy)
+
+
+def run_without_tf32(call: Callable[[], object]) -> None:
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        call()
+    finally:
+        torch.backends.cudnn.allow_tf32 = True
 
 
 def name_kernel(layer: nn.Module, x: Tensor, needs_gradients: bool = True) -> str:
