@@ -176,6 +176,17 @@ def test_the_best_settings_are_tuned_again_with_all_steps_and_that_round_decides
     assert steps == [len(rows) - 2, len(rows)]
 
 
+def test_the_second_round_has_seeds_of_its_own_and_leaves_out_conditions_that_take_too_long():
+    settings = replace(TINY, conditions=(ONE,), models=("gru",), lrs=(1e-3, 1e-2), starts=("default",), finalists=2)
+    several = replace(settings, finalist_seeds=2)
+    assert [t.seed for t in run(several) if t.seed >= FINALISTS] == 2 * [FINALISTS, FINALISTS + 1]
+    assert "the best 2 settings of each model again with all steps and 2 other seeds" in Adding(several).caption()
+    without = replace(several, conditions=(replace(ONE, widens=False),))
+    rows = run(without)
+    assert not [t for t in rows if t.seed >= FINALISTS] and Adding(without).parts == len(rows)
+    assert f"(neither with {ONE.name})" in Adding(without).caption()
+
+
 def test_a_trial_with_other_fields_names_its_file(tmp_path):
     run(replace(TINY, models=("rnn",)), tmp_path)
     file = tmp_path / FILE

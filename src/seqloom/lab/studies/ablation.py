@@ -91,6 +91,8 @@ class Ablation(SyntheticTrials[TrialSettings], name="ablation"):
         budget=50_000,
         lrs=(1e-3, 3e-3, 1e-2, 3e-2, 1e-1),
         starts=("default",),
+        finalists=2,  # with one seed alone, tuning chose rates at which most of five seeds fail
+        finalist_seeds=2,
     )
     quick = TrialSettings(
         (adds(10, 150), copies(5, 150, count=2)),

@@ -53,6 +53,8 @@ class Adding(SyntheticTrials[TrialSettings], name="adding"):
         lrs=(1e-3, 3e-3, 1e-2),
         widen=True,
         widen_by=0.0005,
+        finalists=2,
+        finalist_seeds=2,
     )
     quick = TrialSettings(
         (at(10, 150), at(30, 150, tuned_at="T = 10, marks anywhere")),

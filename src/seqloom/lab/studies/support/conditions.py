@@ -25,7 +25,9 @@ class Condition:
     tuned_at: str = ""  # earlier conditions, separated by ";", of which the best tuning is reused; "": tune here
     after: str = ""  # an earlier condition whose trained model is trained further
     lower: int = 0  # learning rates below the chosen one of `tuned_at`, in steps of LADDER
-    widens: bool = True  # whether the grid may be widened here, if the settings say so; False where it takes too long
+    # Whether tuning may add rates to the grid and a second round here, if the settings say so; False where it takes
+    # too long.
+    widens: bool = True
     seeds: int = 0  # at most so many seeds; 0: as many as the settings say
     seeds_of: dict[str, int] = field(default_factory=dict)  # at most so many of these models
 
@@ -87,6 +89,7 @@ class TrialSettings:
     constant_rate: bool = False  # instead of warm-up and cosine decay
     precision: str = "natural"  # on a GPU: "natural" (AttnRNN and Transformers in bfloat16), "bfloat16", "float32"
     finalists: int = 0  # best settings of each model that are tuned in a second round, with all steps; 0: no such round
+    finalist_seeds: int = 0  # trainings per setting in the second round; 0: `tuning_seeds`
 
 
 @dataclass(frozen=True)

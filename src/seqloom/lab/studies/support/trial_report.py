@@ -46,13 +46,10 @@ def caption(study: Trials[Any]) -> str:
         else f"hidden sizes chosen for {s.budget:,} trained parameters{describe_steps(study)}"
     )
     share = "" if s.tuning == 1 else f" with {s.tuning:g} of the steps"
-    again = (
-        f", the best {s.finalists} settings of each model again with all steps and other seeds" if s.finalists else ""
-    )
     tuned = (
         f"tuning: learning rates {', '.join(f'{lr:g}' for lr in s.lrs)} x {count(len(s.starts), 'start')} for every "
-        f"model{share} "
-        f"on {s.valid:,} validation sequences, with {_describe_tuning_seeds(s.tuning_seeds)}{again}; then "
+        f"model{share} on {s.valid:,} validation sequences, with {_describe_tuning_seeds(s.tuning_seeds)}"
+        f"{_describe_more_tuning(study)}; then "
     )
     return (
         f"a new model for every condition; {size}; batches of {s.batch}, Adam, warm-up, cosine decay, clip 1.\n"
@@ -93,6 +90,20 @@ def describe_edges(study: Trials[Any], rows: Sequence[Trial]) -> str:
         f"Not tuned: the best learning rate is the lowest or highest one tried in {len(edges)} of {len(found)} "
         f"pairs of condition and model{named}."
     )
+
+
+def _describe_more_tuning(study: Trials[Any]) -> str:
+    """Describe what follows the first grid: further rates, and a second round."""
+    s, parts = study.settings, list[str]()
+    if s.widen:
+        by = f" by {s.widen_by:g}" if s.widen_by else ""
+        parts.append(f"if the lowest or highest rate was the best{by}, the next was tried for all models")
+    if s.finalists:
+        seeds = count(s.finalist_seeds or s.tuning_seeds, "other seed")
+        parts.append(f"the best {s.finalists} settings of each model again with all steps and {seeds}")
+    short = [c.name for c in s.conditions if not (c.widens or c.sources)]
+    without = f" (neither with {'; '.join(short)})" if short and parts else ""
+    return "".join(f"; {part}" for part in parts) + without
 
 
 def _describe_tuning_seeds(n: int) -> str:

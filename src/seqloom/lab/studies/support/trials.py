@@ -97,7 +97,9 @@ class Trials(Study[S, Trial]):
     def parts(self) -> int:
         s = self.settings
         pairs = [(c, m) for c in s.conditions for m in self.models(c)]
-        tuning = sum((len(self.grid(m)) + s.finalists) * s.tuning_seeds for c, m in pairs if self.tunes(c, m))
+        tuned = [(c, m) for c, m in pairs if self.tunes(c, m)]
+        tuning = sum(len(self.grid(m)) * s.tuning_seeds for _, m in tuned)
+        tuning += sum(s.finalists * (s.finalist_seeds or s.tuning_seeds) for c, _ in tuned if c.widens)
         return tuning + sum(len(self._list_seeds(c, m)) for c, m in pairs)
 
     def count_seeds(self, model: str) -> int:
@@ -172,8 +174,8 @@ class Trials(Study[S, Trial]):
         finalists = [
             Spec(c, m, *setting, FINALISTS + i, VALID)
             for m in grids
-            for setting in self._rank(tried, m)[: s.finalists]
-            for i in range(s.tuning_seeds)
+            for setting in self._rank(tried, m)[: s.finalists if c.widens else 0]
+            for i in range(s.finalist_seeds or s.tuning_seeds)
         ]
         yield from self._run_specs(finalists, before)
 
