@@ -91,6 +91,10 @@ class TrialSettings:
     finalists: int = 0  # best settings of each model that are tuned in a second round, with all steps; 0: no such round
     finalist_seeds: int = 0  # trainings per setting in the second round; 0: `tuning_seeds`
 
+    def count_second_round(self, condition: Condition) -> int:
+        """Return the number of trainings of one model in the second round of tuning."""
+        return self.finalists * (self.finalist_seeds or self.tuning_seeds) if condition.widens else 0
+
 
 @dataclass(frozen=True)
 class Spec:

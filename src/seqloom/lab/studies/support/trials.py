@@ -98,8 +98,7 @@ class Trials(Study[S, Trial]):
         s = self.settings
         pairs = [(c, m) for c in s.conditions for m in self.models(c)]
         tuned = [(c, m) for c, m in pairs if self.tunes(c, m)]
-        tuning = sum(len(self.grid(m)) * s.tuning_seeds for _, m in tuned)
-        tuning += sum(s.finalists * (s.finalist_seeds or s.tuning_seeds) for c, _ in tuned if c.widens)
+        tuning = sum(len(self.grid(m)) * s.tuning_seeds + s.count_second_round(c) for c, m in tuned)
         return tuning + sum(len(self._list_seeds(c, m)) for c, m in pairs)
 
     def count_seeds(self, model: str) -> int:
