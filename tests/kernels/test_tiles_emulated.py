@@ -21,6 +21,30 @@ SHAPES = [
 ]
 
 
+WGMMA = [  # four warps multiply together: whether products are of 19 bits
+    (128, 4, BF16, 3, 3, EVERYTHING, {}, (64, 32), False),
+    (128, 2, FP32, 3, 2, {"lengths": True, "reset": True}, {}, (64, 16), False),
+    (128, 4, FP32, 2, 2, {"mask": True, "keep": True}, {}, (64, 32), False),
+    (128, 2, FP32, 3, 2, {"lengths": True}, {"norm": False}, (64, 16), True),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("H", "heads", "dtype", "B", "T", "asked", "settings", "division", "tf32"), WGMMA)
+def test_products_of_four_warps_are_at_most_twice_as_far_from_float64(
+    monkeypatch, H, heads, dtype, B, T, asked, settings, division, tf32
+):
+    monkeypatch.setattr(tuning, "TILES_DIVISIONS", (division,))
+    monkeypatch.setattr(tiles, "has_wgmma", lambda *_: True)
+    cell = cell_of(H, heads, **settings)
+    if tf32:
+        monkeypatch.setattr(tiles, "allows_tf32", lambda: True)
+        ratio, _ = worst(tiles, cell, job_of(cell, B, T, dtype, **asked), dtype)
+        assert 2 < ratio < 2**14  # 13 bits fewer
+        return
+    assert worst(tiles, cell, job_of(cell, B, T, dtype, **asked), dtype)[0] < 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("H", "heads", "dtype", "B", "T", "asked", "settings", "division"), SHAPES)
 def test_tiles_are_at_most_twice_as_far_from_float64_as_the_loop(

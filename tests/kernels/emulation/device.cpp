@@ -315,38 +315,47 @@ void fetch_wait_for(int left) {
 namespace gpu {
 struct Task {
   float* d;
+  int count, kind;
   u64 a, b;
   bool by_column, adds;
 };
-inline std::vector<Task> open_tasks[1024];
-inline std::vector<std::vector<Task>> task_groups[1024];
-inline float get_number(u64 matrix, int row, int k, bool by_column) {
-  const u32 start = (u32)(matrix & 0x3fff) << 4, leading = (u32)(matrix >> 16 & 0x3fff) << 4,
-            stride = (u32)(matrix >> 32 & 0x3fff) << 4, swizzle = matrix >> 62;
+inline std::vector<Task> open_tasks[32 * MOST];
+inline std::vector<std::vector<Task>> task_groups[32 * MOST];
+inline float get_number(u64 matrix, int row, int k, int kind, bool by_column) {
+  const u32 start = (u32)(matrix & 0x3fff) << 4 | (u32)(matrix >> 46 & 0x3fff) << 18,
+            leading = (u32)(matrix >> 16 & 0x3fff) << 4, stride = (u32)(matrix >> 32 & 0x3fff) << 4,
+            swizzle = matrix >> 62;
   u32 at = by_column ? start + row / 64 * leading + k / 8 * stride + k % 8 * 128 + row % 64 * 2
-                     : start + row / 8 * stride + row % 8 * 64 + 2 * k;
+                     : start + row / 8 * stride + row % 8 * (swizzle == SWIZZLE_128 ? 128 : 64) +
+                           (kind == FP32 ? 4 : 2) * k;
   at ^= swizzle == SWIZZLE_128 ? (at >> 7 & 7) << 4 : (at >> 7 & 3) << 4;
+  if (by_column && swizzle != SWIZZLE_128) fail("a matrix of wgmma in a layout that is not emulated");
+  if (kind == FP32) {
+    u32 v = 0;
+    if (fits(at, 4, 4)) memcpy(&v, &memory[at], 4);
+    return to_float(v & ~0x1fffu);
+  }
   u16 v = 0;
-  if (by_column != (swizzle == SWIZZLE_128)) fail("a matrix of wgmma in a layout that is not emulated");
   if (fits(at, 2, 2)) memcpy(&v, &memory[at], 2);
-  return half_to_float(v);
+  return kind == BF16 ? wide<BF16>(v) : wide<FP16>(v);
 }
 inline void multiply(const Task& t) {
-  for (int j = 0; j < 64; j++) {
+  for (int j = 0; j < t.count; j++) {
     const int row = 16 * (warp() % 4) + lane() / 4 + (j & 2 ? 8 : 0),
               column = j / 4 * 8 + lane() % 4 * 2 + (j & 1);
     double sum = t.adds ? t.d[j] : 0;
-    for (int k = 0; k < 16; k++)
-      sum += (double)get_number(t.a, row, k, t.by_column) * get_number(t.b, column, k, t.by_column);
+    for (int k = 0; k < (t.kind == FP32 ? 8 : 16); k++)
+      sum += (double)get_number(t.a, row, k, t.kind, t.by_column) *
+             get_number(t.b, column, k, t.kind, t.by_column);
     t.d[j] = (float)sum;
     if (std::fabs((double)t.d[j]) > std::fabs(sum)) t.d[j] = std::nextafterf(t.d[j], 0.f);
   }
 }
 }  // namespace gpu
 void show_fetched() { gpu::fibers[gpu::current].unseen = false; }
-void add_task(float (&d)[64], u64 a, u64 b, bool by_column, bool adds) {
+void add_task(float* d, int count, u64 a, u64 b, int kind, bool by_column, bool adds) {
   if (gpu::fibers[gpu::current].unseen) gpu::fail("wgmma: what was fetched was not shown");
-  gpu::open_tasks[gpu::current].push_back({d, a, b, by_column, adds});
+  gpu::open_tasks[gpu::current].push_back({d, count, kind, a, b, by_column, adds});
 }
 void commit_products() {
   auto& open = gpu::open_tasks[gpu::current];

@@ -4,11 +4,13 @@
 typedef unsigned long long u64;
 constexpr int SWIZZLE_128 = 1, SWIZZLE_64 = 2;
 
+// With more digits of an address, which says whose shared memory it is in.
 inline u64 describe_matrix(u32 at, int swizzle, u32 stride, u32 leading) {
-  return (u64)(at >> 4 & 0x3fffu) | (u64)(leading >> 4) << 16 | (u64)(stride >> 4) << 32 | (u64)swizzle << 62;
+  return (u64)(at >> 18) << 46 | (u64)(at >> 4 & 0x3fffu) | (u64)(leading >> 4) << 16 |
+         (u64)(stride >> 4) << 32 | (u64)swizzle << 62;
 }
 void show_fetched();
-void add_task(float (&d)[64], u64 a, u64 b, bool by_column, bool adds);
+void add_task(float* d, int count, u64 a, u64 b, int kind, bool by_column, bool adds);
 void commit_products();
 void await_products_but(int left);
 inline void begin_products() {}
@@ -18,6 +20,11 @@ void await_products() {
 }
 template <int BY_COLUMN, int ADDS>
 void multiply_fp16(float (&d)[64], u64 a, u64 b) {
-  add_task(d, a, b, BY_COLUMN, ADDS);
+  add_task(d, 64, a, b, FP16, BY_COLUMN, ADDS);
 }
-inline void hold_sums(float (&)[64]) {}
+template <int KIND, int ADDS, int R>
+void multiply_lines(float (&d)[R], u64 a, u64 b) {
+  add_task(d, R, a, b, KIND, false, ADDS);
+}
+template <int R>
+void hold_sums(float (&)[R]) {}

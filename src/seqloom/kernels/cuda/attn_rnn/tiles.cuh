@@ -13,6 +13,7 @@
 #include "runtime/counter.cuh"
 #include "runtime/halves.cuh"
 #include "runtime/packets.cuh"
+#include "runtime/wgmma.cuh"
 
 #ifndef ROWS             // Python gives these with -D; the values here serve editors
 #define ROWS 64          // of a group: 32 or 64
@@ -23,26 +24,31 @@
 #define WEIGHT_STAGES 4  // and of weights
 #define RESIDENT 0       // the last chunks of every weight, which stay in shared memory
 #define TF32 0           // whether products of float32 may see 19 bits alone
+#define WGMMA 0          // whether four warps multiply together (Hopper): 64 rows
 #endif
 
 constexpr bool IN_HALVES = TYPE == FP32 && !TF32;
 constexpr int THREADS = 256, BLOCKS = CLUSTER, EACH = ROWS * UNITS / THREADS, SHARE = THREADS / ROWS;
 constexpr int PLANES = IN_HALVES ? 2 : 1, NUMBER = IN_HALVES ? 2 : SIZE;  // bytes of a number in a plane
-constexpr int CHUNKS = H * NUMBER / CHUNK, EIGHTS = CHUNK / 16, QUARTERS = 4, STEPS = EIGHTS / 8,
-              TALL = ROWS / 32;
+constexpr int CHUNKS = H * NUMBER / CHUNK, EIGHTS = CHUNK / 16, LINES = CHUNK / 128;  // of 128 bytes
+// Parts of a sum, each of some steps of 32 bytes in every chunk; tiles of 16 rows to a warp of mma.
+constexpr int QUARTERS = WGMMA ? 2 : 4, STEPS = EIGHTS / 2 / QUARTERS, TALL = ROWS / 32;
 constexpr int WIDEST = 2 * UNITS;  // columns of the widest product
 constexpr int STAGE = ROWS * CHUNK * PLANES, WEIGHT_STAGE = WIDEST * CHUNK * PLANES;
-constexpr int SCALE_LINE = BLOCKS + 4;                     // floats of a row's units in shared memory
-constexpr int PARTS = 4 * QUARTERS * ROWS * (WIDEST + 8);  // bytes; they lie where numbers were
+constexpr int SCALE_LINE = BLOCKS + 4;  // floats of a row's units in shared memory
+constexpr int PARTS =
+    (4 * QUARTERS * ROWS * (WIDEST + 8) + 1023) / 1024 * 1024;  // bytes; they lie where numbers were
 constexpr int AT_PARTS = 0, AT_WEIGHTS = STAGES * STAGE > PARTS ? STAGES * STAGE : PARTS;
-constexpr int AT_SCALES = AT_WEIGHTS + WEIGHT_STAGES * WEIGHT_STAGE;
+constexpr int AT_RESIDENT = AT_WEIGHTS + WEIGHT_STAGES * WEIGHT_STAGE, FLEETING = CHUNKS - RESIDENT;
+constexpr int AT_SCALES = AT_RESIDENT + RESIDENT * 4 * UNITS * CHUNK * PLANES;
 constexpr int AT_CONSTANTS = AT_SCALES + (IN_HALVES ? 4 * ROWS * BLOCKS : 0), CONSTANTS = 5;
-constexpr int AT_RESIDENT = AT_CONSTANTS + 4 * CONSTANTS * UNITS, FLEETING = CHUNKS - RESIDENT;
-constexpr int TILES_BYTES = AT_RESIDENT + RESIDENT * 4 * UNITS * CHUNK * PLANES;
-constexpr int LEAD = (STAGES < WEIGHT_STAGES ? STAGES : WEIGHT_STAGES) - 1;  // chunks on their way
-constexpr int SPAN = D / UNITS;                                              // blocks of a head
+constexpr int TILES_BYTES = AT_CONSTANTS + 4 * CONSTANTS * UNITS + (WGMMA ? 1024 : 0);
+// Chunks on their way. Products in the background may still read the stage before the present one.
+constexpr int LEAD =
+    (RESIDENT == CHUNKS || STAGES < WEIGHT_STAGES ? STAGES : WEIGHT_STAGES) - (WGMMA && !IN_HALVES ? 2 : 1);
+constexpr int SPAN = D / UNITS;  // blocks of a head
 static_assert(D % UNITS == 0 && H * NUMBER % CHUNK == 0 && EACH % 2 == 0 && BLOCKS % 4 == 0 &&
-                  UNITS * BLOCKS == H && BLOCKS % SHARE == 0,
+                  UNITS * BLOCKS == H && BLOCKS % SHARE == 0 && (!WGMMA || ROWS == 64) && LEAD > 0,
               "no such division");
 
 // What a group shares, in bytes from its begin: a counter, for each of three messages its numbers and their
@@ -78,7 +84,7 @@ struct Block {
     warp = thread >> 5;
     quarter = warp & 3;
     half = warp >> 2;
-    memory = shared_memory();
+    memory = WGMMA ? (shared_memory() + 1023u) & ~1023u : shared_memory();
     rank = block() % BLOCKS;
     base = rank * UNITS;
     first = a.begin + a.group_rows * (block() / BLOCKS);
@@ -124,7 +130,8 @@ struct Block {
   // Return where a chunk of N rows of a weight lies.
   template <int N>
   DEV u32 find_weight(const Factor& w, int chunk) const {
-    if (RESIDENT == 0 || chunk < FLEETING) return memory + AT_WEIGHTS + chunk % WEIGHT_STAGES * WEIGHT_STAGE;
+    if (RESIDENT == 0 || chunk < FLEETING)
+      return memory + AT_WEIGHTS + chunk % (WEIGHT_STAGES ? WEIGHT_STAGES : 1) * WEIGHT_STAGE;
     return memory + AT_RESIDENT + (w.before * RESIDENT + (chunk - FLEETING) * N) * CHUNK * PLANES;
   }
   // Fetch some bytes, by all threads.
@@ -164,7 +171,11 @@ struct Block {
   // all threads have met.
   template <int N>
   DEV void multiply(int message, const Factor& w) const {
+#if WGMMA
+    float s[N / 2] = {};
+#else
     Sums<N> s = {};
+#endif
 #pragma unroll 1
     for (int chunk = 0; chunk < LEAD; chunk++) {
       fetch_numbers(message, chunk);
@@ -173,25 +184,108 @@ struct Block {
 #pragma unroll 1
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
       fetch_wait<LEAD - 1>();
+      if constexpr (WGMMA) show_fetched();
       wait_block();  // all have fetched their part, and read the stages that are fetched next
-      fetch_weight<N>(w, chunk + LEAD);
-      fetch_numbers(message, chunk + LEAD);
-      fetch_commit();
+#if WGMMA
+      multiply_chunk<N>(s, message, w, chunk);
+#else
+      fetch_next<N>(message, w, chunk);
       multiply_chunk<N>(s, w, chunk);
+#endif
     }
+#if WGMMA
+    if constexpr (!IN_HALVES) {
+      await_products<0>();
+      hold_sums(s);
+    }
+#endif
     wait_block();  // parts lie where numbers are
 #pragma unroll
-    for (int i = 0; i < TALL; i++)
+    for (int i = 0; i < (WGMMA ? 1 : TALL); i++)
 #pragma unroll
       for (int j = 0; j < N / 8; j++)
 #pragma unroll
         for (int k = 0; k < 2; k++) {
-          const int row = ROWS / 2 * half + 16 * i + 8 * k + lane / 4;
-          put_shared(memory + AT_PARTS + 4 * ((quarter * ROWS + row) * (N + 8) + 8 * j + 2 * (lane & 3)),
-                     s.c[i][j][2 * k], s.c[i][j][2 * k + 1]);
+#if WGMMA
+          const int part = half, row = 16 * quarter + 8 * k + lane / 4;
+          const float v = s[4 * j + 2 * k], w = s[4 * j + 2 * k + 1];
+#else
+          const int part = quarter, row = ROWS / 2 * half + 16 * i + 8 * k + lane / 4;
+          const float v = s.c[i][j][2 * k], w = s.c[i][j][2 * k + 1];
+#endif
+          put_shared(memory + AT_PARTS + 4 * ((part * ROWS + row) * (N + 8) + 8 * j + 2 * (lane & 3)), v, w);
         }
     wait_block();
   }
+  template <int N>
+  DEV void fetch_next(int message, const Factor& w, int chunk) const {
+    fetch_weight<N>(w, chunk + LEAD);
+    fetch_numbers(message, chunk + LEAD);
+    fetch_commit();
+  }
+#if WGMMA
+  // Describe 32 bytes of lines in shared memory: of a plane of `rows` of them.
+  DEV u64 describe(u32 at, int rows, int plane, int step) const {
+    return describe_matrix(at + (plane * LINES + step / 4) * rows * 128 + 32 * (step % 4), SWIZZLE_128, 1024,
+                           16);
+  }
+  // Add this half's steps of a chunk, in the background. In float32 the sums of UNITS numbers, which have one
+  // unit in a row, are added up outside of tensor cores, which truncate sums, while the next are computed.
+  template <int N>
+  DEV void multiply_chunk(float (&s)[N / 2], int message, const Factor& w, int chunk) const {
+    const u32 numbers = memory + chunk % STAGES * STAGE, weight = find_weight<N>(w, chunk);
+    begin_products();
+#if FORMAT == 2 && !TF32
+    constexpr int DEEP = UNITS / 16, MANY = STEPS / DEEP;
+    float part[2][N / 2];
+#pragma unroll
+    for (int i = 0; i <= MANY; i++) {
+      if (i < MANY) {
+#pragma unroll
+        for (int which = 0; which < 3; which++)  // low high, high low, high high
+#pragma unroll
+          for (int k = 0; k < DEEP; k++) {
+            const int step = STEPS * half + DEEP * i + k;
+            const u64 of_numbers = describe(numbers, ROWS, which == 0, step),
+                      of_weight = describe(weight, N, which == 1, step);
+            if (which == 0 && k == 0)
+              multiply_lines<FP16, 0>(part[i % 2], of_numbers, of_weight);
+            else
+              multiply_lines<FP16, 1>(part[i % 2], of_numbers, of_weight);
+          }
+        commit_products();
+      }
+      if (i == 0)
+        fetch_next<N>(message, w, chunk);
+      else {
+        float scale[2];
+#pragma unroll
+        for (int k = 0; k < 2; k++)
+          scale[k] =
+              get_shared(memory + AT_SCALES +
+                         4 * ((CHUNK / 2 * chunk + 16 * (STEPS * half + DEEP * (i - 1))) / UNITS * ROWS +
+                              16 * quarter + 8 * k + lane / 4));
+        if (i < MANY)
+          await_products<1>();
+        else
+          await_products<0>();
+        hold_sums(part[(i - 1) % 2]);
+#pragma unroll
+        for (int e = 0; e < N / 2; e++) s[e] += scale[e / 2 % 2] * part[(i - 1) % 2][e];
+      }
+    }
+#else
+#pragma unroll
+    for (int k = 0; k < STEPS; k++) {
+      const int step = STEPS * half + k;
+      multiply_lines<TYPE, 1>(s, describe(numbers, ROWS, 0, step), describe(weight, N, 0, step));
+    }
+    commit_products();
+    await_products<1>();
+    fetch_next<N>(message, w, chunk);
+#endif
+  }
+#else
   // Load 32 bytes of this warp's rows, and the units of their numbers.
   DEV void load_numbers(u32 (&a)[PLANES][TALL][4], float (&scale)[TALL][2], int chunk, int step) const {
     const u32 stage = memory + chunk % STAGES * STAGE;
@@ -201,7 +295,8 @@ struct Block {
       for (int i = 0; i < TALL; i++) {
         const int line = ROWS / 2 * half + 16 * i + (lane & 15);
         load4(a[p][i][0], a[p][i][1], a[p][i][2], a[p][i][3],
-              stage + (p * ROWS + line) * CHUNK + 16 * (2 * step + (lane >> 4) ^ (line & 7)));
+              stage + ((p * LINES + step / 4) * ROWS + line) * 128 +
+                  16 * ((2 * step + (lane >> 4) ^ line) & 7));
       }
     if constexpr (IN_HALVES)
 #pragma unroll
@@ -219,7 +314,8 @@ struct Block {
     for (int p = 0; p < PLANES; p++) {
       const int line = 16 * j + 8 * (lane >> 4) + (lane & 7);
       load4(b[p][0][0], b[p][0][1], b[p][1][0], b[p][1][1],
-            weight + (p * N + line) * CHUNK + 16 * (2 * step + (lane >> 3 & 1) ^ (line & 7)));
+            weight + ((p * LINES + step / 4) * N + line) * 128 +
+                16 * ((2 * step + (lane >> 3 & 1) ^ line) & 7));
     }
   }
   // This warp's quarter of a chunk. What the next mma needs is loaded before the present one.
@@ -279,6 +375,7 @@ struct Block {
       }
 #endif
   }
+#endif
   // Add up the parts of a product of N columns for this thread's units, from column `from` on.
   template <int N>
   DEV void get_sum(float (&v)[EACH], float unit, int from = 0) const {
@@ -308,7 +405,8 @@ struct Block {
 #pragma unroll
       for (int e = 0; e < EACH; e++) v[e] *= unit;
   }
-  // Write this thread's units of a message, in the order of a stage: chunks, planes, rows, 128 bytes.
+  // Write this thread's units of a message, in the order of a stage: chunks, planes, lines, rows, 128
+  // bytes.
   DEV void put_numbers(int message, const float (&v)[EACH]) const {
     u8* numbers = shared_by_all + AT_NUMBERS + message * NUMBERS;
     float scale = 1.f;
@@ -321,8 +419,8 @@ struct Block {
     }
 #pragma unroll
     for (int e = 0; e < EACH; e += 2) {
-      const int byte = (unit + e) * NUMBER, eight = byte / 16 % EIGHTS ^ (row & 7);
-      u8* to = numbers + (byte / CHUNK * PLANES * ROWS + row) * CHUNK + 16 * eight + byte % 16;
+      const int byte = (unit + e) * NUMBER, line = byte / 128 % LINES, eight = (byte / 16 ^ row) & 7;
+      u8* to = numbers + byte / CHUNK * STAGE + (line * ROWS + row) * 128 + 16 * eight + byte % 16;
       if constexpr (IN_HALVES) {
         u32 high, low;
         split_halves(high, low, scale * v[e], scale * v[e + 1]);

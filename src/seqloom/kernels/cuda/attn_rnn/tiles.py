@@ -27,7 +27,8 @@ from seqloom.kernels.cuda.products import exact
 from seqloom.kernels.cuda.runtime.groups import GridCode, count_groups
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
-THREADS, QUARTERS, CONSTANTS = 256, 4, 5  # of tiles.cuh
+THREADS, CONSTANTS = 256, 5  # of tiles.cuh
+HOPPER = (9, 0)
 
 
 def why_not(cell: Cell, job: ScanJob) -> str | None:
@@ -108,7 +109,18 @@ def split_weights(arguments: Any, H: int, is_turned: bool, device: torch.device)
 
 def find_code(setting: AttnRNNSetting, name: str, B: int, device: torch.device) -> TilesCode:
     """Return the kernel for a batch of B rows."""
-    return make_code(setting, name, *choose_division(setting, B, device), allows_tf32())
+    rows, units = choose_division(setting, B, device)
+    return make_code(setting, name, rows, units, allows_tf32(), has_wgmma(rows, device))
+
+
+def has_wgmma(rows: int, device: torch.device) -> bool:
+    """Return whether four warps multiply together in tiles of so many rows on this GPU."""
+    return tuning.TILES_WGMMA and rows == 64 and device.type == "cuda" and _read_capability(device) == HOPPER
+
+
+@cache
+def _read_capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
 
 
 def list_divisions(setting: AttnRNNSetting) -> list[tuple[int, int]]:
@@ -128,35 +140,66 @@ def choose_division(setting: AttnRNNSetting, B: int, device: torch.device) -> tu
     return next((way for way in ways if room[way] >= B), max(ways, key=lambda way: room[way]))
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """What a block's shared memory is divided into."""
+
+    wgmma: bool
+    rows: int  # lines of a chunk of numbers
+    columns: int  # lines of a chunk of the widest weight; all three have twice as many
+    length: int  # bytes of a whole line
+    parts: int  # bytes of sums, which lie where numbers are
+    room: int  # bytes
+
+    def divide(self, least: int, least_of_weights: int) -> tuple[int, int, int, int]:
+        """Return the bytes of a line in a chunk, chunks of numbers and weights on their way, and those that stay.
+
+        Args:
+            least: Chunks of numbers on their way at least, in pieces of 128 bytes of a line.
+            least_of_weights: The same of weights.
+        """
+        chunks_of = [chunk for chunk in (tuning.TILES_CHUNK, 128) if self.length % chunk == 0]
+        for chunk in chunks_of if self.wgmma else ():
+            rest = self.room - 2 * self.columns * self.length
+            stages = min(2 * self.length // chunk, rest // (self.rows * chunk))
+            if rest >= self.parts and stages * chunk >= tuning.TILES_LEAST_STAGES * 128:
+                return chunk, stages, 0, self.length // chunk  # all weights stay
+        chunk = chunks_of[0]
+        stage, of_weights, pieces = self.rows * chunk, self.columns * chunk, chunk // 128
+        stages = max(least // pieces, 3 if self.wgmma else self.parts // stage)
+        room = self.room - max(stages * stage, self.parts)
+        rest = room - max(least_of_weights // pieces, 3 if self.wgmma else 0) * of_weights
+        resident = min(self.length // chunk, max(0, rest) // (2 * of_weights))
+        return chunk, stages, min(tuning.TILES_MOST_STAGES, room // of_weights - 2 * resident), resident
+
+
 @cache
-def make_code(setting: AttnRNNSetting, name: str, rows: int, units: int, tf32: bool = False) -> TilesCode:
+def make_code(
+    setting: AttnRNNSetting, name: str, rows: int, units: int, tf32: bool = False, wgmma: bool = False
+) -> TilesCode:
     """Return the kernel attn_rnn_tiles_<name>."""
     H, size = setting.hidden, setting.dtype.itemsize
     tf32 = tf32 and setting.dtype == torch.float32
     in_halves = setting.dtype == torch.float32 and not tf32
     planes, number, blocks, wide = 2 if in_halves else 1, 2 if in_halves else size, H // units, 2 * units
-    chunk = tuning.TILES_CHUNK if H * number % 256 == 0 else 128
-    stage, of_weights = rows * chunk * planes, wide * chunk * planes  # bytes of a chunk
-    parts = 4 * QUARTERS * rows * (wide + 8)
-    stages = max(tuning.TILES_STAGES[planes] * 128 // chunk, parts // stage)
-    fixed = max(stages * stage, parts) + 4 * CONSTANTS * units
-    fixed += 4 * rows * blocks if in_halves else 0
-    chunks, room = H * number // chunk, tuning.SHARED_BYTES - fixed
-    resident = min(
-        chunks, max(0, room - tuning.TILES_WEIGHT_STAGES[planes] * 128 // chunk * of_weights) // (2 * of_weights)
+    own_bytes = 4 * CONSTANTS * units + (4 * rows * blocks if in_halves else 0) + (1024 if wgmma else 0)
+    parts = -(-4 * (2 if wgmma else 4) * rows * (wide + 8) // 1024) * 1024
+    plan = _Plan(wgmma, rows * planes, wide * planes, H * number, parts, tuning.SHARED_BYTES - own_bytes)
+    chunk, stages, weight_stages, resident = plan.divide(
+        tuning.TILES_STAGES[planes], tuning.TILES_WEIGHT_STAGES[planes]
     )
-    weight_stages = min(tuning.TILES_MOST_STAGES, room // of_weights - 2 * resident)
-    shared = fixed + (weight_stages + 2 * resident) * of_weights
+    lines = (weight_stages + 2 * resident) * wide * planes
+    shared = own_bytes + max(stages * rows * planes * chunk, parts) + lines * chunk
     group = 128 + 3 * rows * H * number * planes + 36 * rows * blocks
     sizes = {"GRID": 1, "ROWS": rows, "CLUSTER": blocks, "UNITS": units, "CHUNK": chunk, "STAGES": stages}
-    sizes |= {"WEIGHT_STAGES": weight_stages}
+    sizes |= {"WEIGHT_STAGES": weight_stages, "WGMMA": int(wgmma)}
     sizes |= {"RESIDENT": resident, "TF32": int(tf32)}
     macros = (*setting.macros, *sizes.items())
     named = f"attn_rnn_tiles_{name}", f"attn_rnn/tiles_{name}.cu", macros
     pack_code = CudaCode("attn_rnn_tiles_pack", "attn_rnn/tiles_pack.cu", macros, THREADS, 0)
     packets, of_number = -(-group // (16 * rows)), number * planes
     own: dict[str, Any] = {"pack_code": pack_code, "hidden": H, "number": of_number, "in_halves": in_halves}
-    return TilesCode(*named, THREADS, shared, rows, blocks, packets, **own)
+    return TilesCode(*named, THREADS, shared, rows, blocks, packets, generation="a" if wgmma else "", **own)
 
 
 class _TilesChunk(DividedChunk):

@@ -1,6 +1,6 @@
 // Put AttnRNN's weights into the order in which tiles_forward.cu and tiles_reverse.cu fetch them: for each
-// block and chunk its rows of the three factors, 2 UNITS, UNITS and UNITS of them; of each its planes, rows,
-// and 16 bytes in the order of shared memory.
+// block and chunk its rows of the three factors, 2 UNITS, UNITS and UNITS of them; of each its planes, lines
+// of 128 bytes of all rows, and 16 bytes in the order of shared memory.
 #include "attn_rnn/tiles.cuh"
 
 constexpr int TILES_PACK_BYTES = 0;
@@ -13,11 +13,13 @@ struct Pack {
 
 KERNEL(attn_rnn_tiles_pack, Pack, THREADS) {
   const i64 which = (i64)THREADS * block() + thread();
-  const int eight = which % EIGHTS, line = which / EIGHTS % (4 * UNITS * PLANES);
-  const int piece = which / (EIGHTS * 4 * UNITS * PLANES), chunk = piece % CHUNKS, rank = piece / CHUNKS;
-  const int factor = line < 2 * UNITS * PLANES ? 0 : line < 3 * UNITS * PLANES ? 1 : 2;
-  const int rows = factor ? UNITS : 2 * UNITS, own = line - (factor ? (factor + 1) * UNITS * PLANES : 0);
-  const int plane = own / rows, place = own % rows, row = rank * UNITS + place % UNITS;
+  constexpr int EACH_UNIT = PLANES * LINES;  // lines of 128 bytes
+  const int eight = which % 8, line = which / 8 % (4 * UNITS * EACH_UNIT);
+  const int piece = which / (32 * UNITS * EACH_UNIT), chunk = piece % CHUNKS, rank = piece / CHUNKS;
+  const int factor = line < 2 * UNITS * EACH_UNIT ? 0 : line < 3 * UNITS * EACH_UNIT ? 1 : 2;
+  const int rows = factor ? UNITS : 2 * UNITS, own = line - (factor ? (factor + 1) * UNITS * EACH_UNIT : 0);
+  const int plane = own / rows / LINES, part = own / rows % LINES, place = own % rows,
+            row = rank * UNITS + place % UNITS;
   const bool is_second = place >= UNITS;  // of the first factor
   const i64 square = (i64)H * H * NUMBER;
   // forward: q and the first half of g, o, the second half of g; back: the second and the first half, o, q
@@ -30,7 +32,7 @@ KERNEL(attn_rnn_tiles_pack, Pack, THREADS) {
   else
     from += plane * square + (i64)row * H * NUMBER;
   u32 v[4];
-  get_constant(v, from + chunk * CHUNK + 16 * (eight ^ (place & 7)));
+  get_constant(v, from + chunk * CHUNK + 128 * part + 16 * (eight ^ (place & 7)));
 #if FORMAT == 2 && TF32
 #pragma unroll
   for (int i = 0; i < 4; i++) v[i] = to_tf32(to_float(v[i]));

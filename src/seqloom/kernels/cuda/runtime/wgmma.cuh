@@ -40,8 +40,72 @@ DEV void multiply_fp16(float (&d)[64], u64 a, u64 b) {
         "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
       : "l"(a), "l"(b), "n"(ADDS), "n"(BY_COLUMN));
 }
+// d (64 x N) = A B^T, or d +=, where lines of A (64) and B (N) have 32 bytes of a row: numbers of bf16 or
+// fp16, or of 19 bits (KIND FP32). d as above.
+#define MULTIPLY_LINES(SHAPE, NUMBERS, TURNED, SUMS, A, B, P, ...)                                   \
+  asm volatile("{.reg .pred p; setp.ne.b32 p, " P ", 0; wgmma.mma_async.sync.aligned." SHAPE NUMBERS \
+               " {" SUMS "}, " A ", " B ", p, 1, 1" TURNED ";}"                                      \
+               : __VA_ARGS__                                                                         \
+               : "l"(a), "l"(b), "n"(ADDS))
+#define SUMS_16                                                                                             \
+  "%0,%1,%2,%3,%4,%5,%6,%7", "%8", "%9", "%10", "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), \
+      "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+#define SUMS_32                                                                                         \
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15", "%16", "%17", "%18", "+f"(d[0]), "+f"(d[1]), \
+      "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]),   \
+      "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+#define SUMS_64                                                                                             \
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%" \
+  "28,%29,%30,%31",                                                                                         \
+      "%32", "%33", "%34", "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),          \
+      "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),   \
+      "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),            \
+      "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),            \
+      "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+#define SUMS_128                                                                                             \
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%"  \
+  "28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%" \
+  "54,%55,%56,%57,%58,%59,%60,%61,%62,%63",                                                                  \
+      "%64", "%65", "%66", "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),           \
+      "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),    \
+      "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),             \
+      "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),             \
+      "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]),             \
+      "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),             \
+      "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),             \
+      "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),             \
+      "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+#define EXPAND_LINES(...) MULTIPLY_LINES(__VA_ARGS__)
+#define MULTIPLY_WIDTH(N)                                                \
+  if constexpr (KIND == BF16)                                            \
+    EXPAND_LINES("m64n" #N "k16", ".f32.bf16.bf16", ", 0, 0", SUMS_##N); \
+  else if constexpr (KIND == FP16)                                       \
+    EXPAND_LINES("m64n" #N "k16", ".f32.f16.f16", ", 0, 0", SUMS_##N);   \
+  else                                                                   \
+    EXPAND_LINES("m64n" #N "k8", ".f32.tf32.tf32", "", SUMS_##N)
+template <int KIND, int ADDS, int R>
+DEV void multiply_lines(float (&d)[R], u64 a, u64 b) {
+  if constexpr (R == 8) {
+    MULTIPLY_WIDTH(16);
+  } else if constexpr (R == 16) {
+    MULTIPLY_WIDTH(32);
+  } else if constexpr (R == 32) {
+    MULTIPLY_WIDTH(64);
+  } else if constexpr (R == 64) {
+    MULTIPLY_WIDTH(128);
+  } else
+    static_assert(R < 0, "no such width");
+}
+#undef MULTIPLY_LINES
+#undef EXPAND_LINES
+#undef MULTIPLY_WIDTH
+#undef SUMS_16
+#undef SUMS_32
+#undef SUMS_64
+#undef SUMS_128
 // Read sums after a wait, not before it: the compiler may not move their uses.
-DEV void hold_sums(float (&d)[64]) {
+template <int R>
+DEV void hold_sums(float (&d)[R]) {
 #pragma unroll
-  for (int i = 0; i < 64; i++) asm volatile("" : "+f"(d[i])::"memory");
+  for (int i = 0; i < R; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
