@@ -68,7 +68,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.2, help="short calls have more rounds, up to this time")
     parser.add_argument("--others", action="store_true", help="time layers of other packages, too, after all of ours")
     parser.add_argument("--others-batch", default="16", help="rows of layers of other packages")
-    parser.add_argument("--without", type=Path, nargs="*", default=[], help="records whose shapes are left out")
+    parser.add_argument(
+        "--without",
+        type=Path,
+        nargs="*",
+        default=[],
+        help="records of stopped runs to go on from: what they have is left out",
+    )
     parser.add_argument("--only-check", action="store_true", help="compile and check; time nothing")
     parser.add_argument("--checked", type=Path, help="record of a run with --only-check: nothing is checked again")
     parser.add_argument("--draws", type=int, default=3, help="weights that every kernel is checked with; 0: no check")
@@ -95,12 +101,21 @@ def main() -> None:
     if args.others:
         places = itertools.product(args.modes, args.others_batch, args.types, args.hidden)
         shapes += [(*shape, [(other, "") for other in OTHERS]) for shape in places]
-    done = {read_shape(row) for file in args.without for row in json.loads(file.read_text())["rows"]}
+    before = [json.loads(file.read_text()) for file in args.without]
+    refused += [problem for record in before for problem in record["refused"] if problem not in refused]
+    done = {read_shape(row) for record in before for row in record["rows"] if row["pass"] == "both"}
     for mode, batch, name, hidden, wanted in shapes:
         if (mode, name, hidden, batch, wanted[0][0] in OTHERS) in done:
             continue
-        rows += measure(args, mode, name, hidden, batch, wanted, refused)
+        lost = False
+        try:
+            rows += measure(args, mode, name, hidden, batch, wanted, refused)
+        except torch.AcceleratorError:  # an illegal access, for example: nothing runs any more in this process
+            traceback.print_exc()
+            lost = True
         write_record(args.json, **how, finished=False, refused=refused, rows=rows)
+        if lost:
+            sys.exit("the GPU is lost to this process: go on with --without")
     write_record(args.json, **how, finished=True, refused=refused, rows=rows)
 
 
@@ -225,7 +240,9 @@ def measure(
     """Yield the times of one shape for the wanted layers and kernels."""
     dtype, tf32 = TYPES[name]
     allow_tf32(tf32)
-    wrong = {(r["type"], r["cell"], r["kernel"], r["hidden"], r["batch"]) for r in refused if "mode" not in r}
+    wrong = {
+        (r["type"], r["cell"], r["kernel"], r["hidden"], r["batch"]) for r in refused if r.get("mode", mode) == mode
+    }
     layers = [(cell, kernel) for cell, kernel in wanted if (name, cell, kernel, hidden, batch) not in wrong]
     if name == "float32" and wanted[0][0] in BASELINES:
         layers += [(cell, "cuDNN") for cell in EXACT]
@@ -247,6 +264,8 @@ def measure(
                 where = {"type": name, "cell": cell, "kernel": kernel, "hidden": hidden, "batch": batch}
                 refused.append(where | {"mode": mode, "pass": pass_, "why": f"{type(error).__name__}: {error}"[:300]})
                 traceback.print_exc()
+                if args.device == "cuda":
+                    torch.cuda.synchronize()
                 continue
             timed = partial(time_calls, call, args.device, 1 if seconds > LONG_CALL else CALLS)
             calls[cell, name_kernel(layer, x, pass_ == "both") if more else kernel, len(x)] = timed
