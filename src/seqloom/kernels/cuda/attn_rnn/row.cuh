@@ -11,6 +11,9 @@
 #define QUADS_IN_SHARED 0  // a thread's quads of each weight that lie in shared memory
 #define CLUSTER 2          // blocks to a row (row_pair.cuh)
 #endif
+#ifndef EARLY
+#define EARLY 0  // whether the numbers that a lane has of a vector are 16 neighbours (row_pair_forward.cu)
+#endif
 #include "attn_rnn/arguments.cuh"
 
 constexpr int LINE = SIZE * H / 16;  // threads that load a plane of elements, 16 bytes each
@@ -25,7 +28,7 @@ constexpr bool SPLIT_HEADS = PIECE != D;  // the pieces of a head meet in shared
 constexpr int STAGES = 4;
 // Shared memory: vectors, pieces of sums over heads, the ring, in the end weights that no register holds.
 // Bytes; vectors that are written at once use different banks.
-constexpr int VECTOR = 128 * DEEP + 64;
+constexpr int VECTOR = (EARLY ? 640 : 128 * DEEP) + 64;
 constexpr int AT_PIECES = 5 * VECTOR, AT_RING = AT_PIECES + (SPLIT_HEADS ? 16 * (H / PIECE) : 0);
 constexpr int WEIGHT_BYTES = 16 * THREADS * QUADS_IN_SHARED;  // of a weight in shared memory
 
@@ -43,11 +46,17 @@ struct Lane {
     first = thread >> 5 << 4 | (lane & 3) << 2;
     unit = first + (share >> 1);
     odd = share & 1;
-    quads = hold(memory + 16 * share);
+    quads = hold(memory + (EARLY ? 80 : 16) * share);
 #pragma unroll
-    for (int k = 0; k < 4; k++) four[k] = hold(memory + 4 * unit_at(k));
+    for (int k = 0; k < 4; k++) four[k] = hold(memory + place(unit_at(k)));
   }
   DEV int unit_at(int k) const { return first + (k ^ share >> 1); }  // the k-th of the four units
+  // Return the head whose attention this lane computes: that of its unit, or of its numbers of a vector.
+  DEV int head() const { return !EARLY ? unit / D : 16 * share < H ? 16 * share / D : HEADS - 1; }
+  // Return where a vector has a number.
+  DEV static int place(int number) { return EARLY ? 4 * number + 16 * (number / 16) : 4 * number; }
+  // Return the first number of this lane's i-th quad.
+  DEV int column(int i) const { return EARLY ? 16 * share + 4 * i : 32 * i + 4 * share; }
   DEV u32 vector(int which) const { return memory + which * VECTOR; }
   DEV void clear() const {
     for (int i = thread; i < 5 * VECTOR / 4; i += THREADS) put_shared(memory + 4 * i, 0.f);
@@ -59,7 +68,7 @@ struct Lane {
   }
   DEV void get(float (&v)[DEEP][4], int which) const {
 #pragma unroll
-    for (int i = 0; i < DEEP; i++) get_shared(v[i], quads + which * VECTOR + 128 * i);
+    for (int i = 0; i < DEEP; i++) get_shared(v[i], quads + which * VECTOR + (EARLY ? 16 : 128) * i);
   }
   // Load numbers of the four units; `at`: bytes from the first vector.
   DEV void get_four(float (&v)[4], u32 at) const {
@@ -139,7 +148,7 @@ struct Lane {
 #pragma unroll
       for (int i = 0; i < D / PIECE; i++) {
         float v[4];
-        get_shared(v, memory + AT_PIECES + 16 * (unit / D * (D / PIECE) + i));
+        get_shared(v, memory + AT_PIECES + 16 * (head() * (D / PIECE) + i));
 #pragma unroll
         for (int m = 0; m < 3; m++) s[m] += v[m];
       }
@@ -171,7 +180,7 @@ struct Weight {
     in_shared = to + 16 * l.thread;
 #pragma unroll
     for (int i = 0; i < QUADS; i++) {
-      const int column = 32 * (i / 4) + 4 * l.share;
+      const int column = l.column(i / 4);
       float v[4] = {};
       if (column < H) get_quad(v, W + (i64)l.unit_at(i % 4) * stride + column);
       if (i >= IN_REGISTERS)

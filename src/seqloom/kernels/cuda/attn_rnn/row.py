@@ -69,9 +69,14 @@ def find_code(setting: AttnRNNSetting, name: str, paired: bool = False) -> CudaC
     slot = size * H * (1 + setting.keep)
     if name == "reverse":
         slot = 4 * H + size * H * (6 + setting.keep) + 16 * (setting.heads + paired)
+    vector = 128 * deep
     if paired:
         rest = 4 * H + 16
-    shared = 5 * (128 * deep + 64) + (16 * H // piece if piece != D else 0) + (2 if paired else STAGES) * slot
+        if name == "forward" and D % 16 == 0 and D > 16:  # EARLY of row_pair_forward.cu
+            vector, rest = 640, 640 + 16
+            plane = 640 if size == 4 else size * H
+            slot = plane * (1 + setting.keep) + (16 * threads if {"x", "h+x"} & {*setting.context} else 0)
+    shared = 5 * (vector + 64) + (16 * H // piece if piece != D else 0) + (2 if paired else STAGES) * slot
     macros = (*setting.macros, ("QUADS_IN_SHARED", in_shared), ("CLUSTER", 1 + paired))
     kernel = f"row_pair_{name}" if paired else f"row_{name}"
     named = f"attn_rnn_{kernel}", f"attn_rnn/{kernel}.cu", macros
