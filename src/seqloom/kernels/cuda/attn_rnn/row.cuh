@@ -11,9 +11,6 @@
 #define QUADS_IN_SHARED 0  // a thread's quads of each weight that lie in shared memory
 #define CLUSTER 2          // blocks to a row (row_pair.cuh)
 #endif
-#ifndef EARLY
-#define EARLY 0  // whether the numbers that a lane has of a vector are 16 neighbours (row_pair_forward.cu)
-#endif
 #include "attn_rnn/arguments.cuh"
 
 constexpr int LINE = SIZE * H / 16;  // threads that load a plane of elements, 16 bytes each
@@ -24,6 +21,10 @@ constexpr bool UNEVEN = H % 32 != 0;
 // Units of a head that are summed inside a warp.
 constexpr int PIECE = D % 4 ? 1 : D % 8 ? 4 : D % 16 ? 8 : 16;
 constexpr bool SPLIT_HEADS = PIECE != D;  // the pieces of a head meet in shared memory
+// Whether the numbers that a lane has of a vector are 16 neighbours, of one head (row_pair.cuh). In shared
+// memory every 16 floats are followed by 16 bytes then, so that lanes use different banks.
+constexpr bool EARLY = CLUSTER == 2 && PIECE == 16 && SPLIT_HEADS && DEEP == 4;
+constexpr int FLOATS = EARLY ? 640 : 4 * H, ELEMENTS = EARLY && TYPE == FP32 ? FLOATS : SIZE * H;  // bytes
 // Steps in the ring of what comes from global memory.
 constexpr int STAGES = 4;
 // Shared memory: vectors, pieces of sums over heads, the ring, in the end weights that no register holds.
@@ -144,14 +145,18 @@ struct Lane {
       } else
         put_shared(at + 4 * (share & 3), scale * s[0]);
       wait_block();
-      s[0] = s[1] = s[2] = 0.f;
+      add_pieces(s, head());
+    }
+  }
+  // Add up the pieces of a head's sums.
+  DEV void add_pieces(float (&s)[3], int head) const {
+    s[0] = s[1] = s[2] = 0.f;
 #pragma unroll
-      for (int i = 0; i < D / PIECE; i++) {
-        float v[4];
-        get_shared(v, memory + AT_PIECES + 16 * (head() * (D / PIECE) + i));
+    for (int i = 0; i < D / PIECE; i++) {
+      float v[4];
+      get_shared(v, memory + AT_PIECES + 16 * (head * (D / PIECE) + i));
 #pragma unroll
-        for (int m = 0; m < 3; m++) s[m] += v[m];
-      }
+      for (int m = 0; m < 3; m++) s[m] += v[m];
     }
   }
 };

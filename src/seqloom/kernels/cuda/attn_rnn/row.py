@@ -65,22 +65,20 @@ def find_code(setting: AttnRNNSetting, name: str, paired: bool = False) -> CudaC
     in_shared = next(quads for largest, quads in tuning.ROW_QUADS_IN_SHARED[name].items() if largest >= H)
     in_shared = 0 if paired else in_shared
     threads, piece = 2 * H, 1 if D % 4 else min(16, D & -D)
-    size, weights, rest = setting.dtype.itemsize, (3 if paired else 4) * 16 * in_shared * threads, 16 * threads
-    slot = size * H * (1 + setting.keep)
+    is_early = paired and piece == 16 and D > 16 and deep == 4  # EARLY, FLOATS and ELEMENTS of row.cuh
+    floats = 640 if is_early else 4 * H
+    elements = floats if is_early and setting.dtype == torch.float32 else setting.dtype.itemsize * H
+    slot, parts = elements * (1 + setting.keep), not {"x", "h+x"}.isdisjoint(setting.context)
     if name == "reverse":
-        slot = 4 * H + size * H * (6 + setting.keep) + 16 * (setting.heads + paired)
-    vector = 128 * deep
-    if paired:
-        rest = 4 * H + 16
-        if name == "forward" and D % 16 == 0 and D > 16:  # EARLY of row_pair_forward.cu
-            vector, rest = 640, 640 + 16
-            plane = 640 if size == 4 else size * H
-            slot = plane * (1 + setting.keep) + (16 * threads if {"x", "h+x"} & {*setting.context} else 0)
-    shared = 5 * (vector + 64) + (16 * H // piece if piece != D else 0) + (2 if paired else STAGES) * slot
+        slot, parts = floats + elements * (6 + setting.keep) + 16 * (setting.heads + paired), 3
+    slots = 2 * (slot + is_early * parts * 16 * threads) if paired else STAGES * slot
+    vectors = 5 * ((640 if is_early else 128 * deep) + 64)
+    rest = floats + 16 if paired else 16 * threads * (1 + 4 * in_shared)
+    shared = vectors + (16 * H // piece if piece != D else 0) + slots + rest
     macros = (*setting.macros, ("QUADS_IN_SHARED", in_shared), ("CLUSTER", 1 + paired))
     kernel = f"row_pair_{name}" if paired else f"row_{name}"
     named = f"attn_rnn_{kernel}", f"attn_rnn/{kernel}.cu", macros
-    return CudaCode(*named, threads, shared + rest + weights, blocks=1 + paired)
+    return CudaCode(*named, threads, shared, blocks=1 + paired)
 
 
 def is_paired(setting: AttnRNNSetting, B: int, device: torch.device) -> bool:

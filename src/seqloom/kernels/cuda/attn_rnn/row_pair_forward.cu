@@ -1,10 +1,4 @@
 // AttnRNN forward with one row of the batch to two blocks. Equations as in step.cuh.
-#include "attn_rnn/setting.cuh"
-// The sum aC of the context's rows is linear in the attention, which is one number for a head and a row. If no
-// lane has numbers of two heads, W_o times h, x and h * x can be summed by head before the attention is
-// known: those of h and h * x while the scores are on their way between lanes, that of x by the second block.
-// So a step has one exchange through shared memory less.
-#define EARLY (HIDDEN / HEADS % 16 == 0 && HIDDEN / HEADS > 16 && HIDDEN > 96)
 #include "attn_rnn/row_math.cuh"
 #include "attn_rnn/row_pair.cuh"
 
@@ -15,24 +9,9 @@ constexpr int BOTH = 2, INPUT = 2;  // of EARLY: h * x in the first block, x in 
 // The input of a step, and of EARLY each lane's parts of W_o x: bytes that are sent, and that it takes.
 constexpr bool HAS_X = EARLY && CONTEXT & 6, HAS_BOTH = EARLY && CONTEXT & 8;
 constexpr int SENT = SIZE * H * (1 + KEEP) + (HAS_X ? 16 * THREADS : 0);
-constexpr int PLANE = EARLY && TYPE == FP32 ? 640 : SIZE * H, AT_PARTS = PLANE * (1 + KEEP);
+constexpr int AT_PARTS = ELEMENTS * (1 + KEEP);
 constexpr int SLOT = AT_PARTS + (HAS_X ? 16 * THREADS : 0);
 constexpr int AT_PARTNER = AT_RING + 2 * SLOT, ROW_PAIR_FORWARD_BYTES = AT_PARTNER + PAIR_BYTES;
-
-// Write 16 bytes of elements into a vector.
-DEV void put_input(const float (&v)[4], u32 vector, int chunk) {
-  if constexpr (TYPE == FP32)
-    put_shared(vector + Lane::place(4 * chunk), v);
-  else {
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-      float w[4];
-      unpack<TYPE>(w[0], w[1], to_bits(v[2 * i]));
-      unpack<TYPE>(w[2], w[3], to_bits(v[2 * i + 1]));
-      put_shared(vector + Lane::place(8 * chunk + 4 * i), w);
-    }
-  }
-}
 
 CLUSTER_KERNEL(attn_rnn_row_pair_forward, Forward, THREADS, 2) {
   const Lane l;
@@ -45,14 +24,13 @@ CLUSTER_KERNEL(attn_rnn_row_pair_forward, Forward, THREADS, 2) {
     const bool has_source = plane <= KEEP;
     const u8* from = (const u8*)(KEEP && plane ? a.keep + row * a.T * H : a.x + row * a.x_row) + 16 * chunk;
     const i64 stride = SIZE * (KEEP && plane ? H : a.x_step);
-    const int piece = EARLY && TYPE == FP32 ? Lane::place(4 * chunk) : 16 * chunk;  // where a plane has it
-    const u32 ring = partner.map(l.memory + AT_RING + plane * PLANE + piece),
+    const u32 ring = partner.map(l.memory + AT_RING + plane * ELEMENTS + place_chunk<TYPE>(chunk)),
               parts_at = partner.map(l.memory + AT_RING + AT_PARTS + 16 * l.thread);
     float x[4] = {}, next[4] = {}, parts[4];
     Element* y = a.y + row * a.y_row + l.unit;
     Weight Wo;
     if constexpr (HAS_X) Wo.load(a.w.o, H, l, 0);
-    auto load_one = [&](float(&to)[4], int t) {
+    auto load_one = [&](float (&to)[4], int t) {
       if (has_source && t < length) get_global(to, (const float*)(from + t * stride));
     };
     auto load = [&](int t) {
@@ -64,7 +42,7 @@ CLUSTER_KERNEL(attn_rnn_row_pair_forward, Forward, THREADS, 2) {
           parts[e] = 0.f;
         }
         load_one(next, t + 1);
-        if (plane == 0) put_input(x, l.vector(INPUT + (t & 1)), chunk);
+        if (plane == 0) put_chunk<TYPE>(x, l.vector(INPUT + (t & 1)), chunk);
         wait_block();
         float v[DEEP][4];
         l.get(v, INPUT + (t & 1));
@@ -173,7 +151,7 @@ CLUSTER_KERNEL(attn_rnn_row_pair_forward, Forward, THREADS, 2) {
     if constexpr (NORM) find_moments(mean, r, quad_of_sum, l);
     const float n = NORM ? (z - mean) * r * scale + bias : o, g = sigmoid(l.scatter(gate) + past_gate);
     float after = h + g * (n - h);
-    if constexpr (KEEP) after += l.get_element(ring + PLANE) * (h - after);
+    if constexpr (KEEP) after += l.get_element(ring + ELEMENTS) * (h - after);
     h = after;
     begin(after, is_reset, t + 1);
     wait_block();
