@@ -68,7 +68,7 @@ def find_code(setting: AttnRNNSetting, name: str, paired: bool = False) -> CudaC
     is_early = paired and piece == 16 and D > 16 and deep == 4  # EARLY, FLOATS and ELEMENTS of row.cuh
     floats = 640 if is_early else 4 * H
     elements = floats if is_early and setting.dtype == torch.float32 else setting.dtype.itemsize * H
-    slot, parts = elements * (1 + setting.keep), not {"x", "h+x"}.isdisjoint(setting.context)
+    slot, parts = elements * (1 + setting.keep), int(not {"x", "h+x"}.isdisjoint(setting.context))
     if name == "reverse":
         slot, parts = floats + elements * (6 + setting.keep) + 16 * (setting.heads + paired), 3
     slots = 2 * (slot + is_early * parts * 16 * threads) if paired else STAGES * slot
