@@ -4,7 +4,9 @@ from scipy.stats import binomtest
 
 from seqloom.lab.compare.metric import rank
 from seqloom.lab.compare.significance import bootstrap, estimate, estimate_difference
+from seqloom.lab.stats.intervals import mean_interval
 from seqloom.lab.stats.metrics import METRICS, compute_scores
+from seqloom.lab.stats.resampling import explain_few_rows
 
 ACCURACY, MSE, RMSE = (METRICS[name] for name in ("accuracy", "mse", "rmse"))
 
@@ -80,3 +82,32 @@ def test_ranks_put_the_better_first_and_break_ties_by_the_loss():
     assert sorted(range(3), key=ranks.__getitem__) == [2, 1, 0]
     assert rank(MSE, {"mse": 0.4}) < rank(MSE, {"mse": 0.5}) < rank(MSE, {"mse": None})
     assert rank(METRICS["bleu"], {"loss": 0.4}) < rank(METRICS["bleu"], {"loss": 0.5})  # nothing was decoded yet
+
+
+@pytest.mark.parametrize("errors", [[1.0, 3.0], [1.0, 3.0, 8.0]])
+def test_two_or_three_windows_have_the_interval_of_the_t_distribution(errors):
+    models = {name: [{"square": np.array(errors) * k, "values": np.ones(len(errors))}] for k, name in enumerate("ab", 1)}
+    samples = bootstrap(models, MSE)
+    expected = mean_interval(errors).half
+    assert estimate(samples["a"]).half == pytest.approx(expected, rel=0.05)  # of 1,000 resamples
+    difference = estimate_difference(samples["b"], samples["a"])
+    assert difference.half == pytest.approx(expected, rel=0.05) and not difference.is_significant
+    low, high = compute_scores(models["a"][0], intervals=True).intervals["mse"]
+    assert low == 0 and high == pytest.approx(np.mean(errors) + expected, rel=0.05)
+
+
+def test_windows_that_all_overlap_have_no_interval_and_no_significant_difference():
+    models = {name: [{"square": np.full(20, k), "values": np.ones(20)}] for k, name in enumerate("ab", 1)}
+    samples = bootstrap(models, MSE, overlap=12)
+    difference = estimate_difference(samples["b"], samples["a"])
+    assert difference.mean == 1 and not difference.has_interval and not difference.is_significant
+
+
+def test_the_note_on_few_windows_says_how_many_an_interval_needs():
+    assert explain_few_rows(20, 12, "window") == (
+        "There are no 95% intervals: the forecasts of neighbouring windows overlap, so they need 36 windows or more, "
+        "and there are 20."
+    )
+    assert "60 windows count as 3 independent ones (t-distribution, 2 degrees of" in explain_few_rows(60, 12, "window")
+    assert explain_few_rows(1, 1) == "There are no 95% intervals: they need 2 rows or more, and there is 1."
+    assert not explain_few_rows(180, 12) and not explain_few_rows(10, 1)

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from seqloom.lab.compare.choice import choose_row, mark_choice
+from seqloom.lab.compare.choice import choose_row, mark_choice, state_rule
 from seqloom.lab.compare.leaderboard import (
     build_leaderboard,
     build_summary,
@@ -169,6 +169,35 @@ def test_the_margin_of_an_error_is_relative():
     ]
     results = Results(lines, RMSE, samples)
     assert choose_row(results).row.name == "ridge" and choose_row(replace(results, margin=0.5)).row.name == "a"
+
+
+def test_a_lead_without_an_interval_is_neither_significant_nor_similar():
+    values = {"a": 1.0, "b": 1.001, "ridge": 2.0}
+    columns = {name: [{"square": np.full(8, value), "values": np.ones(8)}] for name, value in values.items()}
+    samples = bootstrap(columns, RMSE, overlap=12)
+    lines = [
+        Row(name, name, name == "ridge", rank=(k, 0.0), test=estimate(samples[name])) for k, name in enumerate(values)
+    ]
+    results = mark_choice(Results(lines, RMSE, samples, test_rows=8, example="window", overlap=12))
+    text = write_verdict(results)
+    assert text.startswith("Use a (RMSE 1), the fastest of 2 similar models: it has no significant lead over b. ")
+    assert "a is ahead of ridge (RMSE 1.414) by 0.41 in RMSE, which is not significant with 8 test windows." in text
+    shown = build_leaderboard(results)
+    assert [row["difference"] for row in shown] == ["recommended", "unclear (no interval)", "unclear (no interval)"]
+    assert shown[0]["test RMSE"] == "1" and build_summary(results)[1]["difference"] == "+0.0005"
+    for words in (short_caption(results), caption(results, 1, None)):
+        assert "There are no 95% intervals: " in words and "36 test windows or more, and there are 8." in words
+        assert "with a 95% interval" not in words and "+-" not in words
+
+
+def test_the_captions_state_the_rule_of_the_recommendation():
+    results = build_results({"gru": 0.8})
+    rule = (
+        "The validation rows choose the best model and the best baseline, and the test rows decide between the two: the "
+        "model is recommended if it leads by more than 1 percentage point (--margin), and of similar models the fastest."
+    )
+    assert rule in short_caption(results) and rule in caption(results, 3, 20)
+    assert "by more than 0.5 percent (--margin)" in state_rule(replace(results, metric=RMSE, margin=0.5))
 
 
 def test_an_interrupted_comparison_has_no_verdict():

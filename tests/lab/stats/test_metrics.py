@@ -192,10 +192,10 @@ def test_intervals_of_overlapping_windows_cover_the_true_value_too():
         windows = np.convolve(steps, np.ones(24), "valid")
         columns = {"square": windows, "values": np.full(len(windows), 24.0)}
         for block in (1, 24):
-            low, high = compute_scores(columns, intervals=True, seed=number, block=block).intervals["mse"]
+            low, high = compute_scores(columns, intervals=True, seed=number, overlap=block).intervals["mse"]
             inside, alone = inside + (block > 1 and low <= 2 <= high), alone + (block == 1 and low <= 2 <= high)
     assert inside >= 26 and alone < 20
-    assert not compute_scores(columns, intervals=True, block=1000).intervals  # one window is not enough for one
+    assert not compute_scores(columns, intervals=True, overlap=1000).intervals  # one window is not enough for one
 
 
 def test_a_metric_knows_which_value_is_better():

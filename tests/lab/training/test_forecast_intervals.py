@@ -52,10 +52,13 @@ def test_intervals_cover_the_test_windows_as_promised_and_are_wider_for_a_series
 
 
 def test_few_windows_that_overlap_have_no_intervals_and_evaluate_says_why(run, tmp_path):
-    shops(31, seed=1).write_csv(tmp_path / "few.csv")  # one window of each shop
+    shops(33, seed=1).write_csv(tmp_path / "few.csv")  # three windows of each shop
     document = evaluate(run, tmp_path / "few.csv")
-    assert document["examples"] == 2 and not document["intervals"]
-    assert any("overlap, so 2 windows are too few; there must be 4 or more" in text for text in document["warnings"])
+    assert document["examples"] == 6 and not document["intervals"]
+    assert any("overlap, so they need 10 windows or more, and there are 6" in text for text in document["warnings"])
+    shops(31, seed=1).write_csv(tmp_path / "two.csv")  # one window of each shop: they do not overlap
+    document = evaluate(run, tmp_path / "two.csv")
+    assert document["intervals"]["rmse"][0] == 0 and any("1 degree of freedom" in t for t in document["warnings"])
     assert not evaluate(run)["warnings"]
 
 

@@ -56,6 +56,17 @@ def choose_row(results: Results) -> Choice | None:
     return Choice(row, trivial, rival, tuple(similar), has_learned, has_learned and lead.is_significant)
 
 
+def state_rule(results: Results) -> str:
+    """State the rule of `choose_row` in a sentence."""
+    margin = f"{results.margin:g} " + ("percentage point" if results.metric.percent else "percent")
+    if results.metric.percent and results.margin != 1:
+        margin += "s"
+    return (
+        "The validation rows choose the best model and the best baseline, and the test rows decide between the two: "
+        f"the model is recommended if it leads by more than {margin} (--margin), and of similar models the fastest."
+    )
+
+
 def mark_choice(results: Results) -> Results:
     """Return the results with the recommended row, and the differences of the others to it."""
     choice = choose_row(results)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from seqloom.core.plurals import count, list_some
-from seqloom.lab.compare.choice import margin_of
+from seqloom.lab.compare.choice import margin_of, state_rule
 from seqloom.lab.compare.rows import Results, Row
 from seqloom.lab.compare.significance import Estimate
 from seqloom.lab.stats.metrics import Metric
@@ -56,9 +56,9 @@ def _choose_word(results: Results, row: Row) -> str:
 
 
 def _name_insignificant(results: Results, row: Row) -> str:
-    """Name a difference whose interval includes 0: similar within the margin, unclear beyond it."""
+    """Name a difference whose interval includes 0: similar within the margin, unclear beyond it or without interval."""
     assert row.behind is not None
-    return "similar" if abs(row.behind.mean) <= margin_of(results, row) else "unclear"
+    return "similar" if row.behind.has_interval and abs(row.behind.mean) <= margin_of(results, row) else "unclear"
 
 
 def build_leaderboard(results: Results) -> list[dict[str, Any]]:
@@ -91,7 +91,12 @@ def build_leaderboard(results: Results) -> list[dict[str, Any]]:
 def _format_test(metric: Metric, row: Row) -> str | None:
     if row.test is None:
         return None
-    return f"{metric.format(row.test.mean)} +- {metric.format_difference(row.test.half)}"
+    return f"{metric.format(row.test.mean)}{_format_half(metric, row.test)}"
+
+
+def _format_half(metric: Metric, one: Estimate) -> str:
+    """Format half of an interval, to follow its middle; "" if it is unknown."""
+    return f" +- {metric.format_difference(one.half)}" if one.has_interval else ""
 
 
 def _is_stopped(row: Row) -> bool:
@@ -115,17 +120,19 @@ def _format_difference(results: Results, row: Row) -> str | None:
 
 def _format_signed(metric: Metric, difference: Estimate) -> str:
     mean = metric.format_difference(difference.mean, sign=True, half=difference.half)
-    return f"{mean if mean.startswith('-') else f'+{mean}'} +- {metric.format_difference(difference.half)}"
+    return f"{mean if mean.startswith('-') else f'+{mean}'}{_format_half(metric, difference)}"
 
 
 def format_lead(metric: Metric, difference: Estimate) -> str:
     """Format the size of a difference with its interval: 1.8 +- 0.4."""
     mean = metric.format_difference(difference.mean, half=difference.half)
-    return f"{mean} +- {metric.format_difference(difference.half)}"
+    return f"{mean}{_format_half(metric, difference)}"
 
 
 def format_interval(metric: Metric, difference: Estimate) -> str:
-    """Format the interval of a difference: -0.2 to 0.6."""
+    """Format the interval of a difference: -0.2 to 0.6; "no interval" if it is unknown."""
+    if not difference.has_interval:
+        return "no interval"
     low, high = difference.mean - difference.half, difference.mean + difference.half
     return " to ".join(metric.format_difference(end, sign=True, half=difference.half) for end in (low, high))
 
@@ -135,15 +142,17 @@ def _milliseconds(seconds: float | None) -> str | None:
 
 
 def short_caption(results: Results) -> str:
-    """Explain the table of the terminal in two or three lines."""
+    """Explain the table of the terminal, and by which rule a row is recommended."""
     metric = results.metric
     lower = "" if metric.higher else ", lower is better"
     title = metric.title if metric.title == "chrF" else metric.title[0].upper() + metric.title[1:]
     parts = [f"{BASELINE_MARK} baseline. {title} of {results.tested}{lower}{_describe_folds(results)}"]
     if any(row.test is None and row.valid is not None for row in results.rows):
         parts.append("; in brackets, of the validation rows, for models that were stopped early")
-    parts.append(". Sorted by validation score; difference to the recommended row, with a 95% interval.")
-    return "".join([*parts, _list_left_out(results)])
+    interval = "" if results.has_no_intervals else ", with a 95% interval"
+    parts.append(f". Sorted by validation score; difference to the recommended row{interval}.")
+    text = "".join([*parts, _list_left_out(results)])
+    return "\n".join(line for line in (text, results.interval_note, state_rule(results)) if line)
 
 
 def caption(results: Results, seeds: int, valid: int | None) -> str:
@@ -156,11 +165,12 @@ def caption(results: Results, seeds: int, valid: int | None) -> str:
     """
     direction = "" if results.metric.higher else " Lower is better."
     sources = "seeds and test rows" if seeds > 1 and results.folds is None else "test rows"
+    interval = "" if results.has_no_intervals else f" +- is a 95% confidence interval over {sources}."
+    few = f" {results.interval_note}" if results.interval_note else ""
     text = (
-        f"{BASELINE_MARK} baseline. Models are selected on the validation rows; the test rows are used once."
-        f"{direction} +- is a 95% confidence interval over {sources}. Rows are sorted by validation score. "
-        "Differences to the recommended row are paired. If the interval includes 0, a row is similar within the margin "
-        f"({results.margin:g} {'percentage points' if results.metric.percent else 'percent'}), and unclear beyond it. "
+        f"{BASELINE_MARK} baseline. {state_rule(results)}{direction}{interval}{few} Rows are sorted by validation score. "
+        "Differences to the recommended row are paired. If the interval includes 0, a row is similar within the margin, "
+        "and unclear beyond it. "
         "Training time, "
         "latency (for 1 and for 64 sequences) and memory are those of one run on one thread."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -11,6 +12,7 @@ from typing import Any
 
 from seqloom.core.plurals import count
 from seqloom.lab.compare import row_scores
+from seqloom.lab.compare.choice import state_rule
 from seqloom.lab.compare.data import whole_task
 from seqloom.lab.compare.error_analysis import analyse_errors
 from seqloom.lab.compare.folder import BEST, choose_name, find_run_of
@@ -41,7 +43,8 @@ def build_page(comparison: Comparison, results: Results, finished: bool) -> Page
         values = {row.label: row.test.values for row in results.models if row.test}
         baseline = results.best_baseline
         lines = {baseline.label: baseline.test.mean} if baseline is not None and baseline.test else {}
-        intervals = {row.label: _find_interval(row.test, metric) for row in results.models if row.test}
+        tests = {row.label: row.test for row in results.models if row.test and row.test.has_interval}
+        intervals = {label: _find_interval(test, metric) for label, test in tests.items()}
         by_seed = results.folds is None
         note = "" if by_seed else "Each dot is the score of the test rows of all folds together."
         blocks.append(Dots(title, metric.title, values, lines, note=note, intervals=intervals, by_seed=by_seed))
@@ -223,12 +226,23 @@ def build_document(comparison: Comparison, results: Results, finished: bool) -> 
         "metric": results.metric.name,
         "finished": finished,
         "verdict": write_verdict(results, finished),
+        "rule": state_rule(results),
+        "interval_note": results.interval_note or None,
         "recommended": results.chosen or None,
         "has_learned": results.has_learned,
         "plan": None if comparison.plan is None else asdict(comparison.plan),
-        "rows": [asdict(row) | {"rank": None, "folder": names.get(row.name)} for row in results.rows],
+        "rows": [_record_row(row) | {"folder": names.get(row.name)} for row in results.rows],
         "trainings": {
             result.key: result.value if result.value is not None else {"failed": result.failed}
             for result in sorted(comparison.results.values(), key=lambda r: r.key)
         },
     }
+
+
+def _record_row(row: Row) -> dict[str, Any]:
+    """Return a row for JSON, which has no infinite numbers: the half of an unknown interval is null."""
+    record = asdict(row) | {"rank": None}
+    for name in ("test", "behind"):
+        if record[name] is not None and not math.isfinite(record[name]["half"]):
+            record[name]["half"] = None
+    return record

@@ -46,7 +46,7 @@ def collect_results(comparison: Comparison) -> Results:
         rows.append(replace(row, valid=valid.get(metric.name), rank=order, test=test))
     rows.sort(key=lambda row: (row.test is None, row.rank))
     plan = comparison.plan
-    results = Results(rows, metric, bootstraps, comparison.settings.margin, tested)
+    results = Results(rows, metric, bootstraps, comparison.settings.margin, tested, overlap=comparison.task.overlap)
     if comparison.task.kind == "forecast":
         results = replace(results, example="window")
     if comparison.folds > 1:

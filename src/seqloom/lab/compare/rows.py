@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from seqloom.core.plurals import count
 from seqloom.lab.compare.significance import Bootstrap, Estimate, estimate_difference
 from seqloom.lab.stats.metrics import Metric
+from seqloom.lab.stats.resampling import explain_few_rows
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,25 @@ class Results:
     folds: tuple[int, int] | None = None  # of cross-validation: those that all tested rows have, and all
     has_learned: bool = False  # whether the recommended row leads the trivial one
     example: str = "row"  # what is scored: a window of a table in time, otherwise a row
+    overlap: int = 1  # number of neighbouring test rows that share steps of a series
 
     @property
     def tested(self) -> str:
         """How many examples were tested, in words: "38 test rows"."""
         return count(self.test_rows, f"test {self.example}")
+
+    @property
+    def interval_note(self) -> str:
+        """What few test rows mean for the intervals, in a sentence; "" if there are enough."""
+        has_counts = any(one.right is not None for one in self.bootstraps.values())
+        is_known = has_counts or not self.bootstraps  # intervals of shares do not need many rows
+        return "" if is_known else explain_few_rows(self.test_rows, self.overlap, f"test {self.example}")
+
+    @property
+    def has_no_intervals(self) -> bool:
+        """Whether there are too few test rows for an interval."""
+        tests = [row.test for row in self.rows if row.test is not None]
+        return bool(tests) and not any(test.has_interval for test in tests)
 
     @property
     def models(self) -> list[Row]:

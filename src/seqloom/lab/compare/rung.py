@@ -156,7 +156,7 @@ class Rung(Training):
         columns = row_scores.score_rows(self.model, self.task, "test", batch)
         if any(line.get("split") == "test" for line in self.run.metrics()):
             return columns
-        result = compute_scores(columns, intervals=True, block=self.task.overlap)
+        result = compute_scores(columns, intervals=True, overlap=self.task.overlap)
         intervals: dict[str, Any] = {f"{name}_interval": list(ends) for name, ends in result.intervals.items()}
         journal = Journal(self.run.folder / METRICS, (self.run.folder / METRICS).stat().st_size)
         journal.write(step=best.facts["step"], split="test", rows=result.rows, **result.values, **intervals)

@@ -1,12 +1,10 @@
 """Confidence intervals of test metrics, and whether one model is significantly better than another.
 
-A test metric varies with the seed and with the test rows. Rows are resampled with replacement (the same resamples
-for all models, so differences are paired; neighbouring windows of a series overlap and are resampled in blocks);
-seeds give a t-interval. Both are independent, so their half-widths add as squares. Where a row is either right or
-wrong, a bootstrap with few or no wrong rows would be too narrow: intervals of shares are computed from counts.
-
-Efron 1979, Ann. Statist. 7 (bootstrap); Kuensch 1989, Ann. Statist. 17 (blocks); Agresti and Min 2005, Stat. Med. 24
-(differences of paired shares).
+A test metric varies with the seed and with the test rows. Rows are resampled with replacement (`stats.resampling`), the
+same resamples for all models, so differences are paired; seeds give a t-interval. Both are independent, so their
+half-widths add as squares. Where a row is either right or wrong, a bootstrap with few or no wrong rows would be too
+narrow: intervals of shares are computed from counts (Agresti and Min 2005, Stat. Med. 24, for differences of paired
+shares).
 """
 
 from __future__ import annotations
@@ -17,20 +15,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from seqloom.lab.stats.intervals import Z_95, mean_interval, tail_quantile, wilson_interval
-from seqloom.lab.stats.metrics import Array, Columns, Metric, draw_weights, is_share_of_rows
+from seqloom.lab.stats.intervals import Z_95, mean_interval, wilson_interval
+from seqloom.lab.stats.metrics import Array, Columns, Metric, is_share_of_rows
+from seqloom.lab.stats.resampling import count_blocks, draw_weights, find_interval
 
 RESAMPLES = 1000
-FEWEST_BLOCKS = 5  # fewer blocks give no meaningful bootstrap
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds with its 95% interval, mean +- half."""
+    """A mean over seeds with its 95% interval, mean +- half; half is infinite if there are too few rows for one."""
 
     mean: float
     half: float
     values: list[float]  # one for each seed
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether the interval is known."""
+        return math.isfinite(self.half)
 
     @property
     def is_significant(self) -> bool:
@@ -52,13 +55,13 @@ class Bootstrap:
     right: Array | None = None
 
 
-def bootstrap(models: Mapping[str, Sequence[Columns]], metric: Metric, block: int = 1) -> dict[str, Bootstrap]:
+def bootstrap(models: Mapping[str, Sequence[Columns]], metric: Metric, overlap: int = 1) -> dict[str, Bootstrap]:
     """Resample the test rows of every model in the same way.
 
     Args:
         models: for each model the per-row columns of every seed.
         metric: the metric to compute.
-        block: number of neighbouring rows that are resampled together.
+        overlap: number of neighbouring rows that share steps of a series.
 
     Returns:
         The bootstrap of each model by name.
@@ -67,18 +70,17 @@ def bootstrap(models: Mapping[str, Sequence[Columns]], metric: Metric, block: in
     if not flat:
         return {}
     n = len(next(iter(flat[0][1].values())))
-    block = min(block, max(1, n // FEWEST_BLOCKS))
     point = np.concatenate([metric.compute(columns, np.ones((1, n))) for _, columns in flat])
-    drawn = [[metric.compute(columns, w) for _, columns in flat] for w in draw_weights(n, block, RESAMPLES)]
+    drawn = [[metric.compute(columns, w) for _, columns in flat] for w in draw_weights(n, overlap, RESAMPLES)]
     resampled = np.concatenate([np.stack(part) for part in drawn], 1)  # (models x seeds, RESAMPLES)
-    is_share = block == 1 and all(is_share_of_rows(metric, columns) for _, columns in flat)
+    is_share = overlap == 1 and all(is_share_of_rows(metric, columns) for _, columns in flat)
     results: dict[str, Bootstrap] = {}
     for name in models:
         mine = [i for i, (other, _) in enumerate(flat) if other == name]
         right = None
         if is_share and metric.share is not None:
             right = np.mean([flat[i][1][metric.share[0]] for i in mine], 0)
-        results[name] = Bootstrap(point[mine], resampled[mine], -(-n // block), right)
+        results[name] = Bootstrap(point[mine], resampled[mine], count_blocks(n, overlap), right)
     return results
 
 
@@ -108,12 +110,8 @@ def _half_width_of_paired_shares(d: Array) -> float:
 
 
 def _half_width(resampled: Array, units: int) -> float:
-    end = tail_quantile(units) if units > 1 else 0.0
-    known = resampled[~np.isnan(resampled)]  # a resample may lack a class
-    if not len(known):
-        return 0.0
-    low, high = np.quantile(known, (end, 1 - end))
-    return float(high - low) / 2
+    low, high = find_interval(0.0, resampled, units)  # the width does not depend on the value
+    return (high - low) / 2
 
 
 def _combine(values: Array, rows: float) -> Estimate:

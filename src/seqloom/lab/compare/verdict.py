@@ -51,13 +51,15 @@ def _recommend_baseline(results: Results, choice: Choice) -> str:
     other = f"the best model ({model.label}, {_score(results, model)})"
     if lead.is_significant and lead.mean > 0:
         return f"Use {row.label} ({_score(results, row)}): it is ahead of {other} by {_lead(results, row, model)}."
-    ends = format_interval(results.metric, results.difference(model, row))  # the direction of the table
-    interval = f"95% interval of its difference {ends}{results.metric.unit}"
+    interval = ""
+    if lead.has_interval:
+        ends = format_interval(results.metric, results.difference(model, row))  # the direction of the table
+        interval = f"; 95% interval of its difference {ends}{results.metric.unit}"
     if lead.mean >= 0:
-        return f"Use {row.label} ({_score(results, row)}): it is simpler, and {other} is no better; {interval}."
+        return f"Use {row.label} ({_score(results, row)}): it is simpler, and {other} is no better{interval}."
     return (
         f"Use {row.label} ({_score(results, row)}): it is simpler, and the lead of {other} is within the margin of "
-        f"{_format_margin(results, model)}; {interval}."
+        f"{_format_margin(results, model)}{interval}."
     )
 
 
@@ -146,7 +148,9 @@ def _lead(results: Results, one: Row, other: Row) -> str:
 
 def _name_with_interval(results: Results, best: Row, row: Row) -> str:
     """Name a row with the interval of the best model's difference to it."""
-    return f"{row.label} (95% interval {format_interval(results.metric, results.difference(best, row))})"
+    difference = results.difference(best, row)
+    ends = f" (95% interval {format_interval(results.metric, difference)})" if difference.has_interval else ""
+    return f"{row.label}{ends}"
 
 
 def _score(results: Results, row: Row) -> str:

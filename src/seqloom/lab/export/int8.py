@@ -129,7 +129,7 @@ def measure_loss(run: Run, model: ForTask, rounded: ForTask) -> dict[str, Any]:
     if split is None:
         raise UserError(f"--int8 measures the loss on held-out rows, and {task.name} has none; export without --int8")
     scores = [
-        compute_scores(score_split(one, task, split, **run.settings.sizes), block=task.overlap)
+        compute_scores(score_split(one, task, split, **run.settings.sizes), overlap=task.overlap)
         for one in (model, rounded)
     ]
     metric = primary_metric(task.kind, scores[0].values, run.settings.metric)

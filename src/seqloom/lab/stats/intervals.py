@@ -47,7 +47,7 @@ def mean_interval(values: Sequence[float]) -> Interval:
     if n == 1:
         return Interval(mean, None, 1)
     deviation = math.sqrt(sum((v - mean) ** 2 for v in values) / (n - 1))
-    return Interval(mean, _t_quantile(n - 1) * deviation / math.sqrt(n), n)
+    return Interval(mean, t_quantile(n - 1) * deviation / math.sqrt(n), n)
 
 
 def wilson_interval(share: float, n: int) -> tuple[float, float]:
@@ -69,10 +69,10 @@ def tail_quantile(n: int) -> float:
     """
     from scipy import special
 
-    return float(special.ndtr(-math.sqrt(n / (n - 1)) * _t_quantile(n - 1)))
+    return float(special.ndtr(-math.sqrt(n / (n - 1)) * t_quantile(n - 1)))
 
 
-def _t_quantile(degrees: int) -> float:
+def t_quantile(degrees: int) -> float:
     """Return the end of the 95% interval of a t-distribution."""
     from scipy import special  # scipy.stats takes a second longer to import
 

@@ -17,14 +17,13 @@ themselves (`class_metrics`). `METRICS` lists all of them:
 To add a metric, add a `Metric` to `METRICS`, its name to the kinds in `FITTING`, and its columns to
 `lab.training.scoring`.
 
-An interval comes from rows that are drawn with replacement (Efron 1979). Rows that overlap, such as windows of a
-series, are drawn in blocks (Kuensch 1989). A share of rows has Wilson's interval.
+Intervals come from resampled rows (`resampling`). A share of rows has Wilson's interval.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,14 +31,14 @@ import numpy as np
 
 from seqloom.lab.stats import class_metrics as classes
 from seqloom.lab.stats.forecasts import LEVELS
-from seqloom.lab.stats.intervals import tail_quantile, wilson_interval
+from seqloom.lab.stats.intervals import wilson_interval
 from seqloom.lab.stats.ngrams import compute_bleu, compute_chrf
+from seqloom.lab.stats.resampling import count_blocks, draw_weights, find_interval
 
 Array = np.ndarray[Any, Any]
 Columns = Mapping[str, Array]  # name -> (n, ...)
 DRAWS = 1000
 MAX_DRAWN_ROWS = 50_000_000  # over all draws: a very large split needs fewer draws
-WEIGHTS_IN_MEMORY = 4_000_000
 SHORT_TITLES = {
     "balanced_accuracy": "bal. acc.",
     "average_precision": "avg. prec.",
@@ -86,6 +85,12 @@ class Metric:
     def compute(self, columns: Columns, weights: Array) -> Array:
         """Return the metric of each weighting of the rows; weights (R, n)."""
         return np.asarray(self.formula(columns, weights), dtype=np.float64)
+
+    def clip(self, end: float) -> float:
+        """Return the end of an interval, within the values that the metric can have."""
+        if self.name == "loss":  # of a density may be negative
+            return end
+        return min(1.0, max(0.0, end)) if self.percent and self.higher else max(0.0, end)
 
     def format(self, value: float | None) -> str:
         """Format a value: 93.1% or 0.1234; "-" if it is unknown."""
@@ -248,42 +253,31 @@ def is_better(name: str, value: float, than: float) -> bool:
     return value > than if METRICS[name].higher else value < than
 
 
-def compute_scores(rows: Columns, intervals: bool = False, seed: int = 0, block: int = 1) -> Scores:
+def compute_scores(rows: Columns, intervals: bool = False, seed: int = 0, overlap: int = 1) -> Scores:
     """Compute every metric that the columns allow.
 
     Args:
         rows: Columns by name, one entry per row.
         intervals: Whether to compute 95% intervals.
         seed: Seed of the bootstrap.
-        block: Number of neighbouring rows to draw together.
+        overlap: Number of neighbouring rows that share steps of a series.
     """
     metrics = [metric for metric in METRICS.values() if metric.fits(rows)]
     n = len(next(iter(rows.values()), ()))
     values = {metric.name: float(metric.compute(rows, np.ones((1, n)))[0]) for metric in metrics}
-    blocks = -(-n // block)
+    blocks = count_blocks(n, overlap)
     if not intervals or blocks < 2:
         return Scores(values, rows=n)
     finite = [metric for metric in metrics if math.isfinite(values[metric.name])]
     count = max(100, min(DRAWS, MAX_DRAWN_ROWS // n))
-    parts = [[metric.compute(rows, w) for metric in finite] for w in draw_weights(n, block, count, seed)]
-    low = tail_quantile(blocks)
+    parts = [[metric.compute(rows, w) for metric in finite] for w in draw_weights(n, overlap, count, seed)]
     bootstrap = {}
     for metric, drawn in zip(finite, zip(*parts, strict=True), strict=True):
-        ends = np.nanquantile(np.concatenate(drawn), (low, 1 - low))
-        bootstrap[metric.name] = (float(ends[0]), float(ends[1]))
+        resampled = np.concatenate(drawn)
+        low, high = find_interval(values[metric.name], resampled, blocks)
+        if math.isfinite(low):
+            bootstrap[metric.name] = metric.clip(low), metric.clip(high)
     return Scores(values, bootstrap | _wilson_intervals(values, rows, bootstrap, blocks), n)
-
-
-def draw_weights(n: int, block: int, count: int, seed: int = 0) -> Iterator[Array]:
-    """Yield (resamples, n) arrays, `count` resamples in all: how often each row occurs in a resample."""
-    random = np.random.default_rng(seed)
-    blocks = -(-n // block)
-    size = max(1, min(count, WEIGHTS_IN_MEMORY // n))
-    for start in range(0, count, size):
-        some = min(size, count - start)
-        first = random.integers(blocks, size=(some, blocks)) + blocks * np.arange(some)[:, None]
-        counts = np.bincount(first.ravel(), minlength=some * blocks).reshape(some, blocks)
-        yield np.repeat(counts, block, 1)[:, :n].astype(np.float64)
 
 
 def _wilson_intervals(

@@ -13,6 +13,7 @@ from seqloom.lab.data.task import Classes, DataSource, Labels
 from seqloom.lab.files.sealed import DamagedError
 from seqloom.lab.stats.class_metrics import describe_classes, describe_labels
 from seqloom.lab.stats.metrics import compute_scores, primary_metric
+from seqloom.lab.stats.resampling import explain_few_rows
 from seqloom.lab.training import checkpoint
 from seqloom.lab.training.calibration import change_decision, describe_decision
 from seqloom.lab.training.folders import list_names
@@ -70,12 +71,11 @@ def evaluate(
     change_decision(run, model, threshold, None)
     unseen, warning = (None, "") if data is None else list_unseen(run, task, data)
     columns = score_split(model, task, split, **run.settings.sizes, only=unseen)
-    scores = compute_scores(columns, intervals=True, block=task.overlap)
+    scores = compute_scores(columns, intervals=True, overlap=task.overlap)
     names = [name for name in scores.values if chosen in (None, name)]
     warnings = [warning] if warning else []
-    if 1 < scores.rows <= task.overlap:
-        few = f"{scores.rows:,} windows are too few; there must be {task.overlap + 1:,} or more"
-        warnings.append(f"there are no intervals: the forecasts of windows overlap, so {few}")
+    if few := explain_few_rows(scores.rows, task.overlap, "window" if task.kind == "forecast" else "row"):
+        warnings.append(few[0].lower() + few[1:].rstrip("."))
     classes: list[dict[str, Any]] = []
     if run.task.kind == "classify" and isinstance(run.task.target, Classes):
         classes = describe_classes(run.task.target.names, columns["y"], columns["p"])

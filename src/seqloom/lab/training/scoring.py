@@ -49,7 +49,7 @@ def score(
         within: A context for each batch, such as autocast.
     """
     columns = score_split(model, task, split, batch=batch, tokens=tokens, full=full, within=within)
-    return compute_scores(columns, intervals, block=task.overlap)
+    return compute_scores(columns, intervals, overlap=task.overlap)
 
 
 @torch.no_grad()

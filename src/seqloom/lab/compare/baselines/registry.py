@@ -146,7 +146,7 @@ def fit_baseline(
     shutil.rmtree(run, ignore_errors=True)  # of a process that was killed here
     stored = Run.create(run, settings, whole_task(task), source, describe_baseline(model))
     store_decision(stored.folder, model)
-    save_baseline(stored, model, taken, valid, compute_scores(columns, intervals=True, block=task.overlap))
+    save_baseline(stored, model, taken, valid, compute_scores(columns, intervals=True, overlap=task.overlap))
     return {
         "parameters": int(model.model.size),
         "seconds": taken,

@@ -65,6 +65,7 @@ class WindowsTask(Task):
             self.series_names: list[str] = series["name"].to_list()
             self._first = series["first"].to_numpy()
             self.units: Array = np.load(data / UNITS_FILE)
+            self.overlap = min(self.horizon, self._find_longest_run())
 
     def batches(
         self,
@@ -96,8 +97,17 @@ class WindowsTask(Task):
         lengths = torch.full((len(positions),), self.lookback)
         x, y = torch.from_numpy(self._x[past]), torch.from_numpy(self._y[ahead])
         future = torch.from_numpy(self._x[ahead[:, :, None], self._known]) if self._known else None
-        series = torch.from_numpy(np.searchsorted(self._first, starts, side="right") - 1)
+        series = torch.from_numpy(self._find_series(starts))
         return Batch(x, lengths, torch.from_numpy(positions), y, timespans=spans, future=future, series=series)
+
+    def _find_longest_run(self) -> int:
+        """Return the largest number of held-out windows of one series; windows of different series do not overlap."""
+        series = [self._find_series(starts) for split, starts in self._starts.items() if split != "train"]
+        return max([1, *(int(np.bincount(numbers).max()) for numbers in series if len(numbers))])
+
+    def _find_series(self, starts: Array) -> Array:
+        """Return the number of the series of each window."""
+        return np.searchsorted(self._first, starts, side="right") - 1
 
     def list_window_dates(self, split: str, position: int) -> list[str | float] | None:
         """Return the dates of the past and of the forecast of one window; None without time stamps."""
