@@ -330,6 +330,15 @@ def test_a_trace_of_a_linear_recurrence_reads_its_input():
         close(traced(x)[0], layer(x)[0])
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("attention", ["dense", "local", "linformer"])
+def test_a_trace_of_a_transformer_that_is_not_causal_has_no_state(attention):
+    layer, x = seqloom.Transformer(8, heads=2, attention=attention).eval(), torch.randn(2, 5, 8)
+    y, state = torch.jit.trace(layer, x)(2 * x)
+    close(y, layer(2 * x)[0])
+    assert state == () and layer(x)[1] is None
+
+
 def test_fx_takes_a_layer_as_a_leaf_and_says_so():
     class Tracer(torch.fx.Tracer):
         def is_leaf_module(self, m, name):

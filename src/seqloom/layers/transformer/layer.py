@@ -15,6 +15,7 @@ from seqloom.attention.dense import Attention
 from seqloom.attention.parts import Aside, Lengths, State, check_input, check_state, mask_steps, real_steps
 from seqloom.attention.position import INPUT_POSITIONS, POSITIONS, Position
 from seqloom.core.errors import InputError, UserError
+from seqloom.kernels.fused import is_traced
 from seqloom.layers.formats import SequencesT
 from seqloom.layers.layer import Layer, StateT, select_rows
 from seqloom.layers.linear.layer import Mixer
@@ -117,7 +118,8 @@ class Transformer(Layer):
 
         Returns:
             y: (B, T, D), 0 past each row's length.
-            state: The number of steps so far (B,), then the keys and values of each layer; None if not causal.
+            state: The number of steps so far (B,), then the keys and values of each layer; None if not causal
+                (an empty tuple while `torch.jit.trace` records, which cannot return None).
         """
         if not (isinstance(x, Tensor) and x.dim() == 3 and not x.is_nested and self.batch_first):
             run = partial(self._run, memory=memory, memory_lengths=memory_lengths, mask=mask)
@@ -157,7 +159,9 @@ class Transformer(Layer):
             own, left = (left[: layer.state_size], left[layer.state_size :]) if left else (None, left)
             x, end = layer(x, own, lengths, memory=memory, memory_lengths=memory_lengths, mask=mask, reset=reset)
             ends += end or ()
-        return mask_steps(self.norm(x), real), tuple(ends) if self.causal else None
+        if self.causal:
+            return mask_steps(self.norm(x), real), tuple(ends)
+        return mask_steps(self.norm(x), real), () if is_traced() else None  # a trace cannot return None
 
     def step(self, x: Tensor, state: State | None = None, **memory: Unpack[Aside]) -> tuple[Tensor, State]:
         """Run one time step of a stream: x (B, D) to y (B, D) and the state; `memory` as in `forward`."""
