@@ -257,6 +257,14 @@ def test_runs_lists_readable_and_unreadable_runs(here, folder, trained):
     shutil.rmtree(folder / "runs" / "newer")
 
 
+def test_the_table_of_runs_fits_80_columns_with_the_state_beside_its_run(here, trained, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, err = here("runs")
+    line = next(line for line in out.splitlines() if line.startswith(trained))
+    assert line.endswith("finished (epochs)") and max(map(len, out.splitlines())) <= 80
+    assert "left out, since the terminal is narrow: epochs" in err and "validation" in out.splitlines()[0]
+
+
 def test_a_language_model_generates_and_a_translator_translates(here, folder, monkeypatch):
     (folder / "long.txt").write_text("to be or not to be\n" * 150)
     assert here("train", "long.txt", *SMALL, "--lookback", "16", "--name", "long")[0] == 0

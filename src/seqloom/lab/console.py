@@ -100,11 +100,15 @@ def show_json(document: object) -> None:
     print(json.dumps(document, indent=2, allow_nan=False))
 
 
-def show_table(rows: Sequence[Mapping[str, Any]]) -> None:
+def show_table(rows: Sequence[Mapping[str, Any]], optional: Sequence[str] = ()) -> None:
     """Print rows as a table with their keys as headings and numbers right-aligned.
 
-    A table that is wider than the terminal folds its long texts; if that is not enough, it continues below with the
-    columns repeated that identify a row.
+    A table that is wider than the terminal folds its long texts; if that is not enough, it leaves out optional columns,
+    says so on stderr, and continues below with the columns repeated that identify a row.
+
+    Args:
+        rows: The rows, all with the same keys.
+        optional: Columns that may be left out, the least important first.
     """
     from rich import box
     from rich.console import Console
@@ -117,6 +121,11 @@ def show_table(rows: Sequence[Mapping[str, Any]]) -> None:
     out = Console(width=PIPED_WIDTH if piped else None)
     cells = {heading: [_text(row[heading]) for row in rows] for heading in rows[0]}
     first = next(iter(cells))
+    left_out = []
+    for heading in optional:
+        if len(_split_columns(cells, out.width)) > 1:
+            del cells[heading]
+            left_out.append(heading)
     for number, headings in enumerate(_split_columns(cells, out.width)):
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
         for heading in headings:
@@ -128,6 +137,8 @@ def show_table(rows: Sequence[Mapping[str, Any]]) -> None:
         with out.capture() as captured:
             out.print(table)
         print("\n" * (number > 0) + "\n".join(line.rstrip() for line in captured.get().splitlines()))
+    if left_out:
+        note(f"left out, since the terminal is narrow: {', '.join(left_out)}; --json has every column")
 
 
 def _is_numeric(values: Sequence[Any]) -> bool:

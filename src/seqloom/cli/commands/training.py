@@ -154,7 +154,7 @@ def runs(folder: Runs = Path(RUNS), *, json: Json = False) -> None:
         return console.show_json(rows)
     if not rows:
         return console.note(f"{folder} contains no runs yet; `seqloom train DATA` creates one")
-    return console.show_table(rows)
+    return console.show_table(rows, optional=("epochs", "kind", "data", "steps", "metric"))
 
 
 def explicit_options(reading: Reading) -> dict[str, Any]:

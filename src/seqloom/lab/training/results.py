@@ -74,8 +74,9 @@ def evaluate(
     scores = compute_scores(columns, intervals=True, overlap=task.overlap)
     names = [name for name in scores.values if chosen in (None, name)]
     warnings = [warning] if warning else []
-    if few := explain_few_rows(scores.rows, task.overlap, "window" if task.kind == "forecast" else "row"):
-        warnings.append(few[0].lower() + few[1:].rstrip("."))
+    if task.kind in ("forecast", "regress") or not scores.intervals:  # shares of rows have Wilson's interval
+        few = explain_few_rows(scores.rows, task.overlap, "window" if task.kind == "forecast" else "row")
+        warnings += [few[0].lower() + few[1:].rstrip(".")] if few else []
     classes: list[dict[str, Any]] = []
     if run.task.kind == "classify" and isinstance(run.task.target, Classes):
         classes = describe_classes(run.task.target.names, columns["y"], columns["p"])
