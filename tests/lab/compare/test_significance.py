@@ -86,7 +86,9 @@ def test_ranks_put_the_better_first_and_break_ties_by_the_loss():
 
 @pytest.mark.parametrize("errors", [[1.0, 3.0], [1.0, 3.0, 8.0]])
 def test_two_or_three_windows_have_the_interval_of_the_t_distribution(errors):
-    models = {name: [{"square": np.array(errors) * k, "values": np.ones(len(errors))}] for k, name in enumerate("ab", 1)}
+    models = {
+        name: [{"square": np.array(errors) * k, "values": np.ones(len(errors))}] for k, name in enumerate("ab", 1)
+    }
     samples = bootstrap(models, MSE)
     expected = mean_interval(errors).half
     assert estimate(samples["a"]).half == pytest.approx(expected, rel=0.05)  # of 1,000 resamples

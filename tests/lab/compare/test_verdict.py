@@ -193,8 +193,9 @@ def test_a_lead_without_an_interval_is_neither_significant_nor_similar():
 def test_the_captions_state_the_rule_of_the_recommendation():
     results = build_results({"gru": 0.8})
     rule = (
-        "The validation rows choose the best model and the best baseline, and the test rows decide between the two: the "
-        "model is recommended if it leads by more than 1 percentage point (--margin), and of similar models the fastest."
+        "The validation rows choose the best model and the best baseline, and the test rows decide between the two: "
+        "the model is recommended if it leads by more than 1 percentage point (--margin), and of similar models the "
+        "fastest."
     )
     assert rule in short_caption(results) and rule in caption(results, 3, 20)
     assert "by more than 0.5 percent (--margin)" in state_rule(replace(results, metric=RMSE, margin=0.5))

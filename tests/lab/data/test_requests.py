@@ -20,6 +20,17 @@ def make_text(words=5):
     return " ".join(RANDOM.choice(WORDS) for _ in range(words))
 
 
+def write_flowers(folder):
+    """Write flowers, sorted by species and otherwise in no order, and as many rows of a sensor in time."""
+    random = np.random.default_rng(0)
+    species = np.repeat(["a", "b", "c"], 50)
+    noise = random.normal(size=(150, 2))
+    states = np.repeat(["off", "on"] * 5, 15)
+    for name, rows, labels in (("flowers", noise, species), ("sensor", noise.cumsum(0), states)):
+        columns = {"length": rows[:, 0].round(3), "width": rows[:, 1].round(3)}
+        pl.DataFrame(columns | {"species": labels}).write_csv(folder / f"{name}.csv")
+
+
 def write_counter(folder):
     days = pl.date_range(pl.date(2026, 1, 1), pl.date(2026, 3, 1), eager=True)
     pl.DataFrame({"day": days, "visits": range(100, 100 + 3 * len(days), 3)}).write_csv(folder / "counter.csv")
@@ -131,6 +142,18 @@ def test_a_request_that_works(tmp_path, monkeypatch, capsys, write, command, kin
     assert target is None or document["target"]["names"] == target
 
 
+def test_a_forecast_of_rows_in_no_order_is_warned_about(tmp_path, monkeypatch, capsys):
+    write_flowers(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    notes = {}
+    for name in ("flowers", "sensor"):
+        with pytest.raises(SystemExit):
+            main(["look", f"{name}.csv", "--input", "length,width", "--kind", "forecast", "--json"])
+        notes[name] = capsys.readouterr()
+    assert "no row depends on those before it" in notes["flowers"].out + notes["flowers"].err
+    assert "no row depends on those before it" not in notes["sensor"].out + notes["sensor"].err
+
+
 @pytest.mark.parametrize(
     ("write", "command", "reason"),
     [
@@ -171,6 +194,14 @@ def test_a_request_that_works(tmp_path, monkeypatch, capsys, write, command, kin
             "dates.csv",
             "'day' begins with a date, but not all its values are dates of that form; write all as",
         ),
+        (
+            write_flowers,
+            "flowers.csv",
+            "its rows are not sequences: there are 2 columns of numbers and the label 'species', no text, list or time "
+            "stamps, and no row depends on those before it; use gradient boosting",
+        ),
+        (write_flowers, "flowers.csv --target species --kind classify", "(scikit-learn's HistGradientBoostingClass"),
+        (write_flowers, "sensor.csv", "what works is --kind tag"),
         (write_counter, "counter.csv", "if it is measured, forecast it with --target visits --kind forecast"),
     ],
 )

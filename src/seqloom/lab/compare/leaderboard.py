@@ -168,11 +168,10 @@ def caption(results: Results, seeds: int, valid: int | None) -> str:
     interval = "" if results.has_no_intervals else f" +- is a 95% confidence interval over {sources}."
     few = f" {results.interval_note}" if results.interval_note else ""
     text = (
-        f"{BASELINE_MARK} baseline. {state_rule(results)}{direction}{interval}{few} Rows are sorted by validation score. "
-        "Differences to the recommended row are paired. If the interval includes 0, a row is similar within the margin, "
-        "and unclear beyond it. "
-        "Training time, "
-        "latency (for 1 and for 64 sequences) and memory are those of one run on one thread."
+        f"{BASELINE_MARK} baseline. {state_rule(results)}{direction}{interval}{few} Rows are sorted by validation "
+        "score. Differences to the recommended row are paired. If the interval includes 0, a row is similar within the "
+        "margin, and unclear beyond it. Training time, latency (for 1 and for 64 sequences) and memory are those of "
+        "one run on one thread."
     )
     if valid is not None and valid < FEW_VALIDATION_ROWS:
         more = "--borders 60/20/20" if results.example == "window" else "--valid 0.3"

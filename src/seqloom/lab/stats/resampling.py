@@ -85,7 +85,8 @@ def explain_few_rows(rows: int, overlap: int, example: str = "row") -> str:
         )
     if blocks >= FEWEST_BLOCKS_FOR_QUANTILES:
         return ""
-    what = (
-        f"{count(rows, example)} count as {blocks} independent ones" if overlap > 1 else f"there are {rows} {example}s"
-    )
-    return f"Intervals are wide: {why}{what} (t-distribution, {count(blocks - 1, 'degree of freedom', 'degrees of freedom')})."
+    what = f"there are {rows} {example}s"
+    if overlap > 1:
+        what = f"{count(rows, example)} count as {blocks} independent ones"
+    degrees = count(blocks - 1, "degree of freedom", "degrees of freedom")
+    return f"Intervals are wide: {why}{what} (t-distribution, {degrees})."

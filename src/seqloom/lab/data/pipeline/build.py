@@ -27,7 +27,7 @@ from seqloom.lab.data.coders.times import TimesCoder
 from seqloom.lab.data.pipeline import cache
 from seqloom.lab.data.pipeline.columns import describe_columns, warn_of_leaks
 from seqloom.lab.data.pipeline.encoding import Encoding
-from seqloom.lab.data.pipeline.long_tables import mention_other_series, shorten_pieces
+from seqloom.lab.data.pipeline.long_tables import mention_other_series, shorten_pieces, warn_of_no_order
 from seqloom.lab.data.pipeline.plan import TaskPlan, choose_plan, resolve_names, separate_series
 from seqloom.lab.data.pipeline.ragged import Writer
 from seqloom.lab.data.pipeline.reading import Reading
@@ -83,6 +83,7 @@ def _build(source: Source, options: Reading, work: Path) -> None:
     plan = choose_plan(columns, source, options, notes)
     options = shorten_pieces(source, plan, options)
     mention_other_series(plan, columns, source, options, notes)
+    warn_of_no_order(plan, source, notes)
     if plan.layout == "table":
         plan = separate_series(source, plan, columns, options, notes)
     columns = [replace(column, use=plan.uses.get(column.name, "")) for column in columns]

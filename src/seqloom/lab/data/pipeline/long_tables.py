@@ -10,6 +10,7 @@ import polars as pl
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
 from seqloom.lab.data.pipeline.columns import is_id_name
+from seqloom.lab.data.pipeline.order import have_order
 from seqloom.lab.data.pipeline.plan import TARGETS, TaskPlan
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.source import Source
@@ -139,6 +140,22 @@ def shorten_pieces(source: Source, plan: TaskPlan, options: Reading) -> Reading:
             f"train on; set lookback=... to {max(1, source.rows // FEWEST_PIECES)} or less"
         )
     return options
+
+
+def warn_of_no_order(plan: TaskPlan, source: Source, notes: Notes) -> None:
+    """Warn if a task needs rows in time, the table has no time stamps, and its rows do not depend on each other."""
+    is_series = plan.layout == "table" or (plan.layout == "long" and plan.group is None)
+    if not is_series or plan.time or plan.group:
+        return
+    labels = plan.target if plan.kind == "tag" else ()
+    names = [n for n in plan.input if n not in labels]
+    schema = source.frame().collect_schema()
+    numbers = [name for name in names if schema[name].is_numeric()]
+    if numbers and not have_order(source.columns(*numbers, *labels), numbers, labels):
+        notes.warn(
+            "no row depends on those before it; if the rows are in no order, they are not a sequence, and gradient "
+            "boosting is the right tool for them"
+        )
 
 
 def mention_other_series(

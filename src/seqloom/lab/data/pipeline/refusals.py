@@ -8,6 +8,7 @@ from typing import Any
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline.columns import DAY_FIRST, STAMP
+from seqloom.lab.data.pipeline.order import have_order
 from seqloom.lab.data.pipeline.plan import TaskPlan, list_choices, list_flags
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.source import Source
@@ -36,6 +37,8 @@ def explain_refusal(columns: Sequence[Column], source: Source, options: Reading)
         options: What was asked for; no plan fits it.
     """
     by_name = {c.name: c for c in columns}
+    if unordered := _describe_unordered(columns, source, options):
+        return unordered
     if not (options.input or options.target or options.kind):
         listed = ", ".join(f"{c.name} ({c.role})" for c in columns[:MOST_COLUMNS])
         named = "choose input=..., target=... and kind=..."
@@ -50,6 +53,27 @@ def explain_refusal(columns: Sequence[Column], source: Source, options: Reading)
         return problem
     flags = " ".join(f"{name}={value}" for name, value in list_flags(nearest).items())
     return f"{problem}; what works is {flags}"
+
+
+def _describe_unordered(columns: Sequence[Column], source: Source, options: Reading) -> str:
+    """Return what a table of numbers and labels without an order lacks, and what to use instead; "" for others."""
+    if options.group or options.time or options.kind not in (None, "classify", "regress"):
+        return ""
+    if any(c.role not in ("number", "label", "category", "constant", "id") or _looks_like_date(c) for c in columns):
+        return ""
+    labels = [c.name for c in columns if c.role == "label"]
+    numbers = [c.name for c in columns if c.role == "number"]
+    if not (labels and numbers) or have_order(source.columns(*numbers, *labels), numbers, labels):
+        return ""
+    tool = "HistGradientBoostingRegressor" if options.kind == "regress" else "HistGradientBoostingClassifier"
+    listed = "a column of numbers" if len(numbers) == 1 else f"{len(numbers)} columns of numbers"
+    names = f"the label{'s' * (len(labels) > 1)} {', '.join(map(repr, labels))}"
+    return (
+        f"its rows are not sequences: there are {listed} and {names}, no text, list or time stamps, and no row depends "
+        f"on those before it; use gradient boosting for such a table (scikit-learn's {tool}), or say what makes rows a "
+        "sequence: group=... names the column of series, time=... that of times, and kind=tag gives each row a label if "
+        "all rows are steps of one series"
+    )
 
 
 def _looks_like_date(column: Column) -> bool:
