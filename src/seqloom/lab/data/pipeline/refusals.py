@@ -71,8 +71,8 @@ def _describe_unordered(columns: Sequence[Column], source: Source, options: Read
     return (
         f"its rows are not sequences: there are {listed} and {names}, no text, list or time stamps, and no row depends "
         f"on those before it; use gradient boosting for such a table (scikit-learn's {tool}), or say what makes rows a "
-        "sequence: group=... names the column of series, time=... that of times, and kind=tag gives each row a label if "
-        "all rows are steps of one series"
+        "sequence: group=... names the column of series, time=... that of times, and kind=tag gives each row a label "
+        "if all rows are steps of one series"
     )
 
 
