@@ -184,7 +184,7 @@ def test_the_second_round_has_seeds_of_its_own_and_leaves_out_conditions_that_ta
     without = replace(several, conditions=(replace(ONE, widens=False),))
     rows = run(without)
     assert not [t for t in rows if t.seed >= FINALISTS] and Adding(without).parts == len(rows)
-    assert f"(neither with {ONE.name})" in Adding(without).caption()
+    assert f"(not with {ONE.name})" in Adding(without).caption()
 
 
 def test_a_trial_with_other_fields_names_its_file(tmp_path):

@@ -102,7 +102,7 @@ def _describe_more_tuning(study: Trials[Any]) -> str:
         seeds = count(s.finalist_seeds or s.tuning_seeds, "other seed")
         parts.append(f"the best {s.finalists} settings of each model again with all steps and {seeds}")
     short = [c.name for c in s.conditions if not (c.widens or c.sources)]
-    without = f" (neither with {'; '.join(short)})" if short and parts else ""
+    without = f" (not with {'; '.join(short)})" if short and parts else ""
     return "".join(f"; {part}" for part in parts) + without
 
 
