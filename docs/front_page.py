@@ -1,0 +1,283 @@
+"""The generated parts of the front page's results: AttnRNN beside other models, and when to use it."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import study_pages
+from records import RESULTS, Row
+from study_pages import ORDER, VERDICTS
+
+COLUMNS = ("attn_rnn", "gru", "lstm")
+COMPETITORS = ("attn_rnn", "uniform weights", "gru")
+MNIST, PERMUTED, LOWER = "sequential MNIST", "permuted MNIST", "permuted MNIST, lower rate"
+SIMPLER = "no residual, no LayerNorm"
+FEWER = ", in fewer steps"  # of the contrasts of the study of state tracking
+PARTS_OF_THE_CELL = {
+    "no gate": "without its gate",
+    SIMPLER: "without residual and LayerNorm",
+    "uniform weights": "with equal weights instead of attention",
+}
+NUMBERS = ("none", "one", "two", "three", "four")
+
+Line = tuple[int, str]  # the place of a row, 0: loss, 1: tie, 2: win against the GRU; and its text
+
+
+def results_table() -> str:
+    """Return the front page's table: losses first, then ties, then wins."""
+    states = [state_row(problem) for problem in study("state")]
+    lines = [*names_rows(), *imdb_rows(), *mnist_rows(), *adding_rows(), *copy_rows(), *states]
+    head = ["| task | AttnRNN | GRU | LSTM | others | verdict |", "|---|--:|--:|--:|---|---|"]
+    return "\n".join([*head, *(text for _, text in sorted(lines, key=lambda line: line[0])), ""])
+
+
+def names_rows() -> Iterator[Line]:
+    family = study("family")
+    behind = sum(verdict("family", condition, "gru") == ORDER[0] for condition in family)
+    deep = family["8 layers"]
+    more = f"; {behind} of {len(family)} settings are losses, with 8 layers {percent(deep['attn_rnn'])} against "
+    yield row(
+        "nationality of names, 1 layer, 75,000 parameters",
+        [percent(family["1 layer"][model]) for model in COLUMNS],
+        f"RNN {percent(family['1 layer']['rnn'])}",
+        "family",
+        "1 layer",
+        f"{more}{percent(deep['gru'])}",
+    )
+
+
+def mnist_rows() -> Iterator[Line]:
+    table = study("mnist")
+    for condition, name in (
+        (MNIST, f"{MNIST}, 30 epochs, 10 seeds"),
+        (PERMUTED, f"{PERMUTED}, 30 epochs, 10 seeds"),
+        (LOWER, f"{PERMUTED}, AttnRNN and LSTM at the next lower learning rate, added afterwards"),
+    ):
+        models = table[PERMUTED] | table[condition] if condition == LOWER else table[condition]
+        cells = [f"{percent(models[m])}{describe_failures(models[m])}" for m in COLUMNS]
+        others = f"LN-GRU {percent(models['ln_gru'])}, all pixels at once (MLP) {percent(models['mlp'])}"
+        yield row(name, cells, others, "mnist", condition)
+
+
+def describe_failures(result: Row) -> str:
+    """Return how many trainings have a result, if not all have."""
+    total = result["seeds"] + result["failed"]
+    return f" ({result['seeds']} of {total} trainings; the others failed)" if result["failed"] else ""
+
+
+def imdb_rows() -> Iterator[Line]:
+    lab = lab_accuracies("imdb-")
+    cells = " | ".join(f"{lab[model]:.1f}" for model in COLUMNS)
+    yield 0, f"| IMDB, `seqloom train imdb` | {cells} | | **loss**; one seed, not tested |"
+    condition = "400 words, mean of the words"
+    words = study("imdb")[condition]
+    versus = f"; {compare('imdb', condition, 'mean')} against averaged word vectors"
+    yield row(
+        "IMDB, 400 words, 2.6 million parameters",
+        [percent(words[model]) for model in COLUMNS],
+        f"Transformer {percent(words['transformer'])}, averaged word vectors {percent(words['mean'])}",
+        "imdb",
+        condition,
+        versus,
+    )
+
+
+def adding_rows() -> Iterator[Line]:
+    adding = study("adding")
+    for steps in ("200", "1,000", "10,000"):
+        condition = f"T = {steps}, marks anywhere"
+        cells = [f"{adding[condition][m]['MAE']:.4f}" if m in adding[condition] else "" for m in COLUMNS]
+        yield row(f"add 2 of {steps} numbers, mean absolute error", cells, "", "adding", condition)
+    condition = "adding, T = 200"
+    errors = {model: one["error"] for model, one in study("ablation")[condition].items()}
+    yield row(
+        "ablation: add 2 of 200 numbers, fewer steps, the default start; error relative to a constant",
+        [f"{errors[model]:.4f}" for model in COLUMNS],
+        f"AttnRNN without residual and LayerNorm {errors[SIMPLER]:.4f}",
+        "ablation",
+        condition,
+        f"; {compare('ablation', condition, SIMPLER)} against its simpler form",
+    )
+
+
+def copy_rows() -> Iterator[Line]:
+    for condition, models in study("copy").items():
+        form, _, steps = condition.partition(", T = ")
+        what = f"after {steps} steps" if form == "delay" else f"scattered among {steps} blanks"
+        cells = [describe_accuracy(models.get(model)) for model in COLUMNS]
+        others = f"RNN {describe_accuracy(models['rnn'])}" if "rnn" in models else ""
+        yield row(f"copy 10 symbols {what}, 10 seeds", cells, others, "copy", condition)
+
+
+def describe_accuracy(result: Row | None) -> str:
+    """Return an accuracy in percent, with its seeds if they are not ten."""
+    if result is None:
+        return ""
+    return percent(result) + (f" ({result['seeds']} seeds)" if result["seeds"] != 10 else "")
+
+
+def state_row(problem: str) -> Line:
+    """Return the row of a state-tracking problem: seeds that solve it at 500 steps, trained up to 40."""
+    models = study("state")[problem]
+    solved = {model: result["solved to 500"] for model, result in models.items()}
+    names = {"uniform weights": "equal weights", "min_gru": "MinGRU", "transformer": "Transformer"}
+    others = ", ".join(f"{name} {solved[model]}" for model, name in names.items() if model in solved)
+    against = study_pages.contrast("attn_rnn - gru", problem)
+    linear = study_pages.contrast("nonlinear - linear", problem)
+    text = against.replace(FEWER, ", but it learns length 40 in fewer steps")
+    text += f"; nonlinear against linear cells: {linear}" if linear else ""
+    cells = " | ".join(solved.get(model, "") for model in COLUMNS)
+    place = 1 if against.startswith(ORDER[1]) else 2 if against.startswith("solved by more") else 0
+    task = f"{problem}, 500 steps after training up to 40, seeds that solve it"
+    return place, f"| {task} | {cells} | {others} | {text}{describe_edges('state', problem)} |"
+
+
+def row(task: str, cells: Sequence[str], others: str, name: str, condition: str, more: str = "") -> Line:
+    """Return a row with the verdict against the GRU, its interval, and learning rates at the edge of their grid."""
+    text = f"{compare(name, condition, 'gru')}{more}{describe_edges(name, condition)}"
+    return ORDER.index(verdict(name, condition, "gru")), f"| {task} | {' | '.join(cells)} | {others} | {text} |"
+
+
+def verdict(name: str, condition: str, other: str) -> str:
+    """Return the outcome of AttnRNN against another model in a stored study."""
+    result = study_pages.find(name, condition, other)["result"]
+    return VERDICTS.get(result, result)
+
+
+def compare(name: str, condition: str, other: str) -> str:
+    """Return the outcome of AttnRNN against another model with the size of the difference."""
+    return f"{verdict(name, condition, other)}, {study_pages.effect(study_pages.find(name, condition, other))}"
+
+
+def describe_edges(name: str, condition: str) -> str:
+    """Return a remark on models whose learning rate is at the edge of its grid, or ""."""
+    edges = study_pages.name_edges(f"{name}-fair", condition, COLUMNS)
+    return f"; not tuned: {edges}" if edges else ""
+
+
+def when_to_use() -> str:
+    """Return what AttnRNN and a GRU reach with a small learning rate and no other tuning, and tuned."""
+    digits, sums = untuned("mnist", MNIST, "accuracy"), untuned("adding", "T = 200, marks anywhere", "MAE")
+    words, group = untuned("imdb", "200 words, mean of the words", "accuracy"), untuned("state", "S3", "accuracy")
+    tuned = study("mnist")[MNIST]
+    lead = 100 * (tuned["attn_rnn"]["accuracy"] - tuned["gru"]["accuracy"])
+    return (
+        "**Use AttnRNN** for long sequences when there is no time to tune. With a learning rate of 0.001 and the\n"
+        "default start, its scores on validation rows, each against a GRU's, are: accuracy on sequential MNIST\n"
+        f"{format_pair(digits, 100)}, error on adding two of 200 numbers {format_pair(sums)};\n"
+        f"but on IMDB {format_pair(words, 100)}, and on S3 {format_pair(group, 100)}.\n"
+        f"With tuned learning rates its lead on sequential MNIST is {lead:.2f} points, and\n"
+        f"{count_outcomes(('adding', 'copy'))}.\n"
+    )
+
+
+def untuned(name: str, condition: str, metric: str) -> dict[str, list[float]]:
+    """Return {model: scores} of tuning trainings at a learning rate of 0.001 with the default start."""
+    scores: dict[str, list[float]] = {}
+    for line in (RESULTS / "studies" / f"{name}-fair" / "trials.jsonl").read_text().splitlines():
+        trial = json.loads(line)["value"]
+        place = tuple(trial.get(field) for field in ("condition", "split", "lr", "start"))
+        if place == (condition, "valid", 0.001, "default"):
+            scores.setdefault(trial["model"], []).append(trial["scores"][metric])
+    return scores
+
+
+def format_pair(scores: Mapping[str, Sequence[float]], percent: float = 1.0) -> str:
+    """Return the means of AttnRNN and a GRU with the number of seeds, in percent if `percent` is 100."""
+    own, gru = (percent * statistics.mean(scores[model]) for model in ("attn_rnn", "gru"))
+    seeds = len(scores["gru"])
+    unit, form = (" %", ".1f") if percent != 1 else ("", ".3f")
+    return f"{own:{form}} against {gru:{form}}{unit} ({seeds} seed{'s' if seeds > 1 else ''})"
+
+
+def count_outcomes(names: Sequence[str]) -> str:
+    """Return how the conditions of studies ended against the GRU."""
+    found = [verdict(name, condition, "gru") for name in names for condition in study(name)]
+    joined = " and ".join("copying" if name == "copy" else name for name in names)
+    if set(found) == {ORDER[1]}:
+        return f"none of the {len(found)} conditions of {joined} shows a significant difference"
+    losses, ties, wins = (found.count(word) for word in ORDER)
+    return f"the {len(found)} conditions of {joined} are {losses} losses, {ties} ties and {wins} wins"
+
+
+def competition() -> str:
+    """Return how many steps the competition of state and input saves on problems of state tracking."""
+    table = study("state")
+    problems = [p for p, models in table.items() if all(models[m]["steps to solve"] for m in COMPETITORS)]
+    first = [p for p in problems if "lower rate" not in p]
+    steps = {m: join_words(f"{table[p][m]['steps to solve']:,.0f}" for p in first) for m in COMPETITORS}
+    fewer = {m: [p for p in first if FEWER in study_pages.contrast(f"attn_rnn - {m}", p)] for m in COMPETITORS[1:]}
+    rates = "".join(
+        f" On {p} the best learning rate is the highest tried: {edges} (gru {table[p]['gru']['lr']:g})."
+        for p in first
+        if (edges := study_pages.name_edges("state-fair", p, COMPETITORS))
+    )
+    again = "".join(
+        f" On {p.partition(',')[0]} at the next lower rate AttnRNN needs "
+        f"{table[p]['attn_rnn']['steps to solve']:,.0f} steps and the GRU {table[p]['gru']['steps to solve']:,.0f}"
+        f"{'' if FEWER in study_pages.contrast('attn_rnn - gru', p) else ', which is no significant difference'}."
+        for p in problems
+        if p not in first
+    )
+    return (
+        f"Competition saves training: to learn sequences of 40 symbols of {join_words(first)},\n"
+        f"AttnRNN needs {steps['attn_rnn']} steps, with equal weights\n"
+        f"{steps['uniform weights']} (significantly more on {describe_part(fewer['uniform weights'], first)}), "
+        f"a GRU\n{steps['gru']} (on {describe_part(fewer['gru'], first)}); medians of the seeds that get there.\n"
+        f"{rates.strip()}\n{again.strip()}\n"
+    )
+
+
+def describe_part(some: Sequence[str], all_of_them: Sequence[str]) -> str:
+    return "all" if len(some) == len(all_of_them) else join_words(some) if some else "none"
+
+
+def cell_parts() -> str:
+    """Return which parts of the cell matter, from the ablation."""
+    texts = []
+    for model, words in PARTS_OF_THE_CELL.items():
+        found = {c: verdict("ablation", c, model) for c, ms in study("ablation").items() if model in ms}
+        worse = [c for c, result in found.items() if result == ORDER[2]]
+        better = [c for c, result in found.items() if result == ORDER[0]]
+        parts = [
+            f"{word} on {describe_tasks(tasks)}" for word, tasks in (("worse", worse), ("better", better)) if tasks
+        ]
+        texts.append(f"- {words}: {' and '.join(parts) or 'no significant difference'}\n")
+    return f"{''.join(texts)}\nThe other differences are not significant.\n"
+
+
+def describe_tasks(conditions: Sequence[str]) -> str:
+    kinds = {c.partition(",")[0].replace("copy", "copying") for c in conditions}
+    return NUMBERS[len(conditions)] + (f" ({kinds.pop()})" if len(kinds) == 1 else "")
+
+
+def join_words(words: Iterable[str]) -> str:
+    """Join words by commas and "and"."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def study(name: str) -> dict[str, dict[str, Row]]:
+    """Return {condition: {model: row}} of a stored study."""
+    table: dict[str, dict[str, Row]] = {}
+    for result in study_pages.load(f"{name}-fair")["table"]:
+        table.setdefault(result["condition"], {})[result["model"]] = result
+    return table
+
+
+def lab_accuracies(prefix: str) -> dict[str, float]:
+    """Return {model: test accuracy in percent} of single trainings with the lab's defaults."""
+    file = next(file for file in RESULTS.rglob("*.json") if file.name.endswith("avx512-lab.json"))
+    runs = json.loads(file.read_text())["runs"]
+    return {
+        r["name"][len(prefix) :]: 100 * r["accuracy"] for r in runs if r["name"].startswith(prefix) and "accuracy" in r
+    }
+
+
+def percent(result: Row) -> str:
+    return f"{100 * result['accuracy']:.1f}"
+
+
+PARTS = (results_table, when_to_use, competition, cell_parts)
