@@ -81,7 +81,9 @@ def by_wgmma(monkeypatch):
 
 
 @pytest.mark.usefixtures("by_wgmma")
-def test_products_of_four_warps_are_as_exact():
+@pytest.mark.parametrize("blocks", [132, 3])  # four tiles: one block has two of them
+def test_products_of_four_warps_are_as_exact(monkeypatch, blocks):
+    monkeypatch.setattr(launch, "multiprocessors", lambda _: blocks)
     a, b, bias = matrix(150, 200), matrix(136, 200, 1), torch.randn(136)
     true = a.double() @ b.double().t() + bias.double()
     out = torch.full((150, 136), torch.nan)
@@ -91,7 +93,7 @@ def test_products_of_four_warps_are_as_exact():
 
 @pytest.mark.usefixtures("by_wgmma")
 @pytest.mark.parametrize(
-    "missing", ["wait_block();  // all have fetched", "fetch_wait<STAGES - 2>();", "show_fetched();"]
+    "missing", ["wait_block();  // so all have added", "fetch_wait<AHEAD - 1>();", "show_fetched();"]
 )
 def test_what_products_of_four_warps_wait_for_is_needed(monkeypatch, missing):
     a, b = exact.split(matrix(128, 320)), exact.split(matrix(128, 320, 1))
@@ -105,6 +107,7 @@ def test_what_products_of_four_warps_wait_for_is_needed(monkeypatch, missing):
 
 @pytest.mark.usefixtures("by_wgmma")
 def test_sums_over_rows_of_four_warps_are_as_exact(monkeypatch):
+    monkeypatch.setattr(launch, "multiprocessors", lambda _: 3)
     monkeypatch.setattr(exact, "choose_depth", lambda *_: 224)
     a, b = matrix(300, 136), matrix(300, 24, 1)
     true = a.double().t() @ b.double()

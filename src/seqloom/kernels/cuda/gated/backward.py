@@ -31,18 +31,20 @@ def go_back(
 
     Args:
         setting: The cell and the options of the job.
-        values: The tensors of the forward pass and `dy`, by the names of the kernels' arguments.
+        values: The tensors of the forward pass and `dy`, by the names of the kernels' arguments. With `time_first` they
+            are (T, B, ..), and `states` are the first state 0 and those after all steps, (T + 1, B, H).
         dlast: The gradients of the last states; None for zeros.
         heads: Number of heads.
         in_halves: A list that gets the gradient of x (B * T, ..) in halves, if it was split.
     """
     kind, H, x = setting.kind, setting.hidden, values["x"]
-    (B, T), wide = x.shape[:2], kind.gates * H
+    time_first, wide = bool(values.get("time_first")), kind.gates * H
+    T, B = x.shape[:2] if time_first else x.shape[1::-1]
     steps = min(T, max(1, (1 + setting.kept) * tuning.GATED_CHUNK_NUMBERS // (B * H)))
     code, dweight, bias = find_code(setting, "reverse", B, x.device), None, None if kind.norm else values["bias"]
     own = values["centred"] if kind.norm else values["weight"].view(-1, H, H)
     dx, turned = torch.empty_like(x), arrange_weights(setting, own.transpose(1, 2))
-    seen, du = x.new_empty(B * steps, H), x.new_empty(B * steps, wide)
+    du, copies = x.new_empty(B * steps, wide), None if time_first else x.new_empty(B * steps, H)
     weights = {} if setting.kept else {"u": own.view(-1, H)}
     weights |= {"squares": _square_weights(own)} if kind.norm and code.blocks > 1 else {}
     products = {name: x.new_empty(B * steps, wide) for name in weights}
@@ -59,16 +61,16 @@ def go_back(
     for begin in reversed(range(0, T, steps)):
         arguments.from_, arguments.steps = begin, min(steps, T - begin)
         rows = B * arguments.steps
-        _copy_states(seen[:rows].view(B, -1, H), values, begin)
-        states = exact.split(seen[:rows]) if is_exact else None
+        seen = _find_states(values, begin, arguments.steps, copies)
+        states = exact.split(seen) if is_exact else None
         for name, weight in weights.items():
             if states is not None and halves is not None:
                 exact.multiply(states, halves, bias, products[name][:rows])
             else:
-                _multiply_weight(products[name][:rows], seen[:rows], weight, bias, heads)
+                _multiply_weight(products[name][:rows], seen, weight, bias, heads)
         code.start(arguments, B, x.device)
         if states is None:
-            more = _multiply(du[:rows], seen[:rows], heads)
+            more = _multiply(du[:rows], seen, heads)
         elif in_halves is None or not setting.kept or steps < T:
             more = exact.multiply_turned(exact.split(du[:rows]), states).unsqueeze(0)
         else:
@@ -155,6 +157,17 @@ def _square_weights(own: Tensor) -> Tensor:
     return torch.baddbmm(
         squares, own.transpose(1, 2), own, beta=0, alpha=1 / math.ceil(math.sqrt(own.shape[1])), out=squares
     ).view(-1, own.shape[1])
+
+
+def _find_states(values: dict[str, Any], begin: int, steps: int, copies: Tensor | None) -> Tensor:
+    """Return the states before some steps, as the products saw them: (B * steps, H), in `copies` if they are copied."""
+    if copies is None:
+        states: Tensor = values["states"][begin : begin + steps].flatten(0, 1)
+        return states
+    B, H = values["first_0"].shape
+    seen = copies[: B * steps]
+    _copy_states(seen.view(B, -1, H), values, begin)
+    return seen
 
 
 def _copy_states(seen: Tensor, values: dict[str, Any], begin: int) -> None:

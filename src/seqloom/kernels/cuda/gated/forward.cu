@@ -21,9 +21,10 @@ struct Forward {
   float *last[4], *spread;  // (B, H); (B, T, SPREAD): 1 / deviations, the memory's mean too, or null
   int B, T;
   const Element* vectors;  // (VECTORS, H)
-  int head_rows;  // rows of a head, in whole groups; each head has its own weights. 0: all have the same
-  int keeps;      // whether the way back needs no product: x becomes x + u in the first SUMMED gates,
-  Element* u;     // and that of the others is u, (B, T, GATES - SUMMED, H); with NORM it is U h
+  int head_rows;   // rows of a head, in whole groups; each head has its own weights. 0: all have the same
+  int keeps;       // whether the way back needs no product: x becomes x + u in the first SUMMED gates,
+  Element* u;      // and that of the others is u, (B, T, GATES - SUMMED, H); with NORM it is U h
+  int time_first;  // whether all that is (B, T, ..) is (T, B, ..) instead
 };
 
 // What a lane loads of a step, unconverted: any use would wait for the load.
@@ -46,7 +47,8 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
   float vectors[2][VECTORS];
   load_units(vectors, find_head(a.vectors, VECTORS * H, a, b), b.unit, b.active);
 #endif
-  const i64 at = active ? (i64)row * H + b.unit : 0, steps = active ? (i64)row * a.T : 0;
+  const i64 at = active ? (i64)row * H + b.unit : 0, steps = active ? (i64)row * (a.time_first ? 1 : a.T) : 0;
+  auto find_step = [&](int t) { return steps + (i64)t * (a.time_first ? a.B : 1); };
 #pragma unroll
   for (int e = 0; e < 2; e++) {
 #pragma unroll
@@ -59,7 +61,7 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
   auto fetch = [&](StepInputs& v, int t) {  // two steps before it is needed
     v = {};
     if (active && t < length) {
-      const i64 i = steps + t;
+      const i64 i = find_step(t);
       const Element* x = a.x + i * INPUTS * H + b.unit;
 #pragma unroll
       for (int k = 0; k < INPUTS; k++) v.x[k] = get_pair(x + k * H);
@@ -69,7 +71,8 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
       if constexpr (RESET) v.is_reset = a.reset[i];
       if (t + PREFETCH_STEPS < length)
 #pragma unroll
-        for (int k = 0; k < INPUTS; k++) prefetch_global(x + (PREFETCH_STEPS * INPUTS + k) * H);
+        for (int k = 0; k < INPUTS; k++)
+          prefetch_global(a.x + (find_step(t + PREFETCH_STEPS) * INPUTS + k) * H + b.unit);
     }
   };
   auto share_state = [&](int t, int is_reset) {  // what the products of step t see of the state
@@ -97,14 +100,15 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
 #pragma unroll
         for (int i = 0; i < STATES; i++) from_pair(keep[0][i], keep[1][i], v.keep[i]);
       b.get_sums(u);
-      float* spread = a.spread + (steps + t) * SPREAD;
+      const i64 now = find_step(t);
+      float* spread = a.spread + now * SPREAD;
       Pair kept[GATES];
       auto keep_products = [&] {  // what the way back needs
         if (a.keeps && active && t < length)
 #pragma unroll
           for (int k = 0; k < GATES; k++)
-            put_pair((k < SUMMED ? a.x + ((steps + t) * INPUTS + k) * H
-                                 : a.u + ((steps + t) * (GATES - SUMMED) + k - SUMMED) * H) +
+            put_pair((k < SUMMED ? a.x + (now * INPUTS + k) * H
+                                 : a.u + (now * (GATES - SUMMED) + k - SUMMED) * H) +
                          b.unit,
                      kept[k]);
       };
@@ -172,10 +176,10 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
       for (int i = 0; i < STATES; i++) out[i] = to_pair(s[0][i], s[1][i]);
       if (t + 1 < end) share_state(t + 1, later.is_reset);
       if (active && t < length) {
-        put_pair(a.y + (steps + t) * H + b.unit, out[0]);
+        put_pair(a.y + now * H + b.unit, out[0]);
 #pragma unroll
         for (int i = 1; i < STATES; i++)
-          if (a.c[i - 1]) put_pair(a.c[i - 1] + (steps + t) * H + b.unit, out[i]);
+          if (a.c[i - 1]) put_pair(a.c[i - 1] + now * H + b.unit, out[i]);
       }
       if (SUMMED) keep_products();
       fetch(v, t + 2);

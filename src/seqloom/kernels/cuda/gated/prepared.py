@@ -68,6 +68,10 @@ class PreparedGated:
         self.more, self.rows = self.H - self.units, self.heads * self.B  # of the kernels
         self.places = [names.get(name) for name in OWN]
         self.is_time_first = len(stack.shape) == 3 and not stack.batch_first
+        # kernels take the layer's order, but of heads one after the other
+        self.keeps_time_first = self.is_time_first and self.heads == 1
+        self.order = (self.T, self.B) if self.keeps_time_first else (self.B, self.T)
+        self.lead = self.order if self.heads == 1 else (self.rows, self.T)  # first sizes of what the kernels take
         shape = torch.Size((*stack.shape[:-1], cell.input_size))
         mine = {name: i for i, name in enumerate(OWN) if name in names}
         self.stack = Stack([cell], [mine], shape, stack.batch_first, 1)
@@ -80,6 +84,7 @@ class PreparedGated:
         self.forward = find_code(self.setting, "forward", self.rows, self.device)
         self.arguments: Any = self.forward.arguments
         numbers = {"B": self.rows, "T": self.T, "head_rows": self.B if self.heads > 1 else 0}
+        numbers |= {"time_first": int(self.keeps_time_first)}
         self.filled = bytes(self.forward.pack(numbers))
         self.stream = find_stream(self.device)
         self.start = self._make_start()
@@ -112,10 +117,10 @@ class PreparedGated:
     ) -> tuple[Tensor, list[Tensor], list[Maybe], list[Maybe]]:
         """Return the outputs, the last states, what the backward pass reads, and the weights if they were cast.
 
-        The third is the projected input (rows, T, gates * H), to which some gates have added their product with the
-        state (`GatedSetting.kept`), the states after all steps, the first states in float32, the products of the other
-        gates, and with layer normalisation the centred weights, the product (B, T, gates * H), what its normalisation
-        and what the kernel saved.
+        The third is the projected input (*lead, gates * H), to which some gates have added their product with the
+        state (`GatedSetting.kept`), the states after all steps (state 0 before them, too, with `keeps_time_first`), the
+        first states in float32, the products of the other gates, and with layer normalisation the centred weights, the
+        product (*order, gates * H), what its normalisation and what the kernel saved.
         """
         stream, k = self._find_recording_stream(), self.kind.states
 
@@ -143,32 +148,36 @@ class PreparedGated:
         return [None if w is None else next(each) for w in own]
 
     def _turn(self, x: Tensor) -> Tensor:
-        """Return an input as (B, T, D), in the type of the kernels; its memory may have another order."""
+        """Return an input as (*order, D), in the type of the kernels; its memory may have another order."""
         x = x.to(self.dtype)
-        return x.transpose(0, 1) if self.is_time_first else x.view(self.B, self.T, -1)
+        return x.transpose(0, 1) if self.is_time_first != self.keeps_time_first else x.view(*self.order, -1)
 
     def _launch_forward(self, x: Tensor, states: Sequence[Tensor], own: Sequence[Any], train: bool) -> list[Maybe]:
         """Do what `find_outputs` does, launch by launch."""
         copies = self._cast_weights(own) if self.is_cast else []
-        B, T, H, kind = self.B, self.T, self.H, self.kind
+        H, kind = self.H, self.kind
         inputs, own = self._turn(x), self._pad_weights(copies or own)
         product, normed, spread, centred = None, None, None, None
         if kind.norm:
-            product = exact.linear(inputs, own[0], None).view(B, T, -1)
+            product = exact.linear(inputs, own[0], None).view(*self.order, -1)
             u, normed = normalise(product, own[7], own[1], kind.gates, train)
-            spread = u.new_empty(B, T, kind.spread, dtype=torch.float32) if train else None
+            spread = u.new_empty(*self.order, kind.spread, dtype=torch.float32) if train else None
             centred = centre_weights(own[2], H)
         else:
             u = self._divide(exact.linear(inputs, own[0].view(-1, inputs.shape[-1]), _flatten(own[1])))
         weight = arrange_weights(self.setting, own[2].view(-1, H, H) if centred is None else centred)
         first = [self._divide_state(s).float() for s in states] or self._find_start()
-        paths = [u.new_empty(self.rows, T, H) if train or i == kind.output else None for i in range(kind.states)]
+        paths = [u.new_empty(*self.lead, H) if train or i == kind.output else None for i in range(kind.states)]
+        seen = paths[0]
+        if train and self.keeps_time_first:  # the first state, too: products see all but the last
+            seen = u.new_empty(self.T + 1, self.B, H)
+            seen[0], paths[0] = first[0], seen[1:]
         last = [torch.empty_like(s) for s in first]
         arguments = self.arguments.from_buffer_copy(self.filled)
         arguments.x, arguments.weight = u.data_ptr(), weight.data_ptr()
         kept, arguments.keeps = None, int(train and self.setting.kept)
         if arguments.keeps and kind.gates > kind.summed:
-            kept = u.new_empty(self.rows, T, (kind.gates - kind.summed) * H)
+            kept = u.new_empty(*self.lead, (kind.gates - kind.summed) * H)
             arguments.u = kept.data_ptr()
         arguments.spread = None if spread is None else spread.data_ptr()
         for name, w in zip(("bias", "scale", "scale_c", "bias_c"), own[3:7], strict=True):
@@ -181,7 +190,7 @@ class PreparedGated:
         y = paths[kind.output]
         assert y is not None
         ends = [self._join_state(s).to(self.weight_dtype) for s in last]
-        saved = [u, *paths, *first, kept, centred, product, normed, spread]
+        saved = [u, seen, *paths[1:], *first, kept, centred, product, normed, spread]
         return [self._join(y), *ends, *(saved if train else [None] * len(saved)), *(copies if train else ())]
 
     def _find_start(self) -> list[Tensor]:
@@ -191,9 +200,9 @@ class PreparedGated:
         return self._make_start()
 
     def _divide(self, t: Tensor) -> Tensor:
-        """Map (B * T, heads * n), one row of the batch after the other, to (rows, T, n): one head after the other."""
+        """Map (B * T, heads * n) to (*lead, n): one head after the other."""
         if self.heads == 1:
-            return t.view(self.B, self.T, -1)
+            return t.view(*self.order, -1)
         return t.view(self.B, self.T, self.heads, -1).permute(2, 0, 1, 3).reshape(self.rows, self.T, -1)
 
     def _pad_weights(self, own: Sequence[Any]) -> Sequence[Any]:
@@ -209,13 +218,15 @@ class PreparedGated:
         return F.pad(t, (0, self.more)) if self.more else t
 
     def _join(self, t: Tensor) -> Tensor:
-        """Map outputs (rows, T, H) to the layer's."""
+        """Map outputs (*lead, H) to the layer's."""
+        if self.keeps_time_first:
+            return t[..., : self.units].reshape(self.T, self.B, -1)
         t = t.view(self.heads, self.B, self.T, self.H)[..., : self.units]
         return t.permute((2, 1, 0, 3) if self.is_time_first else (1, 2, 0, 3)).reshape(*self.stack.shape[:-1], -1)
 
     def _restore(self, t: Tensor) -> Tensor:
         """Map (B * T, n) to (.., n) in the order of the layer's input."""
-        if self.is_time_first:
+        if self.is_time_first != self.keeps_time_first:
             t = t.view(self.B, self.T, -1).transpose(0, 1)
         return t.reshape(*self.stack.shape[:-1], -1)
 
@@ -305,13 +316,16 @@ class PreparedGated:
         assert u is not None
         weight, bias, *norms = self._pad_weights(own)[2:7]
         values: dict[str, Any] = {"x": u, "weight": weight.view(-1, self.H), "bias": _flatten(bias), "y": paths[0]}
+        if self.keeps_time_first and paths[0] is not None:
+            values |= {"y": paths[0][1:], "states": paths[0], "time_first": 1}
         values |= {f"c_{i}": path for i, path in enumerate(paths[1:])} | {f"first_{i}": s for i, s in enumerate(first)}
         values |= {"mask": None, "reset": None, "spread": saved[-1], "u": saved[1 + 2 * k], "centred": saved[2 + 2 * k]}
         values |= dict(zip(("scale", "scale_c", "bias_c"), norms, strict=True))
         if dy is None:
-            values["dy"] = u.new_zeros(self.rows, self.T, self.H)
+            values["dy"] = u.new_zeros(*self.lead, self.H)
         else:
-            rows = (dy.transpose(0, 1) if self.is_time_first else dy).contiguous().view(self.B * self.T, -1)
+            rows = (dy.transpose(0, 1) if self.is_time_first != self.keeps_time_first else dy).contiguous()
+            rows = rows.view(self.B * self.T, -1)
             values["dy"] = self._divide(F.pad(rows, (0, self.more)) if self.more else rows)
         ends = [None if d is None else self._divide_state(d.contiguous()) for d in dlast]
         du, dweight, dbias, *rest = go_back(self.setting, values, ends, n, None if self.more else halves)

@@ -30,6 +30,7 @@ struct Reverse {
   const Element* vectors;  // (VECTORS, H)
   float* dvectors;         // (VECTORS, B, H): added to
   int head_rows;           // as in the forward
+  int time_first;          // as in the forward; (B, steps, ..) is then (steps, B, ..)
 };
 
 // On one block a sum over units takes less time than what would make up for it.
@@ -82,9 +83,10 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
   int length, end;
   find_lengths(length, end, a.lengths, a.B, a.T, b);
   // where its steps begin
-  const i64 whole = active ? (i64)row * a.T : 0, piece = active ? (i64)row * a.steps - a.from : 0;
+  const i64 stride = a.time_first ? a.B : 1, whole = active ? (i64)row * (a.time_first ? 1 : a.T) : 0,
+            piece = active ? (i64)row * (a.time_first ? 1 : a.steps) - a.from * stride : 0;
   auto fetch = [&](StepInputs& v, int t) {  // two steps before it is needed
-    const i64 i = whole + t, j = piece + t;
+    const i64 i = whole + t * stride, j = piece + t * stride;
     v = {};
     if (active && t >= a.from && t < length) {
       const Element *x = a.x + i * INPUTS * H + b.unit,
@@ -100,18 +102,19 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
 #pragma unroll
       for (int k = 0; k < STATES; k++) {
         if constexpr (KEEP) v.keep[k] = get_pair(a.keep[k] + i * H + b.unit);
-        if (t > 0) v.past[k] = get_pair((k ? a.c[k - 1] + i * H + b.unit : y) - H);
+        if (t > 0) v.past[k] = get_pair((k ? a.c[k - 1] + i * H + b.unit : y) - stride * H);
       }
 #pragma unroll
       for (int k = 0; k < SPREAD; k++) v.spread[k] = get_constant(a.spread + i * SPREAD + k);
       if (t - PREFETCH_STEPS >= a.from) {
-        prefetch_global(dy - PREFETCH_STEPS * H);
-        prefetch_global(y - PREFETCH_STEPS * H);
+        const i64 before = PREFETCH_STEPS * stride;
+        prefetch_global(dy - before * H);
+        prefetch_global(y - before * H);
 #pragma unroll
         for (int k = 0; k < most(INPUTS, PLANES); k++) {
-          if (k < INPUTS) prefetch_global(x + (k - PREFETCH_STEPS * INPUTS) * H);
-          if (k < PLANES) prefetch_global(u + (k - PREFETCH_STEPS * PLANES) * H);
-          if (LATE && k < GATES) prefetch_global(a.squares + ((j - PREFETCH_STEPS) * GATES + k) * H + b.unit);
+          if (k < INPUTS) prefetch_global(x + (k - before * INPUTS) * H);
+          if (k < PLANES) prefetch_global(u + (k - before * PLANES) * H);
+          if (LATE && k < GATES) prefetch_global(a.squares + ((j - before) * GATES + k) * H + b.unit);
         }
       }
     }
@@ -163,8 +166,8 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
     for (int t = last; t > top && t >= a.from; t--)  // where no row of the cluster has a step
 #pragma unroll
       for (int k = 0; k < most(INPUTS, GATES); k++) {
-        if (k < INPUTS) put_pair(a.dx + ((whole + t) * INPUTS + k) * H + b.unit, Pair{});
-        if (k < GATES) put_pair(a.du + ((piece + t) * GATES + k) * H + b.unit, Pair{});
+        if (k < INPUTS) put_pair(a.dx + ((whole + t * stride) * INPUTS + k) * H + b.unit, Pair{});
+        if (k < GATES) put_pair(a.du + ((piece + t * stride) * GATES + k) * H + b.unit, Pair{});
       }
   b.open();
   StepInputs next;
@@ -279,9 +282,9 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
       if (active)
 #pragma unroll
         for (int k = 0; k < most(INPUTS, GATES); k++) {
-          if (k < GATES && !LATE) put_pair(a.du + ((piece + t) * GATES + k) * H + b.unit, all[k]);
+          if (k < GATES && !LATE) put_pair(a.du + ((piece + t * stride) * GATES + k) * H + b.unit, all[k]);
           if (k < INPUTS)
-            put_pair(a.dx + ((whole + t) * INPUTS + k) * H + b.unit, to_pair(dx[0][k], dx[1][k]));
+            put_pair(a.dx + ((whole + t * stride) * INPUTS + k) * H + b.unit, to_pair(dx[0][k], dx[1][k]));
         }
     }
     auto do_meanwhile = [&] {
@@ -291,7 +294,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
         if (active && t < length)
 #pragma unroll
           for (int k = 0; k < GATES; k++)
-            squares[k] = get_pair(a.squares + ((piece + t) * GATES + k) * H + b.unit);
+            squares[k] = get_pair(a.squares + ((piece + t * stride) * GATES + k) * H + b.unit);
       }
       prepare_next(t);
     };
@@ -324,7 +327,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
             d[e] -= share * v[e];
             dseen[e][0] -= ROOT * share * w[e];
           }
-          if (active) put_pair(a.du + ((piece + t) * GATES + k) * H + b.unit, to_pair(d[0], d[1]));
+          if (active) put_pair(a.du + ((piece + t * stride) * GATES + k) * H + b.unit, to_pair(d[0], d[1]));
         }
       }
 #pragma unroll

@@ -20,7 +20,7 @@ from seqloom.kernels.cuda.runtime.launch import CudaCode
 ROWS = 32  # that are scaled together
 TILE, DEPTH, THREADS = 128, 32, 256  # of multiply.cu
 WIDE, STAGES, AT_ONCE = 4, 3, 2  # columns of a block / 32, stages, blocks of a multiprocessor
-HOPPER = (9, 0)
+HOPPER, HOPPER_STAGES = (9, 0), 6  # the generation of hopper.cu, and its stages
 
 
 def is_faster(like: Tensor, rows: int, columns: int, depth: int) -> bool:
@@ -157,7 +157,8 @@ def _launch(
     depth: int,
 ) -> None:
     M, N, K = sizes
-    code = _multiply_code(turned, has_wgmma(out.device, K))
+    by_wgmma = has_wgmma(out.device, K)
+    code = _multiply_code(turned, by_wgmma)
     known: dict[str, object] = {
         "a": a.parts,
         "b": b.parts,
@@ -169,7 +170,8 @@ def _launch(
     known |= {"plane_a": a.parts.stride(0), "plane_b": b.parts.stride(0)}
     known |= {"wide_a": a.parts.stride(1), "wide_b": b.parts.stride(1), "M": M, "N": N, "K": K, "depth": depth}
     arguments = code.pack(known)
-    code.launch(arguments, -(-M // TILE) * -(-N // (32 * WIDE)) * -(-K // depth), out.device)
+    tiles = -(-M // TILE) * -(-N // (32 * WIDE)) * -(-K // depth)
+    code.launch(arguments, min(tiles, launch.multiprocessors(out.device)) if by_wgmma else tiles, out.device)
 
 
 @cache
@@ -190,8 +192,9 @@ def _read_capability(device: torch.device) -> tuple[int, int]:
 
 @cache
 def _multiply_code(turned: int, by_wgmma: bool = False) -> CudaCode:
-    macros, bytes_ = (("TURNED", turned), ("STAGES", STAGES)), STAGES * 4 * DEPTH * (TILE + 32 * WIDE)
-    if by_wgmma:  # two steps to a stage
-        return CudaCode("exact_multiply", "products/hopper.cu", macros, THREADS, 2 * bytes_ + 1024, generation="a")
+    stages = HOPPER_STAGES if by_wgmma else STAGES
+    macros, bytes_ = (("TURNED", turned), ("STAGES", stages)), stages * 4 * DEPTH * (TILE + 32 * WIDE)
+    if by_wgmma:
+        return CudaCode("exact_multiply", "products/hopper.cu", macros, THREADS, bytes_ + 1024, generation="a")
     more = ("BLOCKS_AT_ONCE", AT_ONCE), ("WIDE", WIDE)
     return CudaCode("exact_multiply", "products/multiply.cu", (*macros, *more), THREADS, bytes_)
