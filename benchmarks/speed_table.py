@@ -48,7 +48,7 @@ EXACT = {"torch.nn.GRU without tf32": nn.GRU, "torch.nn.LSTM without tf32": nn.L
 SEED = 0
 CALLS = 3  # in a row: what the host does before a call overlaps with the one before it
 LONG_CALL = 5e-3  # seconds: one call is enough
-MOST_ROUNDS = 25
+MOST_ROUNDS, OTHERS_ROUNDS = 25, 3
 WARM_CALLS, WARM_SECONDS = 12, 0.05  # before a layer is timed: so many calls, fewer of long ones
 LEAST_CALLS = 5  # but at least so many: passes are recorded after three calls
 CHECK_STEPS, CHECK_ROWS = 48, 64  # steps and most rows of a check; shorter trainings are cuDNN's by choice
@@ -275,12 +275,12 @@ def measure(
             rounds += 1
             random.Random(rounds).shuffle(turns)  # nobody is always after the same one
             for key, timed in turns:
-                if rounds == 1 or key[0] not in OTHERS:
+                if rounds <= OTHERS_ROUNDS or key[0] not in OTHERS:
                     times[key].append(timed())
         for (cell, kernel, steps), values in times.items():
             us = round(1e6 * statistics.median(values) / steps, 4)
             row = {"type": name, "hidden": hidden, "batch": batch, "mode": mode, "pass": pass_}
-            row |= {"layer": cell, "kernel": kernel, "us_per_step": us, "rounds": rounds}
+            row |= {"layer": cell, "kernel": kernel, "us_per_step": us, "rounds": len(values)}
             row |= {} if steps == args.length else {"steps": steps}
             print_row(row)
             yield row

@@ -73,7 +73,7 @@ def draw_tutorial(name: str) -> None:
 PARTS = {
     part.__name__: part
     for part in (
-        *(speed.speed_tables, speed.speed_summary, speed.slower_places),
+        *speed.PARTS,
         *front_page.PARTS,
         *ablation.PARTS,
         *calls.PARTS,

@@ -1,24 +1,29 @@
-"""The speed of layers against torch.nn on a GPU, from the newest records of benchmarks/speed_table.py.
+"""The speed of layers against torch.nn on a GPU, from the records of benchmarks/speed_table.py.
 
-Records are named <machine>-speed-table-*.json. The newest row counts for each type, shape, mode, pass and layer; a
-ratio compares rows of one record alone.
+Records are named <machine>-speed-table-*.json. Those of whole tables come first, then the newest; a ratio compares rows
+of one record alone.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from records import GRU, RESULTS, SPEED_RANGE, SPEED_ROWS, SPEED_STEPS, import_pyplot, span
+from records import GRU, RESULTS, SPEED_RANGE, SPEED_ROWS, import_pyplot, span
 
+LSTM = "torch.nn.LSTM"
 TYPES = ("bfloat16", "float16", "float32", "tf32")
-LAYERS = {"gru": ("GRU", GRU), "lstm": ("LSTM", "torch.nn.LSTM"), "attn_rnn": ("AttnRNN", GRU)}  # name, opponent
+LAYERS = {"gru": ("GRU", GRU), "lstm": ("LSTM", LSTM), "attn_rnn": ("AttnRNN", GRU)}  # name, opponent
 OTHERS = ("GRU, compiled loop", "FlashRNN LSTM", "torchrecurrent MGU")  # layers of other packages
+EXACT = {GRU: f"{GRU} without tf32", LSTM: f"{LSTM} without tf32"}
 PASSES, MODES = ("forward", "both"), ("eager", "graph")
+SHAPES = 80  # of a whole table
 SLOWER = 0.95  # ratios above this are called even
+EARLIER = "†"  # marks what another run measured
 
 
 class Place(NamedTuple):
@@ -29,135 +34,176 @@ class Place(NamedTuple):
     batch: int
 
 
+class Time(NamedTuple):
+    """A time of the table."""
+
+    us: float | None  # None if the layer failed or was refused
+    ratio: float | None  # speed relative to the opponent in the same record
+    kernel: str
+    record: int  # its place in `read_records`
+
+
 def find_place(row: dict[str, Any]) -> Place:
     return Place(row["type"], row["hidden"], row["batch"])
 
 
 @cache
 def read_records() -> list[dict[str, Any]]:
-    """Return the records, newest first; those of `seqloom bench` stand in for what no newer one has.
+    """Return the records: those of whole tables first, each kind from the newest on.
 
     Last come those whose graphs of torch's layers have 128 steps (`--torch-steps`, an option that is gone): a step took
     up to 25 % longer or 21 % less than in graphs of 512.
     """
     files = [json.loads(path.read_text(encoding="utf-8")) for path in RESULTS.rglob("*-speed-table-*.json")]
-    for path in RESULTS.rglob("*-other-layers.json"):  # of an earlier form of the script
-        record = json.loads(path.read_text(encoding="utf-8"))
-        rows = [row | {"mode": "eager", "kernel": ""} for row in record["rows"] if row["layer"] in OTHERS]
-        refused = [row | {"cell": row["layer"]} for row in rows if "error" in row]
-        rows = [row for row in rows if "error" not in row]
-        files.append(record | {"rows": rows, "refused": refused, "finished": True})
-    for kind in TYPES:
-        for path in RESULTS.rglob(f"h200-bench-{kind}*.json"):
-            record = json.loads(path.read_text(encoding="utf-8"))
-            files.append(record | {"rows": list(convert_bench_rows(kind, record["rows"]))})
     files.sort(key=lambda record: record["date"], reverse=True)
-    return sorted(files, key=lambda record: "--torch-steps" in record["command"])
+    return sorted(files, key=lambda record: (not is_whole(record), "--torch-steps" in record["command"]))
 
 
-def convert_bench_rows(kind: str, rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield rows of `seqloom bench` in the form of benchmarks/speed_table.py."""
-    for row in rows:
-        if row["length"] != SPEED_STEPS or row["cell"] not in (GRU, "torch.nn.LSTM", *LAYERS):
-            continue
-        for mode, key in (("eager", "us_per_step"), ("graph", "graph_us_per_step")):
-            if row.get(key):
-                place = {"type": kind, "hidden": row["hidden"], "batch": row["batch"], "mode": mode}
-                name = "forward" if row["pass"] == "forward" else "both"
-                yield place | {"pass": name, "layer": row["cell"], "kernel": row["kernel"], "us_per_step": row[key]}
-
-
-class Time(NamedTuple):
-    """A time of the table."""
-
-    us: float
-    ratio: float | None  # speed relative to the opponent in the same record
-    kernel: str
-    record: int  # its place in `read_records`
+def is_whole(record: dict[str, Any]) -> bool:
+    """Tell whether a record has every shape of a mode for all of seqloom's layers."""
+    shapes = Counter(row["mode"] for row in record["rows"] if row["pass"] == "both" and row["layer"] == GRU)
+    return {*LAYERS} <= {row["layer"] for row in record["rows"]} and SHAPES in shapes.values()
 
 
 @cache
 def read_times() -> dict[Place, dict[tuple[str, str, str], Time]]:
-    """Return the newest time by place, then by layer, mode and pass."""
+    """Return the times by place, then by layer, mode and pass."""
     table: dict[Place, dict[tuple[str, str, str], Time]] = {}
     for number, record in enumerate(read_records()):
         here: dict[Any, dict[str, Any]] = {}
-        for r in record["rows"]:  # the first of several kernels is that of kernel="auto"
-            here.setdefault((Place(r["type"], r["hidden"], r["batch"]), r["layer"], r["mode"], r["pass"]), r)
+        for row in record["rows"]:  # the first of several kernels is that of kernel="auto"
+            here.setdefault((find_place(row), row["layer"], row["mode"], row["pass"]), row)
         for (place, layer, *key), row in here.items():
             opponent = here.get((place, LAYERS[layer][1], *key)) if layer in LAYERS else None
             ratio = opponent["us_per_step"] / row["us_per_step"] if opponent else None
-            table.setdefault(place, {}).setdefault(
-                (layer, *key), Time(row["us_per_step"], ratio, row["kernel"], number)
-            )
+            time = Time(row["us_per_step"], ratio, row["kernel"], number)
+            table.setdefault(place, {}).setdefault((layer, *key), time)
+        for row in record.get("refused", ()):
+            if "batch" in row and (row["cell"] in OTHERS or is_whole(record)):
+                modes = [row["mode"]] if "mode" in row else {r["mode"] for r in record["rows"]}
+                for mode in modes:
+                    for pass_ in [row["pass"]] if "pass" in row else PASSES:
+                        key = (row["cell"], mode, pass_)
+                        table.setdefault(find_place(row), {}).setdefault(key, Time(None, None, "", number))
     return table
 
 
 @cache
-def list_failures() -> set[tuple[Place, str, str, str]]:
-    """Return where layers of other packages failed: place, layer, mode and pass."""
-    refused = (row for record in read_records() for row in record.get("refused", ()) if row["cell"] in OTHERS)
-    return {(find_place(row), row["cell"], row["mode"], row["pass"]) for row in refused}
+def find_main() -> dict[str, int]:
+    """Return the record that most times of a mode come from."""
+    found = {mode: Counter[int]() for mode in MODES}
+    for row in read_times().values():
+        for (layer, mode, _), time in row.items():
+            if layer in LAYERS:
+                found[mode][time.record] += 1
+    return {mode: counts.most_common(1)[0][0] for mode, counts in found.items() if counts}
 
 
-def show_other(place: Place, layer: str) -> str:
-    """Return the microseconds of another package's layer, eager and as a graph; empty if it was not measured."""
-    cells = []
-    for mode in MODES:
-        times = []
-        for name in PASSES:
-            us = read_times()[place].get((layer, mode, name))
-            failed = (place, layer, mode, name) in list_failures()
-            times.append(f"{us[0]:.3g}" if us else "fails" if failed else "")
-        if any(times):
-            cells.append(" / ".join(time or "-" for time in times) + " (graph)" * (mode == "graph"))
-    return "; ".join(cells)
+def find_ratio(place: Place, layer: str, mode: str, pass_: str) -> float | None:
+    time = read_times()[place].get((layer, mode, pass_))
+    return None if time is None else time.ratio
 
 
 def speed_tables() -> str:
-    """Return one table for each type, with all layers in every row."""
+    """Return one table for each type, and which runs made them."""
     lines, table = [], read_times()
     for kind in TYPES:
         places = sorted(place for place in table if place.type == kind)
-        if not places:
-            continue
-        names = [f"{name}, {mode}" for name, _ in LAYERS.values() for mode in MODES]
-        others = [layer for layer in OTHERS if any(show_other(place, layer) for place in places)]
-        names += [f"{layer}, us" for layer in others]
-        lines += ["", f"### {kind}", "", f"| H | B | {GRU}, us | torch.nn.LSTM, us | {' | '.join(names)} |"]
-        lines += ["|--:|--:|--:|--:|" + "--:|" * len(names)]
+        torch = [f"{name}, {mode}, us" for name in (GRU, LSTM) for mode in MODES]
+        ours = [f"{name}, {mode}" for name, _ in LAYERS.values() for mode in MODES]
+        lines += ["", f"### {kind}", "", f"| H | B | {' | '.join([*torch, *ours])} |"]
+        lines += ["|--:|--:|" + "--:|" * len(torch + ours)]
         for place in places:
-            times = [join_passes(table[place], layer, "eager", 0) for layer in (GRU, "torch.nn.LSTM")]
-            ratios = [join_passes(table[place], layer, mode, 1) for layer in LAYERS for mode in MODES]
-            rest = [show_other(place, layer) for layer in others]
-            lines.append(f"| {place.hidden} | {place.batch} | {' | '.join([*times, *ratios, *rest])} |")
-    return "\n".join([*lines, "", *(f"- {note}" for note in list_commands()), ""])
+            times = [show_times(place, layer, mode) for layer in (GRU, LSTM) for mode in MODES]
+            ratios = [show_ratios(place, layer, mode) for layer in LAYERS for mode in MODES]
+            lines.append(f"| {place.hidden} | {place.batch} | {' | '.join([*times, *ratios])} |")
+    return "\n".join([*lines, "", *list_runs(), ""])
 
 
-def join_passes(row: dict[tuple[str, str, str], Any], layer: str, mode: str, which: int) -> str:
-    """Return the time (0) or ratio (1) of both passes in one cell, bold where the layer is slower than torch's."""
-    values = [row[layer, mode, name][which] if (layer, mode, name) in row else None for name in PASSES]
-    if all(value is None for value in values):
-        return ""
-    text = " / ".join("-" if value is None else f"{value:.2f}" if which else f"{value:.3g}" for value in values)
-    return f"**{text}**" if which and min(v for v in values if v is not None) < SLOWER else text
+def show_times(place: Place, layer: str, mode: str) -> str:
+    """Return the microseconds of both passes in one cell."""
+    times = [read_times()[place].get((layer, mode, pass_)) for pass_ in PASSES]
+    texts = [
+        "" if t is None else "fails" if t.us is None else f"{t.us:.3g}" if t.us < 1000 else f"{t.us:,.0f}"
+        for t in times
+    ]
+    return " / ".join(text or "-" for text in texts) + find_mark(times, mode) if any(texts) else ""
 
 
-def list_commands() -> Iterator[str]:
-    """Yield the date, hardware and command of every record that the tables take a number from."""
+def show_ratios(place: Place, layer: str, mode: str) -> str:
+    """Return the ratios of both passes in one cell, bold where the layer is slower than torch's."""
+    times = [read_times()[place].get((layer, mode, pass_)) for pass_ in PASSES]
+    ratios = [None if time is None else time.ratio for time in times]
+    if not any(ratios):
+        return "refused" if any(times) else ""
+    text = " / ".join("-" if ratio is None else f"{ratio:.2f}" for ratio in ratios)
+    text = f"**{text}**" if min(ratio for ratio in ratios if ratio) < SLOWER else text
+    return text + find_mark(times, mode)
+
+
+def find_mark(times: list[Time | None], mode: str) -> str:
+    """Return a mark if there is a whole table of this mode, but these times are from another run."""
+    main = find_main().get(mode, 0)
+    is_other = any(time and time.record != main for time in times)
+    return EARLIER if is_other and is_whole(read_records()[main]) else ""
+
+
+def list_runs() -> Iterator[str]:
+    """Yield the date, hardware and command of every run that the tables take a number from."""
+    main, records = find_main(), read_records()
     shown = {
         time.record
         for row in read_times().values()
         for (layer, mode, _), time in row.items()
-        if layer in LAYERS or layer in OTHERS or mode == "eager"
+        if layer in LAYERS or layer in (GRU, LSTM)
     }
-    for number, record in enumerate(read_records()):
-        if number not in shown:
-            continue
-        gpu, torch = record["hardware"]["gpus"][0]["name"], record["versions"]["torch"]
-        end = "" if record.get("finished") else " (stopped early)"
-        end += f"; {record['note']}" if "note" in record else ""
-        yield f"{record['date'][:10]}, {gpu}, torch {torch}: `{record['command']}`{end}"
+    names = {"eager": "Ordinary calls", "graph": "CUDA graphs"}
+    for number in dict.fromkeys([*main.values(), *sorted(shown)]):
+        modes = " and ".join(names[mode] for mode, first in main.items() if first == number)
+        yield f"- {modes or EARLIER}: {describe_run(records[number])}"
+
+
+def describe_run(record: dict[str, Any]) -> str:
+    gpu, torch = record["hardware"]["gpus"][0]["name"], record["versions"]["torch"]
+    end = "" if record.get("finished") else " (stopped early)"
+    end += f"; {record['note']}" if "note" in record else ""
+    return f"{record['date'][:10]}, {gpu}, torch {torch}: `{record['command']}`{end}"
+
+
+def other_packages() -> str:
+    """Return the microseconds of layers of other packages beside torch's and ours, as ordinary calls."""
+    names = {GRU: GRU, LSTM: LSTM} | {layer: f"seqloom.{name}" for layer, (name, _) in LAYERS.items()}
+    names |= {other: other for other in OTHERS}
+    lines = [f"| type | H | {' | '.join(names.values())} |", "|---|--:|" + "--:|" * len(names)]
+    for place in sorted(place for place in read_times() if place.batch == SPEED_ROWS):
+        cells = [show_times(place, layer, "eager") for layer in names]
+        if any(cells[-len(OTHERS) :]):
+            lines.append(f"| {place.type} | {place.hidden} | {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def exact_torch() -> str:
+    """Return how fast GRU and LSTM are beside torch's in float32 where neither side uses tf32."""
+    rows: dict[Place, list[str]] = {}
+    for place, times in sorted(read_times().items()):
+        for mode in MODES:
+            for layer in ("gru", "lstm"):
+                ours = [times.get((layer, mode, pass_)) for pass_ in PASSES]
+                torch = [times.get((EXACT[LAYERS[layer][1]], mode, pass_)) for pass_ in PASSES]
+                cell = " / ".join(
+                    f"{t.us / o.us:.2f}" if o and t and o.us and t.us and o.record == t.record and is_own(o) else "-"
+                    for o, t in zip(ours, torch, strict=True)
+                )
+                rows.setdefault(place, []).append("" if cell == "- / -" else cell)
+    rows = {place: cells for place, cells in rows.items() if any(cells)}
+    names = [f"{LAYERS[layer][0]}, {mode}" for mode in MODES for layer in ("gru", "lstm")]
+    lines = [f"| H | B | {' | '.join(names)} |", "|--:|--:|" + "--:|" * len(names)]
+    lines += [f"| {place.hidden} | {place.batch} | {' | '.join(cells)} |" for place, cells in rows.items()]
+    return "\n".join([*lines, ""]) if rows else "Not measured yet.\n"
+
+
+def is_own(time: Time) -> bool:
+    return not time.kernel.endswith("_aten")
 
 
 def speed_summary() -> str:
@@ -173,20 +219,41 @@ def speed_summary() -> str:
     return "\n".join([*lines, ""])
 
 
-def find_ratio(place: Place, layer: str, mode: str, pass_: str) -> float | None:
-    time = read_times()[place].get((layer, mode, pass_))
-    return None if time is None else time.ratio
+def count_slower(mode: str) -> str:
+    """Return a sentence: how many ratios are below 1, and how many of them are even."""
+    times = [t for row in read_times().values() for (layer, m, _), t in row.items() if layer in LAYERS and m == mode]
+    times = [time for time in times if time.ratio]
+    below = [time for time in times if time.ratio < 1]
+    even = [time for time in below if time.ratio >= SLOWER]
+    same = sum(not is_own(time) for time in even)
+    name = "as ordinary calls" if mode == "eager" else "as CUDA graphs, against torch's as graphs"
+    return (
+        f"Of {len(times)} ratios {name}, {len(below)} are below 1: {len(even)} between {SLOWER} and 1 ({same} of them"
+        f" where both sides run cuDNN), {len(below) - len(even)} below {SLOWER}"
+    )
 
 
 def slower_places() -> str:
-    """Return the shapes at which a layer is slower than torch's in a pass, as ordinary calls and as CUDA graphs."""
-    lines = [f"- {name} in {kind}: {shapes}" for name, kind, shapes in list_slower("eager")]
-    graphs = [f"- {name} in {kind}: {shapes}" for name, kind, shapes in list_slower("graph")]
-    text = "Slower than torch's layer in at least one pass, as ordinary calls:\n\n" if lines else ""
-    text += "\n".join(lines) or "No layer is slower than torch's in any pass, as ordinary calls."
-    if graphs:
-        text += "\n\nAs CUDA graphs, against torch's as graphs:\n\n" + "\n".join(graphs)
-    return text + "\n"
+    """Return how many ratios are below 1 and which shapes are slower than torch's, without their values."""
+    parts = []
+    for mode in MODES:
+        lines = [f"- {name} in {kind}: {shapes}" for name, kind, shapes in list_slower(mode)]
+        parts.append(count_slower(mode) + (":\n\n" + "\n".join(lines) if lines else "."))
+    return "\n\n".join(parts) + "\n"
+
+
+def slower_table() -> str:
+    """Return the ratios of every shape that is slower than torch's layer in a pass, eager or as a graph."""
+    lines = ["| layer | type | H | B | eager | graph | kernel |", "|---|---|--:|--:|--:|--:|---|"]
+    for layer, (name, _) in LAYERS.items():
+        for place in sorted(read_times()):
+            ratios = [find_ratio(place, layer, mode, pass_) for mode in MODES for pass_ in PASSES]
+            if min((ratio for ratio in ratios if ratio), default=1.0) < SLOWER:
+                cells = [show_ratios(place, layer, mode) for mode in MODES]
+                kernels = [read_times()[place].get((layer, mode, "both")) for mode in MODES]
+                kernel = next((time.kernel for time in kernels if time), "")
+                lines.append(f"| {name} | {' | '.join(map(str, place))} | {' | '.join(cells)} | `{kernel}` |")
+    return "\n".join([f"{count_slower('eager')}. {count_slower('graph')}.", "", *lines, ""])
 
 
 def list_slower(mode: str) -> Iterator[tuple[str, str, str]]:
@@ -236,3 +303,6 @@ def draw_speed(file: Path) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     figure.savefig(file, metadata={"Date": None})
     plt.close(figure)
+
+
+PARTS = (speed_tables, other_packages, exact_torch, speed_summary, slower_places, slower_table)
