@@ -176,6 +176,12 @@ def test_the_best_settings_are_tuned_again_with_all_steps_and_that_round_decides
     assert steps == [len(rows) - 2, len(rows)]
 
 
+def test_an_interval_ends_at_values_that_the_metric_can_have():
+    assert [TrialMetric("accuracy").cut(v) for v in (-0.2, 0.4, 1.7, None)] == [0.0, 0.4, 1.0, None]
+    assert [TrialMetric("error", lower=True).cut(v) for v in (-0.2, 1.7)] == [0.0, 1.7]
+    assert TrialMetric("bits", scale="plain").cut(-0.2) == -0.2
+
+
 def test_the_second_round_has_seeds_of_its_own_and_leaves_out_conditions_that_take_too_long():
     settings = replace(TINY, conditions=(ONE,), models=("gru",), lrs=(1e-3, 1e-2), starts=("default",), finalists=2)
     several = replace(settings, finalist_seeds=2)

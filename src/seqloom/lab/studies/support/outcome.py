@@ -42,6 +42,12 @@ class TrialMetric:
     def compared_on(self) -> Scale:
         return self.scale or ("log" if self.lower else "logit")
 
+    def cut(self, value: float | None) -> float | None:
+        """Return the end of an interval, moved to the nearest value that the metric can have."""
+        if value is None or self.compared_on == "plain":
+            return value
+        return max(0.0, value if self.compared_on == "log" else min(1.0, value))
+
     def solves(self, value: float | None) -> bool:
         """Whether a value is a solution; a failed training is none."""
         if value is None or self.solved is None:

@@ -28,7 +28,7 @@ def table(study: Trials[Any], rows: Sequence[Trial]) -> list[dict[str, Any]]:
     for g in by_model:
         c, mean, t = by_name[g.condition], g.summary(first.name), g.trials[0]
         row: dict[str, Any] = {"condition": g.condition, "model": g.model, first.name: mean.mean}
-        row |= {"low": mean.low, "high": mean.high, "seeds": mean.n, "failed": mean.failed}
+        row |= {"low": first.cut(mean.low), "high": first.cut(mean.high), "seeds": mean.n, "failed": mean.failed}
         row |= {"article": study.article_value(c, g.model)} if has_article else {}
         row |= {"trivial": study.trivial(c)}
         row |= {m.name: g.summary(m.name).mean for m in others}
@@ -54,7 +54,7 @@ def caption(study: Trials[Any]) -> str:
     return (
         f"a new model for every condition; {size}; batches of {s.batch}, Adam, warm-up, cosine decay, clip 1.\n"
         f"{tuned if tried > 1 else ''}{count(s.seeds, 'new seed')}, "
-        f"{count(s.test, 'test sequence')}; low, high: 95% t-interval over seeds.\n"
+        f"{count(s.test, 'test sequence')}; low, high: 95% t-interval over seeds, cut to possible values.\n"
         f"on {study.device} {_describe_precision(study)}; "
         "ms/step: while other trainings run on the same device."
     )
