@@ -22,10 +22,12 @@ SHAPES = [
 
 
 WGMMA = [  # four warps multiply together: whether products are of 19 bits
-    (128, 4, BF16, 3, 3, EVERYTHING, {}, (64, 32), False),
-    (128, 2, FP32, 3, 2, {"lengths": True, "reset": True}, {}, (64, 16), False),
-    (128, 4, FP32, 2, 2, {"mask": True, "keep": True}, {}, (64, 32), False),
-    (128, 2, FP32, 3, 2, {"lengths": True}, {"norm": False}, (64, 16), True),
+    (128, 4, BF16, 3, 3, EVERYTHING, {}, (64, 32, 1), False),
+    (128, 2, FP32, 3, 2, {"lengths": True, "reset": True}, {}, (64, 16, 1), False),
+    (128, 2, FP32, 3, 2, {"lengths": True}, {"norm": False}, (64, 16, 1), True),
+    (256, 4, BF16, 36, 2, EVERYTHING, {}, (64, 32, 2), False),
+    (128, 2, FP32, 36, 2, {"lengths": True, "reset": True}, {}, (64, 16, 2), False),
+    (512, 2, FP32, 36, 2, {"mask": True, "keep": True}, {}, (64, 64, 2), False),
 ]
 
 
@@ -34,8 +36,8 @@ WGMMA = [  # four warps multiply together: whether products are of 19 bits
 def test_products_of_four_warps_are_at_most_twice_as_far_from_float64(
     monkeypatch, H, heads, dtype, B, T, asked, settings, division, tf32
 ):
-    monkeypatch.setattr(tuning, "TILES_DIVISIONS", (division,))
-    monkeypatch.setattr(tiles, "has_wgmma", lambda *_: True)
+    monkeypatch.setattr(tuning, "TILES_WGMMA_DIVISIONS", (division,))
+    monkeypatch.setattr(tiles, "has_wgmma", lambda _: True)
     cell = cell_of(H, heads, **settings)
     if tf32:
         monkeypatch.setattr(tiles, "allows_tf32", lambda: True)
@@ -61,14 +63,14 @@ def test_larger_batches_have_larger_tiles_and_shared_memory_is_full(monkeypatch)
     for hidden, expected in ((512, [(32, 16), (32, 16), (32, 32)]), (1024, [(32, 16), (32, 32), (64, 32)])):
         for dtype in (BF16, FP32):
             how = find_setting(hidden, 4, dtype, ("h", "x"), True, False, False, False)
-            assert [tiles.choose_division(how, B, device) for B in (64, 128, 256)] == expected
+            assert [tiles.choose_division(how, B, device)[:2] for B in (64, 128, 256)] == expected
             codes = [tiles.find_code(how, name, 256, device) for name in ("forward", "reverse")]
             assert all(0.8 * tuning.SHARED_BYTES < code.shared <= tuning.SHARED_BYTES for code in codes)
 
 
 def test_heads_that_are_no_whole_blocks_are_refused():
     how = find_setting(192, 8, BF16, ("h", "x"), True, False, False, False)  # heads of 24 units
-    assert not tiles.list_divisions(how)
+    assert not tiles.list_divisions(how, False)
 
 
 FAULTS = {

@@ -142,8 +142,10 @@ TILES_DIVISIONS = ((32, 16), (32, 32), (64, 32))
 TILES_CHUNK = (
     256  # bytes of a row. 128: bf16 H=1024 B=256 30.7 / 75.4 instead of 22.2 / 57.7, float32 46 / 136 and 40 / 125
 )
-TILES_WGMMA = False
-TILES_LEAST_STAGES = 5  # pieces of 128 bytes on their way where all weights stay
+TILES_WGMMA_DIVISIONS: tuple[tuple[int, int, int], ...] = ()
+TILES_WGMMA_CHUNKS = (256, 128)  # bytes of a row: the first with which all weights stay in shared memory, else the last
+TILES_LEAST_AHEAD = 512  # bytes of a row on their way where all weights stay
+TILES_AHEAD = 96 << 10  # bytes of numbers and weights on their way where not all weights stay
 TILES_STAGES, TILES_WEIGHT_STAGES, TILES_MOST_STAGES = {1: 8, 2: 6}, {1: 6, 2: 6}, 8
 
 # --- attn_rnn_graph: products by torch ---

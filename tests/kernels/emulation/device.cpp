@@ -144,7 +144,7 @@ const char* run(int grid, int threads, int shared, int seed, int cluster) {
   error = nullptr;
   blocks = grid;
   gpu::threads = threads;
-  room = shared + 1024;  // between two blocks lies what is nobody's
+  room = (shared + 2047) / 1024 * 1024;  // between two blocks lies what is nobody's; all begin alike
   const int all = cluster * threads;
   if (cluster > CLOSE || all > 32 * MOST) return "the emulation has no room for so many blocks";
   for (block = 0; block < grid && !error; block += cluster) {

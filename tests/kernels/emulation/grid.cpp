@@ -1,6 +1,7 @@
-// The functions of runtime/grid.cuh and runtime/counter.cuh.
+// The functions of runtime/grid.cuh, runtime/counter.cuh and runtime/pair.cuh.
 #include "runtime/grid.cuh"
 #include "runtime/counter.cuh"
+#include "runtime/pair.cuh"
 
 #include "device.cpp"
 
@@ -49,6 +50,27 @@ void count_up(u32* counter) {
 u32 read_counter(const u32* counter) {
   gpu::give_way();
   return *counter;
+}
+namespace gpu {
+struct Put {
+  u32 to;
+  float v, w;
+};
+inline std::vector<Put> puts[32 * MOST];  // of each thread
+inline Barrier couples[CLOSE];
+}  // namespace gpu
+void put_other(u32 at, float v, float w) {
+  const int other = gpu::rank() ^ 1;
+  if (gpu::fits(at, 8, 8))
+    gpu::puts[gpu::current].push_back({at % gpu::room + (u32)(other * gpu::room), v, w});
+}
+void wait_pair() {
+  for (auto& p : gpu::puts[gpu::current]) {
+    memcpy(&gpu::memory[p.to], &p.v, 4);
+    memcpy(&gpu::memory[p.to + 4], &p.w, 4);
+  }
+  gpu::puts[gpu::current].clear();
+  gpu::wait(gpu::couples[gpu::rank() / 2], 2 * gpu::threads);
 }
 void get_fresh(float (&v)[4], const float* from) { get_global(v, from); }
 void get_fresh(float& v, float& w, const float* from) { get_global(v, w, from); }

@@ -12,43 +12,54 @@
 #include "attn_rnn/math.cuh"
 #include "runtime/counter.cuh"
 #include "runtime/halves.cuh"
+#if PAIR == 2
+#include "runtime/pair.cuh"
+#endif
 #include "runtime/packets.cuh"
 #include "runtime/wgmma.cuh"
 
 #ifndef ROWS             // Python gives these with -D; the values here serve editors
 #define ROWS 64          // of a group: 32 or 64
-#define CLUSTER 4        // blocks of a group
-#define UNITS 16         // of a block: 16 or 32
+#define CLUSTER 4        // blocks, or pairs of them, of a group
+#define UNITS 16         // of a block or a pair: 16, 32 or 64
 #define CHUNK 128        // bytes of a row in a chunk: 128 or 256
 #define STAGES 4         // chunks of numbers on their way
 #define WEIGHT_STAGES 4  // and of weights
 #define RESIDENT 0       // the last chunks of every weight, which stay in shared memory
 #define TF32 0           // whether products of float32 may see 19 bits alone
 #define WGMMA 0          // whether four warps multiply together (Hopper): 64 rows
+#define PAIR 1  // blocks that have the same units; of two, each has half of every sum and of the rows
 #endif
 
 constexpr bool IN_HALVES = TYPE == FP32 && !TF32;
-constexpr int THREADS = 256, BLOCKS = CLUSTER, EACH = ROWS * UNITS / THREADS, SHARE = THREADS / ROWS;
+constexpr int THREADS = 256, BLOCKS = CLUSTER, OWN_ROWS = ROWS / PAIR, EACH = OWN_ROWS * UNITS / THREADS,
+              SHARE = THREADS / OWN_ROWS;
 constexpr int PLANES = IN_HALVES ? 2 : 1, NUMBER = IN_HALVES ? 2 : SIZE;  // bytes of a number in a plane
-constexpr int CHUNKS = H * NUMBER / CHUNK, EIGHTS = CHUNK / 16, LINES = CHUNK / 128;  // of 128 bytes
-// Parts of a sum, each of some steps of 32 bytes in every chunk; tiles of 16 rows to a warp of mma.
-constexpr int QUARTERS = WGMMA ? 2 : 4, STEPS = EIGHTS / 2 / QUARTERS, TALL = ROWS / 32;
+constexpr int CHUNKS = H * NUMBER / CHUNK / PAIR, EIGHTS = CHUNK / 16, LINES = CHUNK / 128;  // of 128 bytes
+// Parts of a sum, each of some steps of 32 bytes in every chunk; tiles of 16 rows to a warp of mma. Two times
+// four warps divide the steps, or the columns if these are many.
+constexpr int DIVIDED = !WGMMA       ? 4
+                        : UNITS < 64 ? 2
+                                     : 1,
+              QUARTERS = DIVIDED * PAIR, STEPS = EIGHTS / 2 / DIVIDED, TALL = ROWS / 32;
 constexpr int WIDEST = 2 * UNITS;  // columns of the widest product
 constexpr int STAGE = ROWS * CHUNK * PLANES, WEIGHT_STAGE = WIDEST * CHUNK * PLANES;
 constexpr int SCALE_LINE = BLOCKS + 4;  // floats of a row's units in shared memory
 constexpr int PARTS =
-    (4 * QUARTERS * ROWS * (WIDEST + 8) + 1023) / 1024 * 1024;  // bytes; they lie where numbers were
+    (4 * DIVIDED * OWN_ROWS * (WIDEST + 8) + 1023) / 1024 * 1024;  // bytes; they lie where numbers were
 constexpr int AT_PARTS = 0, AT_WEIGHTS = STAGES * STAGE > PARTS ? STAGES * STAGE : PARTS;
 constexpr int AT_RESIDENT = AT_WEIGHTS + WEIGHT_STAGES * WEIGHT_STAGE, FLEETING = CHUNKS - RESIDENT;
-constexpr int AT_SCALES = AT_RESIDENT + RESIDENT * 4 * UNITS * CHUNK * PLANES;
-constexpr int AT_CONSTANTS = AT_SCALES + (IN_HALVES ? 4 * ROWS * BLOCKS : 0), CONSTANTS = 5;
+constexpr int AT_OTHERS = AT_RESIDENT + RESIDENT * 4 * UNITS * CHUNK * PLANES;  // parts of the other block
+constexpr int AT_SCALES = AT_OTHERS + (PAIR - 1) * PARTS;
+constexpr int AT_CONSTANTS = AT_SCALES + (IN_HALVES ? 4 * ROWS * BLOCKS / PAIR : 0), CONSTANTS = 5;
 constexpr int TILES_BYTES = AT_CONSTANTS + 4 * CONSTANTS * UNITS + (WGMMA ? 1024 : 0);
 // Chunks on their way. Products in the background may still read the stage before the present one.
 constexpr int LEAD =
     (RESIDENT == CHUNKS || STAGES < WEIGHT_STAGES ? STAGES : WEIGHT_STAGES) - (WGMMA && !IN_HALVES ? 2 : 1);
 constexpr int SPAN = D / UNITS;  // blocks of a head
 static_assert(D % UNITS == 0 && H * NUMBER % CHUNK == 0 && EACH % 2 == 0 && BLOCKS % 4 == 0 &&
-                  UNITS * BLOCKS == H && BLOCKS % SHARE == 0 && (!WGMMA || ROWS == 64) && LEAD > 0,
+                  UNITS * BLOCKS == H && BLOCKS % SHARE == 0 && (!WGMMA || ROWS == 64) &&
+                  (PAIR == 1 || WGMMA) && LEAD > 0,
               "no such division");
 
 // What a group shares, in bytes from its begin: a counter, for each of three messages its numbers and their
@@ -71,8 +82,91 @@ struct Sums {
   float c[TALL][N / 8][4];
 };
 
+// A thread's units of a row as words of 32 bits, and back.
+constexpr int WORDS = EACH * SIZE / 4;
+DEV void to_words(u32 (&w)[WORDS], const float (&v)[EACH]) {
+#if FORMAT == 2
+#pragma unroll
+  for (int e = 0; e < EACH; e++) w[e] = to_bits(v[e]);
+#else
+#pragma unroll
+  for (int e = 0; e < EACH; e += 2) w[e / 2] = pack<TYPE>(v[e], v[e + 1]);
+#endif
+}
+// Store words, as many at a time as can be.
+template <int N>
+DEV void store_words(u8* to, const u32 (&w)[N]) {
+  if constexpr (N % 4 == 0)
+#pragma unroll
+    for (int i = 0; i < N; i += 4) {
+      const u32 four[4] = {w[i], w[i + 1], w[i + 2], w[i + 3]};
+      put_global((u16*)(to + 4 * i), four);
+    }
+  else if constexpr (N == 2)
+    put_global((float*)to, to_float(w[0]), to_float(w[1]));
+  else
+    put_global((u16*)to, w[0]);
+}
+DEV void store_units(Element* to, const float (&v)[EACH]) {
+  u32 w[WORDS];
+  to_words(w, v);
+  store_words((u8*)to, w);
+}
+// Load a thread's units, zeros if they do not exist. They begin at a multiple of their size, or of 16 bytes.
+DEV void load_units(float (&v)[EACH], const Element* from, bool exists) {
+  u32 w[WORDS] = {};
+  if (exists) {
+    if constexpr (WORDS % 4 == 0)
+#pragma unroll
+      for (int i = 0; i < WORDS; i += 4) {
+        u32 four[4];
+        get_global(four, (const u16*)from + 2 * i);
+#pragma unroll
+        for (int k = 0; k < 4; k++) w[i + k] = four[k];
+      }
+    else if constexpr (WORDS == 2) {
+      float p, q;
+      get_global(p, q, (const float*)from);
+      w[0] = to_bits(p);
+      w[1] = to_bits(q);
+    } else
+      w[0] = get_global((const u16*)from);
+  }
+#if FORMAT == 2
+#pragma unroll
+  for (int e = 0; e < EACH; e++) v[e] = to_float(w[e]);
+#else
+#pragma unroll
+  for (int e = 0; e < EACH; e += 2) unpack<TYPE>(v[e], v[e + 1], w[e / 2]);
+#endif
+}
+DEV void load_floats(float (&v)[EACH], const float* from, bool exists) {
+#pragma unroll
+  for (int e = 0; e < EACH; e++) v[e] = 0.f;
+  if (!exists) return;
+  if constexpr (EACH % 4 == 0)
+#pragma unroll
+    for (int e = 0; e < EACH; e += 4) {
+      float four[4];
+      get_global(four, from + e);
+#pragma unroll
+      for (int k = 0; k < 4; k++) v[e + k] = four[k];
+    }
+  else
+#pragma unroll
+    for (int e = 0; e < EACH; e += 2) get_global(v[e], v[e + 1], from + e);
+}
+// The same for what begins anywhere.
+DEV void load_pairs(float (&v)[EACH], const Element* from, bool exists) {
+#pragma unroll
+  for (int e = 0; e < EACH; e += 2) {
+    v[e] = v[e + 1] = 0.f;
+    if (exists) from_pair(v[e], v[e + 1], get_pair(from + e));
+  }
+}
+
 struct Block {
-  int thread, lane, warp, quarter, half, rank, base, first, rows;
+  int thread, lane, warp, quarter, half, side, rank, base, first, rows;
   int row, column, unit;  // this thread's row of the group, and its first unit in the block and at all
   bool active;            // whether there is such a row
   u32 memory, count = 0;
@@ -85,15 +179,16 @@ struct Block {
     quarter = warp & 3;
     half = warp >> 2;
     memory = WGMMA ? (shared_memory() + 1023u) & ~1023u : shared_memory();
-    rank = block() % BLOCKS;
+    side = block() % PAIR;
+    rank = block() / PAIR % BLOCKS;
     base = rank * UNITS;
-    first = a.begin + a.group_rows * (block() / BLOCKS);
+    first = a.begin + a.group_rows * (block() / (BLOCKS * PAIR));
     rows = a.B - first < a.group_rows ? (a.B > first ? a.B - first : 0) : a.group_rows;
-    row = thread / SHARE;
+    row = side * OWN_ROWS + thread / SHARE;
     column = thread % SHARE * EACH;
     unit = base + column;
     active = row < rows;
-    shared_by_all = (u8*)a.packets + (i64)(block() / BLOCKS) * GROUP_BYTES;
+    shared_by_all = (u8*)a.packets + (i64)(block() / (BLOCKS * PAIR)) * GROUP_BYTES;
   }
   DEV void read_lengths(int& length, int& end, const i64* lengths, int T) const {
     length = end = 0;
@@ -120,7 +215,7 @@ struct Block {
     if (thread == 0) count_up((u32*)shared_by_all);
   }
   DEV void await_all() {
-    count += BLOCKS;
+    count += BLOCKS * PAIR;
     if (thread == 0)
       for (int i = 0; (int)(read_counter((const u32*)shared_by_all) - count) < 0; i++)
         if (i == MOST_POLLS) give_up();
@@ -157,9 +252,11 @@ struct Block {
   DEV void fetch_numbers(int message, int chunk) const {
     if (chunk >= CHUNKS) return;
     if (IN_HALVES && chunk == 0)
-      fetch_bytes(memory + AT_SCALES, shared_by_all + AT_UNITS + message * ALL_UNITS, ALL_UNITS);
+      fetch_bytes(memory + AT_SCALES,
+                  shared_by_all + AT_UNITS + message * ALL_UNITS + side * (ALL_UNITS / PAIR),
+                  ALL_UNITS / PAIR);
     fetch_bytes(memory + chunk % STAGES * STAGE,
-                shared_by_all + AT_NUMBERS + message * NUMBERS + chunk * STAGE, STAGE);
+                shared_by_all + AT_NUMBERS + message * NUMBERS + (side * CHUNKS + chunk) * STAGE, STAGE);
   }
   // Begin to fetch a weight, before the other factor is known.
   template <int N>
@@ -172,7 +269,7 @@ struct Block {
   template <int N>
   DEV void multiply(int message, const Factor& w) const {
 #if WGMMA
-    float s[N / 2] = {};
+    float s[N * DIVIDED / 4] = {};
 #else
     Sums<N> s = {};
 #endif
@@ -203,19 +300,30 @@ struct Block {
 #pragma unroll
     for (int i = 0; i < (WGMMA ? 1 : TALL); i++)
 #pragma unroll
-      for (int j = 0; j < N / 8; j++)
+      for (int j = 0; j < (WGMMA ? N * DIVIDED / 16 : N / 8); j++)
 #pragma unroll
         for (int k = 0; k < 2; k++) {
 #if WGMMA
-          const int part = half, row = 16 * quarter + 8 * k + lane / 4;
+          const int part = DIVIDED == 2 ? half : 0, row = (16 * quarter + 8 * k + lane / 4) % OWN_ROWS,
+                    column = 8 * j + (DIVIDED == 2 ? 0 : N / 2 * half);
           const float v = s[4 * j + 2 * k], w = s[4 * j + 2 * k + 1];
 #else
-          const int part = quarter, row = ROWS / 2 * half + 16 * i + 8 * k + lane / 4;
+          const int part = quarter, row = ROWS / 2 * half + 16 * i + 8 * k + lane / 4, column = 8 * j;
           const float v = s.c[i][j][2 * k], w = s.c[i][j][2 * k + 1];
 #endif
-          put_shared(memory + AT_PARTS + 4 * ((part * ROWS + row) * (N + 8) + 8 * j + 2 * (lane & 3)), v, w);
+          const u32 at = 4 * ((part * OWN_ROWS + row) * (N + 8) + column + 2 * (lane & 3));
+#if PAIR == 2
+          if (quarter / 2 != side)
+            put_other(memory + AT_OTHERS + at, v, w);
+          else
+#endif
+            put_shared(memory + AT_PARTS + at, v, w);
         }
+#if PAIR == 2
+    wait_pair();
+#else
     wait_block();
+#endif
   }
   template <int N>
   DEV void fetch_next(int message, const Factor& w, int chunk) const {
@@ -232,12 +340,14 @@ struct Block {
   // Add this half's steps of a chunk, in the background. In float32 the sums of UNITS numbers, which have one
   // unit in a row, are added up outside of tensor cores, which truncate sums, while the next are computed.
   template <int N>
-  DEV void multiply_chunk(float (&s)[N / 2], int message, const Factor& w, int chunk) const {
-    const u32 numbers = memory + chunk % STAGES * STAGE, weight = find_weight<N>(w, chunk);
+  DEV void multiply_chunk(float (&s)[N * DIVIDED / 4], int message, const Factor& w, int chunk) const {
+    const u32 numbers = memory + chunk % STAGES * STAGE,
+              weight = find_weight<N>(w, chunk) + (DIVIDED == 2 ? 0 : N / 2 * 128 * half);
+    const int first = DIVIDED == 2 ? STEPS * half : 0;
     begin_products();
 #if FORMAT == 2 && !TF32
-    constexpr int DEEP = UNITS / 16, MANY = STEPS / DEEP;
-    float part[2][N / 2];
+    constexpr int DEEP = UNITS < 32 ? 1 : 2, MANY = STEPS / DEEP;
+    float part[2][N * DIVIDED / 4];
 #pragma unroll
     for (int i = 0; i <= MANY; i++) {
       if (i < MANY) {
@@ -245,7 +355,7 @@ struct Block {
         for (int which = 0; which < 3; which++)  // low high, high low, high high
 #pragma unroll
           for (int k = 0; k < DEEP; k++) {
-            const int step = STEPS * half + DEEP * i + k;
+            const int step = first + DEEP * i + k;
             const u64 of_numbers = describe(numbers, ROWS, which == 0, step),
                       of_weight = describe(weight, N, which == 1, step);
             if (which == 0 && k == 0)
@@ -261,23 +371,22 @@ struct Block {
         float scale[2];
 #pragma unroll
         for (int k = 0; k < 2; k++)
-          scale[k] =
-              get_shared(memory + AT_SCALES +
-                         4 * ((CHUNK / 2 * chunk + 16 * (STEPS * half + DEEP * (i - 1))) / UNITS * ROWS +
-                              16 * quarter + 8 * k + lane / 4));
+          scale[k] = get_shared(memory + AT_SCALES +
+                                4 * ((CHUNK / 2 * chunk + 16 * (first + DEEP * (i - 1))) / UNITS * ROWS +
+                                     16 * quarter + 8 * k + lane / 4));
         if (i < MANY)
           await_products<1>();
         else
           await_products<0>();
         hold_sums(part[(i - 1) % 2]);
 #pragma unroll
-        for (int e = 0; e < N / 2; e++) s[e] += scale[e / 2 % 2] * part[(i - 1) % 2][e];
+        for (int e = 0; e < N * DIVIDED / 4; e++) s[e] += scale[e / 2 % 2] * part[(i - 1) % 2][e];
       }
     }
 #else
 #pragma unroll
     for (int k = 0; k < STEPS; k++) {
-      const int step = STEPS * half + k;
+      const int step = first + k;
       multiply_lines<TYPE, 1>(s, describe(numbers, ROWS, 0, step), describe(weight, N, 0, step));
     }
     commit_products();
@@ -383,7 +492,8 @@ struct Block {
     for (int e = 0; e < EACH; e++) v[e] = 0.f;
 #pragma unroll
     for (int k = 0; k < QUARTERS; k++) {
-      const u32 at = memory + AT_PARTS + 4 * ((k * ROWS + row) * (N + 8) + from + column);
+      const u32 at = memory + (k < DIVIDED ? AT_PARTS : AT_OTHERS) +
+                     4 * ((k % DIVIDED * OWN_ROWS + thread / SHARE) * (N + 8) + from + column);
       if constexpr (EACH % 4 == 0)
 #pragma unroll
         for (int e = 0; e < EACH; e += 4) {
@@ -417,17 +527,30 @@ struct Block {
       scale = find_scale(max_of_lanes<SHARE>(largest), power);
       if (column == 0) ((float*)(shared_by_all + AT_UNITS + message * ALL_UNITS))[rank * ROWS + row] = power;
     }
+    constexpr int COUNT = EACH * NUMBER / 4, PIECE = COUNT < 4 ? COUNT : 4;  // words of a plane, and together
+    u32 words[PLANES][COUNT];
+#if FORMAT == 2 && !TF32
 #pragma unroll
-    for (int e = 0; e < EACH; e += 2) {
-      const int byte = (unit + e) * NUMBER, line = byte / 128 % LINES, eight = (byte / 16 ^ row) & 7;
+    for (int e = 0; e < EACH; e += 2)
+      split_halves(words[0][e / 2], words[1][e / 2], scale * v[e], scale * v[e + 1]);
+#else
+    to_words(words[0], v);
+#if FORMAT == 2
+#pragma unroll
+    for (int e = 0; e < EACH; e++) words[0][e] = to_tf32(to_float(words[0][e]));
+#endif
+#endif
+#pragma unroll
+    for (int i = 0; i < COUNT; i += PIECE) {
+      const int byte = unit * NUMBER + 4 * i, line = byte / 128 % LINES, eight = (byte / 16 ^ row) & 7;
       u8* to = numbers + byte / CHUNK * STAGE + (line * ROWS + row) * 128 + 16 * eight + byte % 16;
-      if constexpr (IN_HALVES) {
-        u32 high, low;
-        split_halves(high, low, scale * v[e], scale * v[e + 1]);
-        put_global((u16*)to, high);
-        put_global((u16*)(to + ROWS * CHUNK), low);
-      } else
-        put_pair((Element*)to, round_factors(to_pair(v[e], v[e + 1])));
+#pragma unroll
+      for (int p = 0; p < PLANES; p++) {
+        u32 some[PIECE];
+#pragma unroll
+        for (int k = 0; k < PIECE; k++) some[k] = words[p][i + k];
+        store_words(to + p * ROWS * CHUNK, some);
+      }
     }
   }
   // Sum over the threads of a row.
@@ -474,24 +597,12 @@ struct Block {
   }
 };
 
-// Load and store a thread's units.
-DEV void load_units(float (&v)[EACH], const Element* from, bool exists) {
-#pragma unroll
-  for (int e = 0; e < EACH; e += 2) {
-    v[e] = v[e + 1] = 0.f;
-    if (exists) from_pair(v[e], v[e + 1], get_pair(from + e));
-  }
-}
-DEV void store_units(Element* to, const float (&v)[EACH]) {
-#pragma unroll
-  for (int e = 0; e < EACH; e += 2) put_pair(to + e, to_pair(v[e], v[e + 1]));
-}
 // Return rows of the weights that tiles_pack.cu has packed, from `before` of a block's rows on. `first`,
 // `second`: places of their units, if they have some.
 DEV Factor find_factor(const u8* packed, const float* units, int before, int first, int second,
                        const Block& b) {
   Factor f;
-  f.at = packed + (i64)b.rank * CHUNKS * ALL_ROWS + before * CHUNK * PLANES;
+  f.at = packed + (i64)(b.rank * PAIR + b.side) * CHUNKS * ALL_ROWS + before * CHUNK * PLANES;
   f.before = before;
   f.unit[0] = IN_HALVES ? units[first] : 1.f;
   f.unit[1] = IN_HALVES ? units[second] : 1.f;

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
     reason = scan.why_not(cell, job, TYPES, largest=tuning.TILES_LARGEST_HIDDEN)
     if reason is not None:
         return reason
-    if not list_divisions(scan.read_padded(cell, job)):
+    if not list_divisions(scan.read_padded(cell, job), has_wgmma(job.x.device)):
         return f"it cannot divide {cell.hidden_size} units in {cell.heads} heads"
     return scan.why_not_code(TIER, cell, job)
 
@@ -107,99 +107,122 @@ def split_weights(arguments: Any, H: int, is_turned: bool, device: torch.device)
     return halves, units
 
 
+class Division(NamedTuple):
+    """How blocks divide a batch and a layer."""
+
+    rows: int  # of a group
+    units: int  # of a block, or of a pair of blocks
+    pair: int = 1  # blocks that have the same units: each of two has half of every sum, and half of the rows
+    wgmma: bool = False  # whether four warps multiply together
+
+
 def find_code(setting: AttnRNNSetting, name: str, B: int, device: torch.device) -> TilesCode:
     """Return the kernel for a batch of B rows."""
-    rows, units = choose_division(setting, B, device)
-    return make_code(setting, name, rows, units, allows_tf32(), has_wgmma(rows, device))
+    return make_code(setting, name, choose_division(setting, B, device), allows_tf32())
 
 
-def has_wgmma(rows: int, device: torch.device) -> bool:
-    """Return whether four warps multiply together in tiles of so many rows on this GPU."""
-    return tuning.TILES_WGMMA and rows == 64 and device.type == "cuda" and _read_capability(device) == HOPPER
+def list_divisions(setting: AttnRNNSetting, wgmma: bool) -> list[Division]:
+    """Return the divisions that suit such layers.
 
-
-@cache
-def _read_capability(device: torch.device) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(device)
-
-
-def list_divisions(setting: AttnRNNSetting) -> list[tuple[int, int]]:
-    """Return the rows of a group and the units of a block that suit such layers."""
+    Args:
+        setting: What the kernel is compiled for.
+        wgmma: Whether the GPU has products of four warps.
+    """
     H, head = setting.hidden, setting.hidden // setting.heads
+    ways = [Division(*way, True) for way in tuning.TILES_WGMMA_DIVISIONS] if wgmma else []
+    ways += [] if ways else [Division(*way) for way in tuning.TILES_DIVISIONS]
     return [
-        (rows, units)
-        for rows, units in tuning.TILES_DIVISIONS
-        if H % 64 == 0 and head % units == 0 and H // units % max(4, THREADS // rows) == 0
+        way
+        for way in ways
+        if H % (64 * way.pair) == 0
+        and head % way.units == 0
+        and H // way.units % max(4, THREADS * way.pair // way.rows) == 0
     ]
 
 
-def choose_division(setting: AttnRNNSetting, B: int, device: torch.device) -> tuple[int, int]:
+def choose_division(setting: AttnRNNSetting, B: int, device: torch.device) -> Division:
     """Return the first division whose groups all run at once, or the one that takes the most rows at once."""
-    ways = list_divisions(setting)
-    room = {way: way[0] * count_groups(setting.hidden // way[1], device) for way in ways}
+    ways = list_divisions(setting, has_wgmma(device))
+    room = {way: way.rows * count_groups(setting.hidden // way.units * way.pair, device) for way in ways}
     return next((way for way in ways if room[way] >= B), max(ways, key=lambda way: room[way]))
+
+
+@cache
+def has_wgmma(device: torch.device) -> bool:
+    """Return whether four warps of this GPU multiply together."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == HOPPER
 
 
 @dataclass(frozen=True)
 class _Plan:
     """What a block's shared memory is divided into."""
 
-    wgmma: bool
     rows: int  # lines of a chunk of numbers
     columns: int  # lines of a chunk of the widest weight; all three have twice as many
     length: int  # bytes of a whole line
     parts: int  # bytes of sums, which lie where numbers are
     room: int  # bytes
 
-    def divide(self, least: int, least_of_weights: int) -> tuple[int, int, int, int]:
-        """Return the bytes of a line in a chunk, chunks of numbers and weights on their way, and those that stay.
-
-        Args:
-            least: Chunks of numbers on their way at least, in pieces of 128 bytes of a line.
-            least_of_weights: The same of weights.
-        """
-        chunks_of = [chunk for chunk in (tuning.TILES_CHUNK, 128) if self.length % chunk == 0]
-        for chunk in chunks_of if self.wgmma else ():
-            rest = self.room - 2 * self.columns * self.length
-            stages = min(2 * self.length // chunk, rest // (self.rows * chunk))
-            if rest >= self.parts and stages * chunk >= tuning.TILES_LEAST_STAGES * 128:
-                return chunk, stages, 0, self.length // chunk  # all weights stay
-        chunk = chunks_of[0]
+    def divide(self, planes: int) -> tuple[int, int, int, int]:
+        """Return the bytes of a line in a chunk, chunks of numbers and weights on their way, and those that stay."""
+        chunk = tuning.TILES_CHUNK if self.length % tuning.TILES_CHUNK == 0 else 128
         stage, of_weights, pieces = self.rows * chunk, self.columns * chunk, chunk // 128
-        stages = max(least // pieces, 3 if self.wgmma else self.parts // stage)
+        stages = max(tuning.TILES_STAGES[planes] // pieces, self.parts // stage)
         room = self.room - max(stages * stage, self.parts)
-        rest = room - max(least_of_weights // pieces, 3 if self.wgmma else 0) * of_weights
+        rest = room - tuning.TILES_WEIGHT_STAGES[planes] // pieces * of_weights
         resident = min(self.length // chunk, max(0, rest) // (2 * of_weights))
         return chunk, stages, min(tuning.TILES_MOST_STAGES, room // of_weights - 2 * resident), resident
 
+    def divide_for_wgmma(self, behind: int) -> tuple[int, int, int, int]:
+        """Return the same for products of four warps.
+
+        Args:
+            behind: Chunks that products in the background still read while the next ones are fetched.
+        """
+        sizes = [chunk for chunk in tuning.TILES_WGMMA_CHUNKS if self.length % chunk == 0]
+        rest = self.room - 2 * self.columns * self.length
+        for chunk in sizes:  # all weights stay
+            stages = min(2 * self.length // chunk, rest // (self.rows * chunk))
+            if rest >= self.parts and stages > 1 + behind and stages * chunk >= tuning.TILES_LEAST_AHEAD:
+                return chunk, stages, 0, self.length // chunk
+        chunk = sizes[-1]
+        stage, of_weights = self.rows * chunk, self.columns * chunk
+        ahead = max(3, tuning.TILES_AHEAD // (stage + of_weights))
+        while ahead > 1 and max(stage * (ahead + behind), self.parts) + of_weights * (ahead + behind) > self.room:
+            ahead -= 1
+        stages = ahead + behind
+        room = self.room - max(stages * stage, self.parts) - stages * of_weights
+        return chunk, stages, stages, min(self.length // chunk, max(0, room) // (2 * of_weights))
+
 
 @cache
-def make_code(
-    setting: AttnRNNSetting, name: str, rows: int, units: int, tf32: bool = False, wgmma: bool = False
-) -> TilesCode:
+def make_code(setting: AttnRNNSetting, name: str, way: Division, tf32: bool = False) -> TilesCode:
     """Return the kernel attn_rnn_tiles_<name>."""
     H, size = setting.hidden, setting.dtype.itemsize
+    rows, units, pair, wgmma = way
     tf32 = tf32 and setting.dtype == torch.float32
     in_halves = setting.dtype == torch.float32 and not tf32
     planes, number, blocks, wide = 2 if in_halves else 1, 2 if in_halves else size, H // units, 2 * units
-    own_bytes = 4 * CONSTANTS * units + (4 * rows * blocks if in_halves else 0) + (1024 if wgmma else 0)
-    parts = -(-4 * (2 if wgmma else 4) * rows * (wide + 8) // 1024) * 1024
-    plan = _Plan(wgmma, rows * planes, wide * planes, H * number, parts, tuning.SHARED_BYTES - own_bytes)
-    chunk, stages, weight_stages, resident = plan.divide(
-        tuning.TILES_STAGES[planes], tuning.TILES_WEIGHT_STAGES[planes]
-    )
+    divided = 4 if not wgmma else 2 if units < 64 else 1
+    parts = -(-4 * divided * rows // pair * (wide + 8) // 1024) * 1024
+    fixed = 4 * CONSTANTS * units + (4 * rows * blocks // pair if in_halves else 0) + (1024 if wgmma else 0)
+    fixed += (pair - 1) * parts
+    plan = _Plan(rows * planes, wide * planes, H * number // pair, parts, tuning.SHARED_BYTES - fixed)
+    division = plan.divide_for_wgmma(1 if in_halves else 2) if wgmma else plan.divide(planes)
+    chunk, stages, weight_stages, resident = division
     lines = (weight_stages + 2 * resident) * wide * planes
-    shared = own_bytes + max(stages * rows * planes * chunk, parts) + lines * chunk
+    shared = fixed + max(stages * rows * planes * chunk, parts) + lines * chunk
     group = 128 + 3 * rows * H * number * planes + 36 * rows * blocks
     sizes = {"GRID": 1, "ROWS": rows, "CLUSTER": blocks, "UNITS": units, "CHUNK": chunk, "STAGES": stages}
-    sizes |= {"WEIGHT_STAGES": weight_stages, "WGMMA": int(wgmma)}
-    sizes |= {"RESIDENT": resident, "TF32": int(tf32)}
+    sizes |= {"WEIGHT_STAGES": weight_stages, "RESIDENT": resident, "TF32": int(tf32)}
+    sizes |= {"WGMMA": int(wgmma), "PAIR": pair}
     macros = (*setting.macros, *sizes.items())
     named = f"attn_rnn_tiles_{name}", f"attn_rnn/tiles_{name}.cu", macros
     pack_code = CudaCode("attn_rnn_tiles_pack", "attn_rnn/tiles_pack.cu", macros, THREADS, 0)
     packets, of_number = -(-group // (16 * rows)), number * planes
     own: dict[str, Any] = {"pack_code": pack_code, "hidden": H, "number": of_number, "in_halves": in_halves}
-    return TilesCode(*named, THREADS, shared, rows, blocks, packets, generation="a" if wgmma else "", **own)
+    own |= {"paired": pair > 1, "generation": "a" if wgmma else ""}
+    return TilesCode(*named, THREADS, shared, rows, blocks * pair, packets, **own)
 
 
 class _TilesChunk(DividedChunk):

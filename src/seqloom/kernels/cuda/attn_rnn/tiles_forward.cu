@@ -11,10 +11,10 @@ struct TilesForward : Forward {
   const float* units;  // of 32 rows of q, o and g, in float32
 };
 
-CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, BLOCKS) {
+CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, PAIR) {
   Block b(a);
   const int row = b.first + b.row;
-  const int of_q = b.base / 32, of_o = H / 32 + of_q, of_g = 2 * (H / 32) + of_q;
+  const int of_q = b.unit / 32, of_o = H / 32 + of_q, of_g = 2 * (H / 32) + of_q;
   const Factor of_state = find_factor(a.packed, a.units, 0, of_q, of_g, b),
                of_attended = find_factor(a.packed, a.units, 2 * UNITS, of_o, of_o, b),
                of_output = find_factor(a.packed, a.units, 3 * UNITS, of_g, of_g, b);
@@ -27,7 +27,7 @@ CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, BLOCKS) {
   const i64 at = b.active ? (i64)row * H + b.unit : 0;
 #pragma unroll
   for (int e = 0; e < EACH; e++) h[e] = b.active ? a.h0[at + e] : 0.f;
-  load_units(mask, a.mask + at, MASK && b.active);
+  load_pairs(mask, a.mask + at, MASK && b.active);
   int length, end;
   b.read_lengths(length, end, a.lengths, a.T);
   const Element *xs = a.x + (b.active ? (i64)row * a.x_row + b.unit : 0),
@@ -52,11 +52,10 @@ CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, BLOCKS) {
   load_units(x, xs, b.active && length > 0);
 #pragma unroll 1
   for (int t = 0; t < end; t++) {
-    if constexpr (KEEP) load_units(keep, keeps + (i64)t * H, b.active && t < length);
+    if constexpr (KEEP) load_pairs(keep, keeps + (i64)t * H, b.active && t < length);
     float gate[EACH], o[EACH], z[EACH], aC[EACH];
     b.await_all();
     b.multiply<2 * UNITS>(STATE, of_state);
-    b.prepare<UNITS>(of_attended);
     {
       float q[EACH], p[3] = {}, s[3], w[4], bq[EACH];
       b.get_constants(bq, BIAS_Q);
@@ -70,6 +69,7 @@ CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, BLOCKS) {
         p[2] += q[e] * (h[e] * x[e]);
       }
       b.put_scores(p, t + 1);
+      b.prepare<UNITS>(of_attended);
       b.get_scores(s, t + 1);
       compute_attention(w, s[0], s[1], s[2]);
 #pragma unroll
@@ -81,7 +81,6 @@ CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, BLOCKS) {
     load_units(x, xs + (i64)(t + 1) * a.x_step, b.active && t + 1 < length);
     b.await_all();
     b.multiply<UNITS>(ATTENDED, of_attended);
-    b.prepare<UNITS>(of_output);
     b.get_sum<UNITS>(o, of_attended.unit[0]);
     float sum = 0.f, square = 0.f, bo[EACH];
     b.get_constants(bo, BIAS_O);
@@ -103,11 +102,11 @@ CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, BLOCKS) {
       b.put_moments(sum, b.sum_row(square));
     }
     b.announce();
+    b.prepare<UNITS>(of_output);
     b.await_all();
     float sums[BLOCKS / SHARE], squares[BLOCKS / SHARE], mean = 0.f, r = 1.f;
     if constexpr (NORM) b.get_moments(sums, squares);
     b.multiply<UNITS>(OUTPUT, of_output);
-    if (t + 1 < end) b.prepare<2 * UNITS>(of_state);
     if constexpr (NORM) {
 #pragma unroll
       for (int i = 0; i < BLOCKS / SHARE; i++) mean += sums[i];
@@ -137,7 +136,10 @@ CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, BLOCKS) {
     float out[EACH];
 #pragma unroll
     for (int e = 0; e < EACH; e++) out[e] = h[e];
-    if (t + 1 < end) begin(t + 1);
+    if (t + 1 < end) {
+      begin(t + 1);
+      b.prepare<2 * UNITS>(of_state);
+    }
     if (b.active && t < length) store_units(y + (i64)t * a.y_step, out);
   }
   fetch_wait<0>();

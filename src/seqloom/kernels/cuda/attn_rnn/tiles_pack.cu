@@ -15,7 +15,8 @@ KERNEL(attn_rnn_tiles_pack, Pack, THREADS) {
   const i64 which = (i64)THREADS * block() + thread();
   constexpr int EACH_UNIT = PLANES * LINES;  // lines of 128 bytes
   const int eight = which % 8, line = which / 8 % (4 * UNITS * EACH_UNIT);
-  const int piece = which / (32 * UNITS * EACH_UNIT), chunk = piece % CHUNKS, rank = piece / CHUNKS;
+  const int piece = which / (32 * UNITS * EACH_UNIT), chunk = piece % (CHUNKS * PAIR),
+            rank = piece / (CHUNKS * PAIR);
   const int factor = line < 2 * UNITS * EACH_UNIT ? 0 : line < 3 * UNITS * EACH_UNIT ? 1 : 2;
   const int rows = factor ? UNITS : 2 * UNITS, own = line - (factor ? (factor + 1) * UNITS * EACH_UNIT : 0);
   const int plane = own / rows / LINES, part = own / rows % LINES, place = own % rows,

@@ -12,10 +12,10 @@ struct TilesReverse : Reverse {
   i64 x_row, x_step, y_row, y_step;  // strides of x and du, and of dy
 };
 
-CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, BLOCKS) {
+CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, PAIR) {
   Block b(a);
   const int row = b.first + b.row;
-  const int of_q = b.base / 32, of_o = H / 32 + of_q, of_g = 2 * (H / 32) + of_q;
+  const int of_q = b.unit / 32, of_o = H / 32 + of_q, of_g = 2 * (H / 32) + of_q;
   const Factor of_gate = find_factor(a.packed, a.units, 0, of_g + H / 32, of_g, b),
                of_output = find_factor(a.packed, a.units, 2 * UNITS, of_o, of_o, b),
                of_query = find_factor(a.packed, a.units, 3 * UNITS, of_q, of_q, b);
@@ -26,7 +26,7 @@ CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, BLOCKS) {
   const i64 at = b.active ? (i64)row * H + b.unit : 0;
 #pragma unroll
   for (int e = 0; e < EACH; e++) dh[e] = b.active ? a.dh[at + e] : 0.f;
-  load_units(mask, a.mask + at, MASK && b.active);
+  load_pairs(mask, a.mask + at, MASK && b.active);
   int length, end;
   b.read_lengths(length, end, a.lengths, a.T);
   // where its steps begin
@@ -61,9 +61,8 @@ CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, BLOCKS) {
       load_units(dy, a.dy + of_y, valid);
       load_units(g, a.g + j, valid);
       load_units(n, a.n + j, valid);
-      if constexpr (KEEP) load_units(keep, a.keep + (whole + t) * H + b.unit, valid);
-#pragma unroll
-      for (int e = 0; e < EACH; e++) h[e] = valid ? a.past[j + e] : 0.f;
+      if constexpr (KEEP) load_pairs(keep, a.keep + (whole + t) * H + b.unit, valid);
+      load_floats(h, a.past + j, valid);
 #pragma unroll
       for (int e = 0; e < EACH; e++) {
         const float dafter = t < length ? dy[e] + dh[e] : 0.f,
@@ -78,6 +77,7 @@ CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, BLOCKS) {
       b.put_numbers(OF_GATE, dgate);
       if constexpr (NORM) b.put_moments(b.sum_row(sum), b.sum_row(both));
       b.announce();
+      if (t < top) b.prepare<2 * UNITS>(of_gate);
       if (b.active) {
         store_units(a.dg + offset, dgate);
         store_units(a.dn + offset, dn);
@@ -90,7 +90,6 @@ CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, BLOCKS) {
     float sums[BLOCKS / SHARE], products[BLOCKS / SHARE], ds[EACH];
     if constexpr (NORM) b.get_moments(sums, products);
     b.multiply<2 * UNITS>(OF_GATE, of_gate);
-    b.prepare<UNITS>(of_output);
     b.get_sum<2 * UNITS>(ds, of_gate.unit[0]);
     b.get_sum<2 * UNITS>(back, of_gate.unit[1], UNITS);
     if constexpr (NORM) {
@@ -112,6 +111,7 @@ CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, BLOCKS) {
     for (int e = 0; e < EACH; e++) ds[e] = (ds[e] + dx[e]) * slope[e];
     b.put_numbers(OF_OUTPUT, ds);
     b.announce();
+    b.prepare<UNITS>(of_output);
     if (b.active) store_units(a.ds + offset, ds);
     float q[EACH], weight[4];
     load_units(q, a.q + j + k * H, valid);
@@ -119,7 +119,6 @@ CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, BLOCKS) {
     for (int m = 0; m < 4; m++) weight[m] = valid ? a.attention[(k * HEADS + b.unit / D) * 4 + m] : 0.f;
     b.await_all();
     b.multiply<UNITS>(OF_OUTPUT, of_output);
-    b.prepare<UNITS>(of_query);
     {
       float v[EACH], p[3] = {}, s[3], dq[EACH], du[EACH];
       b.get_sum<UNITS>(v, of_output.unit[0]);
@@ -130,6 +129,7 @@ CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, BLOCKS) {
         p[2] += v[e] * (h[e] * x[e]);
       }
       b.put_scores(p, top - t + 1);
+      b.prepare<UNITS>(of_query);
       b.get_scores(s, top - t + 1);
       const float two = s[0] + s[1],
                   mid = weight[0] * s[0] + weight[1] * s[1] + weight[2] * two + weight[3] * s[2],
@@ -152,7 +152,6 @@ CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, BLOCKS) {
     }
     b.await_all();
     b.multiply<UNITS>(OF_QUERY, of_query);
-    if (t > a.from) b.prepare<2 * UNITS>(of_gate);
     float dseen[EACH];
     b.get_sum<UNITS>(dseen, of_query.unit[0]);
     const bool is_reset = RESET && valid && a.reset[whole + t];

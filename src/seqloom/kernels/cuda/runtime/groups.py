@@ -14,7 +14,8 @@ from seqloom.kernels.cuda.runtime import launch
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
 HOPPER = (9, 0)  # the first generation with clusters
-LARGE_CLUSTERS, CLUSTER_DIMENSION = 14, 4  # of CUfunction_attribute and CUlaunchAttributeID
+LARGE_CLUSTERS = 14  # of CUfunction_attribute
+COOPERATIVE, CLUSTER_DIMENSION = 2, 4  # of CUlaunchAttributeID
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class GridCode(CudaCode):
     packets: int = 0  # to a row
     least: int = 1  # rows of a group, if there are several groups
     clustered: bool = False  # whether a group is a cluster, too
+    paired: bool = False  # whether two blocks that follow each other are a cluster, as the text says
 
     @property
     def attributes(self) -> tuple[tuple[int, int], ...]:
@@ -65,6 +67,11 @@ class GridCode(CudaCode):
             return
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
         stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(index))
+        if self.paired:
+            together = _Attribute(COOPERATIVE, 0, (ctypes.c_uint * 16)(1))
+            config = _Launch(blocks, 1, 1, self.threads, 1, 1, self.shared, stream, ctypes.pointer(together), 1)
+            launch._call("cuLaunchKernelEx", ctypes.byref(config), kernel, parameters, None)
+            return
         sizes = (blocks, 1, 1, self.threads, 1, 1, self.shared)
         launch._call("cuLaunchCooperativeKernel", kernel, *sizes, stream, parameters)
 
