@@ -16,7 +16,7 @@ CALLS = {
 }
 STEPS = {"Xeon (AVX-512)": "2026-11-18/avx512-steps-4.json", "Neoverse-N1": "2026-11-18/arm64-steps-2.json"}
 SWAPPED = {
-    "H200": ("2026-11-18/h200-swapped-lm.json", "2026-11-18/h200-swapped-lstm-2.json"),  # the newest first
+    "H200": ("2026-11-18/h200-swapped-lstm-3.json",),
     "Xeon, one core": ("2026-11-18/avx512-swapped-lm-2.json", "2026-11-18/avx512-swapped-ppo-2.json"),
     "Neoverse-N1, one core": ("2026-11-18/arm64-swapped-lstm.json",),
 }
