@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -100,7 +101,8 @@ def winner(record: dict[str, Any]) -> tuple[str, list[str]]:
     sign = -1 if METRICS[record["metric"]].higher else 1
     rows.sort(key=lambda row: sign * row["test"]["mean"])
     best = rows[0]["test"]
-    even = [row for row in rows[1:] if abs(row["test"]["mean"] - best["mean"]) <= best["half"]]
+    half = math.inf if best["half"] is None else best["half"]  # unknown with very few rows
+    even = [row for row in rows[1:] if abs(row["test"]["mean"] - best["mean"]) <= half]
     return _name(rows[0]), list(dict.fromkeys(_name(row) for row in even))
 
 
