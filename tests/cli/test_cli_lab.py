@@ -261,7 +261,7 @@ def test_the_table_of_runs_fits_80_columns_with_the_state_beside_its_run(here, t
     monkeypatch.setenv("COLUMNS", "80")
     _, out, err = here("runs")
     line = next(line for line in out.splitlines() if line.startswith(trained))
-    assert line.endswith("finished (epochs)") and max(map(len, out.splitlines())) <= 80
+    assert line.endswith(" finished") and max(map(len, out.splitlines())) <= 80
     assert "left out, since the terminal is narrow: epochs" in err and "validation" in out.splitlines()[0]
 
 

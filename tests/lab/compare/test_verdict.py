@@ -119,7 +119,8 @@ def test_a_difference_has_the_decimals_of_its_interval():
         return format_lead(RMSE, Estimate(mean, half, [mean]))
 
     assert lead(2.971, 0.6812) == "2.97 +- 0.68" and lead(25.35, 5.91) == "25.4 +- 5.9"
-    assert lead(0.00312, 0.0004) == "0.00312 +- 0.0004" and lead(512.3, 130.0) == "512 +- 130"
+    assert lead(2.2, 2.01) == "2.2 +- 2.0" and lead(0.00312, 0.0004) == "0.00312 +- 0.00040"
+    assert lead(512.3, 130.0) == "512 +- 130"
     assert format_interval(RMSE, Estimate(0.5, 2.0, [0.5])) == "-1.5 to 2.5"
 
 

@@ -147,14 +147,17 @@ def train(
 def runs(folder: Runs = Path(RUNS), *, json: Json = False) -> None:
     """List the runs of a folder with model, data, progress and score."""
     with console.show_status("reading"):
-        from seqloom.lab.training.results import tabulate_runs
+        from seqloom.lab.training.results import FINISHED, tabulate_runs
 
         rows = tabulate_runs(folder)
     if json:
         return console.show_json(rows)
     if not rows:
         return console.note(f"{folder} contains no runs yet; `seqloom train DATA` creates one")
-    return console.show_table(rows, optional=("epochs", "kind", "data", "steps", "metric"))
+    short = [
+        row | {"state": FINISHED if str(row["state"]).startswith(f"{FINISHED} (") else row["state"]} for row in rows
+    ]
+    return console.show_table(short, optional=("epochs", "kind", "data", "steps", "model", "metric"))
 
 
 def explicit_options(reading: Reading) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def _format_test(metric: Metric, row: Row) -> str | None:
 
 def _format_half(metric: Metric, one: Estimate) -> str:
     """Format half of an interval, to follow its middle; "" if it is unknown."""
-    return f" +- {metric.format_difference(one.half)}" if one.has_interval else ""
+    return f" +- {metric.format_difference(one.half, half=one.half)}" if one.has_interval else ""
 
 
 def _is_stopped(row: Row) -> bool:

@@ -12,7 +12,7 @@ from seqloom.lab.data.registry import reopen
 from seqloom.lab.data.task import Classes, DataSource, Labels
 from seqloom.lab.files.sealed import DamagedError
 from seqloom.lab.stats.class_metrics import describe_classes, describe_labels
-from seqloom.lab.stats.metrics import compute_scores, primary_metric
+from seqloom.lab.stats.metrics import FITTING, compute_scores
 from seqloom.lab.stats.resampling import explain_few_rows
 from seqloom.lab.training import checkpoint
 from seqloom.lab.training.calibration import change_decision, describe_decision
@@ -22,6 +22,7 @@ from seqloom.lab.training.run import Run
 from seqloom.lab.training.scoring import score_split
 from seqloom.lab.training.unseen import list_unseen
 
+FINISHED = "finished"  # how the state of a run begins, with what ended it in brackets
 NOT_METRICS = (
     "step",
     "epoch",
@@ -184,7 +185,7 @@ def _tabulate_run(folder: Path) -> dict[str, Any]:
     except ValueError as error:
         return {"run": folder.name} | empty | {"state": str(error)}
     values = run["test"] or run["valid"]
-    metric = primary_metric(run["kind"], values, run["settings"]["metric"]) if values else None
+    metric = _choose_shown_metric(run["kind"], values, run["settings"]["metric"]) if values else None
     return {
         "run": run["name"],
         "model": run["model"],
@@ -195,5 +196,10 @@ def _tabulate_run(folder: Path) -> dict[str, Any]:
         "metric": metric,
         "validation": run["valid"].get(metric),
         "test": run["test"].get(metric),
-        "state": f"finished ({run['finished']})" if run["finished"] else "unfinished",
+        "state": f"{FINISHED} ({run['finished']})" if run["finished"] else "unfinished",
     }
+
+
+def _choose_shown_metric(kind: str, values: Mapping[str, Any], chosen: str | None) -> str:
+    """Return the metric that `compare` would show: the chosen one, or the usual one of the kind, or the loss."""
+    return next((name for name in (chosen or "", *FITTING.get(kind, ())) if name in values), "loss")

@@ -145,7 +145,7 @@ def _make_coders(source: Source, plan: TaskPlan, options: Reading, notes: Notes)
     schema = source.frame().collect_schema()
     x: Any
     first = schema[plan.input[0]]
-    if plan.layout in ("wide", "long"):
+    if plan.layout in ("wide", "long") and first != pl.List(pl.String):
         x = SeriesCoder(plan.input, wide=plan.layout == "wide")
     elif plan.input[0] == "audio":
         x = AudioCoder("audio", options.mels, _choose_rate(source, notes))

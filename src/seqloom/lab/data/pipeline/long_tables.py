@@ -38,7 +38,7 @@ def list_long_choices(
     if options.kind == "tag":
         return _list_tag_choices(columns, source, options, time, split, numbers)
     plans = []
-    for target in _list_targets(columns, options, time):
+    for target in list_targets(columns, options, time):
         group = find_group(columns, source, options, time, target.name)
         if group is None:
             continue
@@ -68,7 +68,7 @@ def _list_tag_choices(
     return plans
 
 
-def _list_targets(columns: Sequence[Column], options: Reading, time: str | None) -> list[Column]:
+def list_targets(columns: Sequence[Column], options: Reading, time: str | None) -> list[Column]:
     """List the columns that may be the target of a whole series."""
     if options.target:
         return [c for c in columns if options.target == (c.name,) and c.role in ("label", "number", "category", "text")]
@@ -168,7 +168,9 @@ def mention_other_series(
             "held out; if a column names several series, choose it with group=..."
         )
     elif plan.layout == "long" and not options.group:
-        notes.say(f"each {plan.group!r} is one series; choose another column with group=...")
+        is_event = any(c.name in plan.input and c.is_string for c in columns)
+        series = f"one sequence of {plan.input[0]!r}" if is_event else "one series"
+        notes.say(f"each {plan.group!r} is {series}; choose another column with group=...")
     elif plan.kind == "forecast" and options.kind is None and not options.target:
         asked = options.model_copy(update={"kind": "classify"})
         free = [replace(c) for c in columns if c.name != plan.time]

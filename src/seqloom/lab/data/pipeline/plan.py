@@ -92,7 +92,10 @@ def resolve_names(options: Reading, columns: Sequence[Column], notes: Notes) -> 
 
 def list_choices(columns: Sequence[Column], source: Source, options: Reading) -> list[TaskPlan]:
     """List every plan that the columns and the options allow."""
-    return _list_choices([_treat_as_asked(c, columns, options) for c in columns], source, options)
+    from seqloom.lab.data.pipeline.event_logs import list_event_choices
+
+    events = list_event_choices(columns, source, options)
+    return events or _list_choices([_treat_as_asked(c, columns, options) for c in columns], source, options)
 
 
 def choose_plan(columns: Sequence[Column], source: Source, options: Reading, notes: Notes) -> TaskPlan:

@@ -8,6 +8,7 @@ from typing import Any
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline.columns import DAY_FIRST, STAMP
+from seqloom.lab.data.pipeline.event_logs import find_events_without_target
 from seqloom.lab.data.pipeline.order import have_order
 from seqloom.lab.data.pipeline.plan import TaskPlan, list_choices, list_flags
 from seqloom.lab.data.pipeline.reading import Reading
@@ -42,6 +43,11 @@ def explain_refusal(columns: Sequence[Column], source: Source, options: Reading)
     if not (options.input or options.target or options.kind):
         listed = ", ".join(f"{c.name} ({c.role})" for c in columns[:MOST_COLUMNS])
         named = "choose input=..., target=... and kind=..."
+        if events := find_events_without_target(columns, source):
+            return (
+                f"each {events[0]!r} is a sequence of {events[1]!r}, but has no label or number to predict; add one as "
+                f"a column, equal in all rows of one {events[0]!r} (if it is in another file, join the two first)"
+            )
         kinds = [kind for kind in NEEDS if _list_plans(columns, source, options.model_copy(update={"kind": kind}))]
         advice = f"what works is kind={kinds[0]}" if kinds else named
         if not kinds or any(_looks_like_date(c) for c in columns):
