@@ -277,7 +277,9 @@ GATED_GRID_UNITS = {2: (32,), 4: (16, 32)}
 # Most blocks of the normalisation of the input, there and back: a few of 256 threads on each of 132 multiprocessors; on
 # the way back fewer, because each team of warps has a sum of its own.
 NORM_BLOCKS, NORM_BACK_BLOCKS = 792, 396
-GATED_CHUNK_NUMBERS = 1 << 23  # in one plane of a chunk of the backward: 16 MB
+# Numbers in a plane (B, steps, H) of a chunk of the backward, 16 MB in 16 bits, if it has one more than there are gates;
+# twice as many where the forward pass kept products.
+GATED_CHUNK_NUMBERS = 1 << 23
 GATED_PIECE_ROWS = {2: 256, 4: 32}  # of a product that is a weight's gradient, by bytes of a number
 GATED_PIECE_NUMBERS = 1 << 22  # in the sums of all pieces
 

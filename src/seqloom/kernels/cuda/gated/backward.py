@@ -38,13 +38,13 @@ def go_back(
         in_halves: A list that gets the gradient of x (B * T, ..) in halves, if it was split.
     """
     kind, H, x = setting.kind, setting.hidden, values["x"]
-    time_first, wide = bool(values.get("time_first")), kind.gates * H
+    time_first, wide, summed = bool(values.get("time_first")), kind.gates * H, setting.count_summed(True) * H
     T, B = x.shape[:2] if time_first else x.shape[1::-1]
-    steps = min(T, max(1, (1 + setting.kept) * tuning.GATED_CHUNK_NUMBERS // (B * H)))
+    steps = min(T, count_chunk_steps(setting, B, time_first))
     code, dweight, bias = find_code(setting, "reverse", B, x.device), None, None if kind.norm else values["bias"]
     own = values["centred"] if kind.norm else values["weight"].view(-1, H, H)
     dx, turned = torch.empty_like(x), arrange_weights(setting, own.transpose(1, 2))
-    du, copies = x.new_empty(B * steps, wide), None if time_first else x.new_empty(B * steps, H)
+    du, copies = x.new_empty(B * steps, wide - summed), None if time_first else x.new_empty(B * steps, H)
     weights = {} if setting.kept else {"u": own.view(-1, H)}
     weights |= {"squares": _square_weights(own)} if kind.norm and code.blocks > 1 else {}
     products = {name: x.new_empty(B * steps, wide) for name in weights}
@@ -69,23 +69,43 @@ def go_back(
             else:
                 _multiply_weight(products[name][:rows], seen, weight, bias, heads)
         code.start(arguments, B, x.device)
-        if states is None:
-            more = _multiply(du[:rows], seen, heads)
-        elif in_halves is None or not setting.kept or steps < T:
-            more = exact.multiply_turned(exact.split(du[:rows]), states).unsqueeze(0)
+        parts = _list_gradients(dx.narrow(1 - time_first, begin, arguments.steps), du[:rows], summed)
+        if states is not None:
+            is_whole = in_halves is not None and summed > 0 and steps == T
+            more = _multiply_halves(parts, states, dx if is_whole else None, in_halves)
+        elif kind.norm and heads == 1 and steps == T:
+            more = _multiply(parts[0], seen, heads)
         else:
-            in_halves.append(exact.split(dx))
-            more = _multiply_halves(in_halves[0], du, states, kind.summed * H).unsqueeze(0)
-        if not kind.norm or heads > 1 or steps < T:
-            more = _add_pieces(more, heads)
+            more = (
+                _join([_add_pieces(_multiply(part, seen, heads), heads) for part in parts]).flatten(0, 1).unsqueeze(0)
+            )
         dweight = more if dweight is None else dweight.add_(more)
-        sums_of_bias += _sum_bias(setting, du[:rows], heads)
+        sums_of_bias += _sum_bias(setting, parts, heads)
     assert dweight is not None
     dweight = centre_gradient(dweight.unflatten(1, (-1, H)), x.dtype).view(-1, H) if kind.norm else dweight[0]
     added = _add_rows(totals, heads, x.dtype)
     dbias = None if values["bias"] is None else torch.stack(sums_of_bias).sum(0) if sums_of_bias else added["dbias"]
     found = (dweight, dbias, added["dscale"], added["dscale_c"], added["dbias_c"], added["dvectors"])
     return [dx, *(None if t is None else t.to(x.dtype) for t in found), *ds, *dstart]
+
+
+def count_chunk_steps(setting: GatedSetting, B: int, time_first: bool) -> int:
+    """Return how many steps a chunk has at most, so that what it needs beside the gradient of x fits into memory."""
+    gates = setting.kind.gates
+    planes = max(1, gates - setting.count_summed(True) + (not time_first))
+    return max(1, (1 + setting.kept) * (1 + gates) * tuning.GATED_CHUNK_NUMBERS // (planes * B * setting.hidden))
+
+
+def _list_gradients(dx: Tensor, du: Tensor, summed: int) -> list[Tensor]:
+    """Return the gradients of U h as matrices beside each other: the first columns are those of x, du has the others.
+
+    Args:
+        dx: (.., .., planes * H) of a chunk.
+        du: (rows, columns).
+        summed: How many columns are those of x.
+    """
+    parts = [dx[..., :summed].flatten(0, 1)] if summed else []
+    return [*parts, du] if du.shape[1] else parts
 
 
 def _make_totals(
@@ -123,29 +143,35 @@ def _add_rows(totals: dict[str, Tensor | None], heads: int, dtype: torch.dtype) 
     }
 
 
-def _sum_bias(setting: GatedSetting, du: Tensor, heads: int) -> list[Tensor]:
+def _sum_bias(setting: GatedSetting, parts: Sequence[Tensor], heads: int) -> list[Tensor]:
     """Return the gradient of the bias in a chunk; none where the kernel's own sum counts.
 
     The kernel sums step by step, which in float32 is up to 4 times as far from float64 as the loop.
     """
     if setting.size == 2 or setting.kind.norm:
         return []
-    return [du.view(heads, -1, du.shape[1]).sum(1).flatten()]
+    return [_join([part.unflatten(0, (heads, -1)).sum(1) for part in parts]).flatten()]
+
+
+def _join(parts: Sequence[Tensor]) -> Tensor:
+    """Return (heads, columns, ..) of all parts, one after the other."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), 1)
 
 
 def _add_pieces(parts: Tensor, heads: int) -> Tensor:
-    """Map a gradient in pieces, (heads * pieces, gates * H, H), to (1, heads * gates * H, H)."""
-    if len(parts) > heads:
-        parts = parts.unflatten(0, (heads, -1)).sum(1)
-    return parts.flatten(0, 1).unsqueeze(0)
+    """Map a gradient in pieces, (heads * pieces, columns, H), to (heads, columns, H)."""
+    return parts.unflatten(0, (heads, -1)).sum(1) if len(parts) > heads else parts
 
 
-def _multiply_halves(dx: exact.SplitMatrix, du: Tensor, states: exact.SplitMatrix, summed: int) -> Tensor:
-    """Compute du^T states; the first columns of du are those of dx."""
-    more = [exact.multiply_turned(dx.narrow(summed), states)]
-    if summed < du.shape[1]:
-        more.append(exact.multiply_turned(exact.split(du[:, summed:]), states))
-    return more[0] if len(more) == 1 else torch.cat(more)
+def _multiply_halves(
+    parts: Sequence[Tensor], states: exact.SplitMatrix, dx: Tensor | None, in_halves: list[exact.SplitMatrix] | None
+) -> Tensor:
+    """Compute du^T states, of the columns of all parts; dx, if given, begins with the first part and is split whole."""
+    halves = [exact.split(part) for part in parts[dx is not None :]]
+    if dx is not None and in_halves is not None:
+        in_halves.append(exact.split(dx))
+        halves.insert(0, in_halves[0].narrow(parts[0].shape[1]))
+    return _join([exact.multiply_turned(half, states).unsqueeze(0) for half in halves])
 
 
 def _square_weights(own: Tensor) -> Tensor:
@@ -207,7 +233,7 @@ def _multiply(d: Tensor, r: Tensor, heads: int) -> Tensor:
         1, min(rows // tuning.GATED_PIECE_ROWS[d.itemsize], tuning.GATED_PIECE_NUMBERS // (d.shape[1] * r.shape[1]))
     )
     n = next(n for n in range(wanted, 0, -1) if rows % n == 0)
-    d, r = d.view(heads * n, rows // n, -1).transpose(1, 2), r.view(heads * n, rows // n, -1)
+    d, r = d.unflatten(0, (heads * n, -1)).transpose(1, 2), r.view(heads * n, rows // n, -1)
     if d.is_cuda and d.dtype != torch.float32:
         return torch.bmm(d, r, out_dtype=torch.float32)
     return torch.bmm(d.float(), r.float()).float()  # autocast would give 16 bits

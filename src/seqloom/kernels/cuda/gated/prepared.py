@@ -288,11 +288,8 @@ class PreparedGated:
         return [dx, *(None if d is None else d.to(self.weight_dtype) for d in found), *ds]
 
     def _sum_bias(self, du: Tensor, recurrent: Maybe) -> Tensor:
-        """Return the gradient of bias_ih; the first gates have that of bias_hh, which the kernel summed.
-
-        In float32 it is summed again: the loop's bias_ih has fewer roundings than bias_hh, which it sums step by step.
-        """
-        if recurrent is None or not self.setting.kept or self.heads > 1 or self.dtype == torch.float32:
+        """Return the gradient of bias_ih; the first gates have that of bias_hh."""
+        if recurrent is None or not self.setting.kept or self.heads > 1:
             return du.sum(0)
         same, recurrent = self.kind.summed * self.units, recurrent.view(-1)
         if same == du.shape[1]:

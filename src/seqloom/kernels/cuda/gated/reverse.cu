@@ -22,7 +22,7 @@ struct Reverse {
   const Element* mask;
   const u8* reset;
   const i64* lengths;
-  Element *dx, *du;  // (B, T, INPUTS, H), (B, steps, GATES, H)
+  Element *dx, *du;  // (B, T, INPUTS, H), (B, steps, PLANES, H): of the gates behind the first SUMMED, too
   // (B, H): before the kernel the gradient of the state after the chunk, then of the one before
   float *ds[4], *dstart[4];
   float *dbias, *dscale, *dbias_c, *dscale_c;  // (GATES, B, H), (B, H): added to
@@ -167,7 +167,8 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
 #pragma unroll
       for (int k = 0; k < most(INPUTS, GATES); k++) {
         if (k < INPUTS) put_pair(a.dx + ((whole + t * stride) * INPUTS + k) * H + b.unit, Pair{});
-        if (k < GATES) put_pair(a.du + ((piece + t * stride) * GATES + k) * H + b.unit, Pair{});
+        if (k >= SUMMED && k < GATES)
+          put_pair(a.du + ((piece + t * stride) * PLANES + k - SUMMED) * H + b.unit, Pair{});
       }
   b.open();
   StepInputs next;
@@ -282,7 +283,8 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
       if (active)
 #pragma unroll
         for (int k = 0; k < most(INPUTS, GATES); k++) {
-          if (k < GATES && !LATE) put_pair(a.du + ((piece + t * stride) * GATES + k) * H + b.unit, all[k]);
+          if (k >= SUMMED && k < GATES && !LATE)
+            put_pair(a.du + ((piece + t * stride) * PLANES + k - SUMMED) * H + b.unit, all[k]);
           if (k < INPUTS)
             put_pair(a.dx + ((whole + t * stride) * INPUTS + k) * H + b.unit, to_pair(dx[0][k], dx[1][k]));
         }
