@@ -211,8 +211,8 @@ _ALL, _FP32, _16_BITS, _ANY = ("gru", "lstm", "rnn"), ("float32", "tf32"), ("bfl
 # float16 with recorded passes, cuDNN and ours, both passes: GRU H=64 B=1, 16, 64 2.87, 3.09, 3.88 and 1.85, 1.79, 2.14;
 # LSTM 3.11, 3.08, 3.51 and 1.88, 1.97, 2.33; H=128 GRU 2.45, 3.83 and 2.08, 2.47, LSTM 4.27, 4.05, 4.67 and 3.06, 3.50,
 # 3.89 (LOG, recorded passes of gated cells). RNN was not measured. float32 in halves of fp16, cuDNN and ours, forward /
-# both passes: GRU H=512 B=256 13.7 / 52.2 and 11.8 / 38.1, H=1024 B=64 17.7 / 49.5 and 15.1 / 43.4; LSTM 15.4 / 48.1
-# and 20.0 / 57.1, 19.0 / 53.5 and 17.9 / 56.2, but H=256 B=256 13.8 / 37.9 and 7.9 / 20.9 (LOG, float32 in halves).
+# both passes: GRU H=512 B=256 15.2 / 51.9 and 9.6 / 28.9, LSTM 22.4 / 60.8 (as a graph 12.6 / 39.6) and 16.5 / 41.8,
+# H=1024 B=64 19.5 / 50.9 and 13.2 / 39.3 (LOG, what surrounds the recurrence).
 CUDNN_FASTER = (
     Region(("rnn",), ("float16",), (1, 128), (1, 7), trains=False),
     Region(("rnn",), ("float16",), (1, 96), (1, 96), trains=True),
@@ -223,9 +223,8 @@ CUDNN_FASTER = (
     Region(_ALL, _FP32, (1, 128), _ANY, trains=False),
     Region(("gru", "rnn"), _FP32, (1, 128), (1, 128), trains=True),
     Region(("lstm",), _FP32, (1, 128), _ANY, trains=True),
-    Region(("lstm",), ("float32",), (385, 512), (193, _ANY[1])),
+    Region(("lstm",), ("float32",), (385, 512), (193, _ANY[1]), trains=False),
     Region(_ALL, ("float32",), (513, 1024), (97, _ANY[1])),
-    Region(("lstm",), ("float32",), (769, 1024), (33, _ANY[1]), trains=True),
     Region(_ALL, ("tf32",), (769, 1024), (97, _ANY[1])),
 )
 # Where attn_rnn_tiles was measured to be faster than every other kernel of AttnRNN, with 512 steps; forward / both
@@ -277,7 +276,7 @@ GATED_GRID_UNITS = {2: (32,), 4: (16, 32)}
 # Most blocks of the normalisation of the input, there and back: a few of 256 threads on each of 132 multiprocessors; on
 # the way back fewer, because each team of warps has a sum of its own.
 NORM_BLOCKS, NORM_BACK_BLOCKS = 792, 396
-# Numbers in a plane (B, steps, H) of a chunk of the backward, 16 MB in 16 bits, if it has one more than there are gates;
+# Numbers in a plane (B, steps, H) of a chunk of the backward if it has one more than there are gates, 16 MB in 16 bits;
 # twice as many where the forward pass kept products.
 GATED_CHUNK_NUMBERS = 1 << 23
 GATED_PIECE_ROWS = {2: 256, 4: 32}  # of a product that is a weight's gradient, by bytes of a number

@@ -38,6 +38,9 @@ constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * ROWS * LINE;  // [part][row]
 constexpr int SPREAD = GATES * NORM + 2 * MEMORY;
 constexpr int MESSAGE = ROWS * SPLIT * ROUNDS * PACKETS * SOURCES, SIDE = UNIT_VALUES * MESSAGE;  // packets
 constexpr int AT_SUMS = 2 * SIDE;
+// Whether only one row of a crowded group polls: forward bf16 with 1,024 units, 64 rows 2.3 us a step instead
+// of 2.9; the way back and exact float32 are up to 6 % faster if all poll.
+constexpr bool ONE_POLLS = !BACK && !IN_HALVES && !NORM;
 // A packet has a row's sums; those of the gates have two sides.
 constexpr int SUMS = ROWS * CLUSTER, SUM_SIDES = 2 * NORM + MEMORY;
 constexpr int GROUP = AT_SUMS + (CLUSTERED ? 0 : SUM_SIDES * SUMS);
@@ -120,7 +123,7 @@ struct Block {
                 8 * ((tile * SPLIT * ROUNDS + round) * PACKETS + j % PACKETS) * SOURCES;
       numbers[j] = 8 * tile + row < rows && source(round) < ALL_SOURCES ? i + 1 : 0u;
     }
-    collect<false>(p, from, numbers, rows, row);
+    collect<ONE_POLLS>(p, from, numbers, rows, row);
 #pragma unroll
     for (int n = 0; n < N; n++) {
       if constexpr (IN_HALVES) unit[n] = to_float(p[PACKETS * n + 2][2]);
