@@ -18,7 +18,6 @@ from seqloom.core.cell import Cell
 from seqloom.lab.advise.rules import MEMORY_STEPS
 from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.stats.forecasts import LEVELS
-from seqloom.lab.studies.support.conditions import TrialSettings
 from seqloom.lab.studies.support.reproduction import FACTOR, POINTS
 
 WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -40,18 +39,13 @@ def readme_facts() -> list[str]:
     units, rows = SPEED_RANGE
     waits = signature(advise).parameters["seconds"].default
     title = (ROOT / "docs" / "tutorials" / "from-nn-gru.md").read_text(encoding="utf-8").partition("\n")[0]
-    usual = TrialSettings((), ())
     return [
         f"within {WORDS[round(CompareSettings.model_construct().seconds / 60)]} minutes",
         f"{' % and '.join(map(str, LEVELS))} % intervals",
         f"sequences of {SPEED_STEPS} steps, {SPEED_ROWS} rows; is 1x",
         f"range over {units[0]} to {units[1]} units with {rows[0]} and {rows[1]} rows",
-        f"about {usual.budget:,} parameters and {usual.seeds} seeds",
         f"no points for memory below {MEMORY_STEPS} steps",
         f"stacks of {WORDS[find_bad_stack()]} or more layers",
-        f"a learning rate of {find_unstable_rate():g} on long sequences",
-        f"in {count_unstable()} trainings on permuted MNIST",
-        f"equal weights on {count_attention_wins()}",
         f"Python {project['requires-python'].removeprefix('>=')} or newer",
         f"in {'half a minute' if waits <= 30 else 'a minute'}, with reasons",
         "exit code 2",  # tests/cli checks it
@@ -71,7 +65,6 @@ def claims_facts() -> list[str]:
         "ratios of errors below 1 and ratios of odds above 1",
         f"{count_unstable()} did on permuted MNIST, {WORDS[permuted('gru')[2]]} GRU did",
         f"with {WORDS[deepest_stack()]} layers it falls behind every other cell",
-        f"equal weights on {count_attention_wins()}",
         f"Arguments of the {WORDS[count_texts()]} texts",
         "its 95% interval",
     ]
@@ -119,20 +112,9 @@ def permuted(model: str = "attn_rnn") -> tuple[float, int, int]:
     return row["lr"], row["seeds"] + row["failed"], row["failed"]
 
 
-def find_unstable_rate() -> float:
-    return permuted()[0]
-
-
 def count_unstable() -> str:
     _, n, failed = permuted()
     return f"{WORDS[failed]} of {WORDS[n]}"
-
-
-def count_attention_wins() -> str:
-    """Return on how many tasks AttnRNN is better than its form with equal weights."""
-    rows = [r for r in study_pages.differences("ablation-fair") if study_pages.other(r) == "uniform weights"]
-    wins = sum(r["result"] == "attn_rnn better" for r in rows)
-    return f"{WORDS[wins]} {'task' if wins == 1 else 'tasks'} of {WORDS[len(rows)]}"
 
 
 def find_unchecked(text: str, facts: list[str]) -> tuple[list[str], list[str]]:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import statistics
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import study_pages
 from records import RESULTS, Row
 from study_pages import ORDER, VERDICTS
+
+from seqloom.lab.studies.support.conditions import TrialSettings
+from seqloom.lab.studies.support.contenders import CUDNN
 
 COLUMNS = ("attn_rnn", "gru", "lstm")
 COMPETITORS = ("attn_rnn", "uniform weights", "gru")
@@ -31,6 +35,41 @@ def results_table() -> str:
     lines = [*names_rows(), *imdb_rows(), *mnist_rows(), *adding_rows(), *copy_rows(), *states]
     head = ["| task | AttnRNN | GRU | LSTM | others | verdict |", "|---|--:|--:|--:|---|---|"]
     return "\n".join([*head, *(text for _, text in sorted(lines, key=lambda line: line[0])), ""])
+
+
+def table_key() -> str:
+    """Return how to read the front page's table."""
+    usual = TrialSettings((), ())
+    sizes = {
+        model: [
+            models[model]["parameters"]
+            for name in ("adding", "copy")
+            for models in study(name).values()
+            if model in models
+        ]
+        for model in ("rnn", "lstm")
+    }
+    rnn, lstm = (f"{min(own) / 1e3:.0f},000 to {max(own) / 1e3:.0f},000" for own in sizes.values())
+    return wrap(
+        f"Unless the row says otherwise, numbers are test accuracies in percent, means of {usual.seeds} seeds, "
+        f"of models with about {usual.budget:,} parameters (on adding and copying, where units come in steps of "
+        f"{CUDNN}, an RNN has {rnn} and an LSTM {lstm}). Verdicts compare AttnRNN with the GRU, with a 95 % interval; a ratio of odds above 1 or a ratio of errors below 1 is in favour of AttnRNN. *Not tuned*: the best "
+        "learning rate is the lowest or highest one tried, so that another may be better."
+    )
+
+
+def stability() -> str:
+    """Return at which learning rates trainings of AttnRNN failed, and at which not."""
+    table = study("mnist")
+    high, low = table[PERMUTED]["attn_rnn"], table[LOWER]["attn_rnn"]
+    total = high["seeds"] + high["failed"]
+    long = study("adding")["T = 1,000, marks anywhere"]["attn_rnn"]
+    return wrap(
+        f"Be careful with learning rates of {high['lr']:g} and more: on permuted MNIST its gradients grew beyond the "
+        f"range of float32 in {high['failed']} of {total} trainings at {high['lr']:g}, and in {low['failed']} at "
+        f"{low['lr']:g}, where its accuracy is {percent(low)} % and a GRU's {percent(table[PERMUTED]['gru'])} %. On "
+        f"adding 1,000 numbers {long['failed']} of {long['seeds'] + long['failed']} trainings fail at {long['lr']:g}."
+    )
 
 
 def names_rows() -> Iterator[Line]:
@@ -163,13 +202,13 @@ def when_to_use() -> str:
     words, group = untuned("imdb", "200 words, mean of the words", "accuracy"), untuned("state", "S3", "accuracy")
     tuned = study("mnist")[MNIST]
     lead = 100 * (tuned["attn_rnn"]["accuracy"] - tuned["gru"]["accuracy"])
-    return (
-        "**Use AttnRNN** for long sequences when there is no time to tune. With a learning rate of 0.001 and the\n"
-        "default start, its scores on validation rows, each against a GRU's, are: accuracy on sequential MNIST\n"
-        f"{format_pair(digits, 100)}, error on adding two of 200 numbers {format_pair(sums)};\n"
-        f"but on IMDB {format_pair(words, 100)}, and on S3 {format_pair(group, 100)}.\n"
-        f"With tuned learning rates its lead on sequential MNIST is {lead:.2f} points, and\n"
-        f"{count_outcomes(('adding', 'copy'))}.\n"
+    return wrap(
+        "**Use AttnRNN** for long sequences when there is no time to tune. With a learning rate of 0.001 and the "
+        "default start, its scores on validation rows, each against a GRU's, are: accuracy on sequential MNIST "
+        f"{format_pair(digits, 100)}, error on adding two of 200 numbers {format_pair(sums)}; "
+        f"but on IMDB {format_pair(words, 100)}, and on S3 {format_pair(group, 100)}. "
+        f"With tuned learning rates its lead on sequential MNIST is {lead:.2f} points, and "
+        f"{count_outcomes(('adding', 'copy'))}."
     )
 
 
@@ -221,12 +260,11 @@ def competition() -> str:
         for p in problems
         if p not in first
     )
-    return (
-        f"Competition saves training: to learn sequences of 40 symbols of {join_words(first)},\n"
-        f"AttnRNN needs {steps['attn_rnn']} steps, with equal weights\n"
-        f"{steps['uniform weights']} (significantly more on {describe_part(fewer['uniform weights'], first)}), "
-        f"a GRU\n{steps['gru']} (on {describe_part(fewer['gru'], first)}); medians of the seeds that get there.\n"
-        f"{rates.strip()}\n{again.strip()}\n"
+    return wrap(
+        f"Competition saves training: to learn sequences of 40 symbols of {join_words(first)}, "
+        f"AttnRNN needs {steps['attn_rnn']} steps, with equal weights {steps['uniform weights']} (significantly more "
+        f"on {describe_part(fewer['uniform weights'], first)}), a GRU {steps['gru']} (on "
+        f"{describe_part(fewer['gru'], first)}); medians of the seeds that get there.{rates}{again}"
     )
 
 
@@ -245,12 +283,17 @@ def cell_parts() -> str:
             f"{word} on {describe_tasks(tasks)}" for word, tasks in (("worse", worse), ("better", better)) if tasks
         ]
         texts.append(f"- {words}: {' and '.join(parts) or 'no significant difference'}\n")
-    return f"{''.join(texts)}\nThe other differences are not significant.\n"
+    tasks = NUMBERS[len(study("ablation"))]
+    return f"{''.join(texts)}\nThe other differences on these {tasks} tasks are not significant.\n"
 
 
 def describe_tasks(conditions: Sequence[str]) -> str:
     kinds = {c.partition(",")[0].replace("copy", "copying") for c in conditions}
     return NUMBERS[len(conditions)] + (f" ({kinds.pop()})" if len(kinds) == 1 else "")
+
+
+def wrap(text: str) -> str:
+    return textwrap.fill(text, 120, break_on_hyphens=False) + "\n"
 
 
 def join_words(words: Iterable[str]) -> str:
@@ -280,4 +323,4 @@ def percent(result: Row) -> str:
     return f"{100 * result['accuracy']:.1f}"
 
 
-PARTS = (results_table, when_to_use, competition, cell_parts)
+PARTS = (table_key, results_table, when_to_use, competition, stability, cell_parts)
