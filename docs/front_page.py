@@ -53,7 +53,8 @@ def table_key() -> str:
     return wrap(
         f"Unless the row says otherwise, numbers are test accuracies in percent, means of {usual.seeds} seeds, "
         f"of models with about {usual.budget:,} parameters (on adding and copying, where units come in steps of "
-        f"{CUDNN}, an RNN has {rnn} and an LSTM {lstm}). Verdicts compare AttnRNN with the GRU, with a 95 % interval; a ratio of odds above 1 or a ratio of errors below 1 is in favour of AttnRNN. *Not tuned*: the best "
+        f"{CUDNN}, an RNN has {rnn} and an LSTM {lstm}). Verdicts compare AttnRNN with the GRU, with a 95 % "
+        "interval; a ratio of odds above 1 or a ratio of errors below 1 is in favour of AttnRNN. *Not tuned*: the best "
         "learning rate is the lowest or highest one tried, so that another may be better."
     )
 
