@@ -179,9 +179,9 @@ PIECE_NUMBERS = 1 << 20  # in the sums of all pieces of one weight: a limit on m
 # to split a factor. Distance from float64 1.4e-7 and 2.7e-7, cuBLAS 4.1e-7 and 9.8e-7 (LOG, float32 in halves).
 # Multiplications in a product that is worth it: cuBLAS takes 45 us for so many, and three launches replace one.
 EXACT_LEAST_PRODUCTS = 1 << 30
-# Hopper multiplies by wgmma: GRU H=512 B=256, us of a product 1647 in place of 1938, of a weight's gradient 1174 in
-# place of 1763; sums of at least so many numbers, because H=256 takes 621 in place of 586 (LOG, weights read once).
-EXACT_WGMMA_DEPTH = 512
+# Hopper multiplies by wgmma: GRU H=512 B=256, us of a product 1524 in place of 1897, of a weight's gradient 1157 in
+# place of 1740, H=256 573 in place of 617. Sums of fewer numbers were not measured (LOG, what surrounds a recurrence).
+EXACT_WGMMA_DEPTH = 256
 EXACT_PIECE_ROWS = 512  # at least, of a piece of a sum over rows
 
 # --- gru, lstm, ln_gru, ln_lstm on GPUs ---
@@ -212,7 +212,7 @@ _ALL, _FP32, _16_BITS, _ANY = ("gru", "lstm", "rnn"), ("float32", "tf32"), ("bfl
 # LSTM 3.11, 3.08, 3.51 and 1.88, 1.97, 2.33; H=128 GRU 2.45, 3.83 and 2.08, 2.47, LSTM 4.27, 4.05, 4.67 and 3.06, 3.50,
 # 3.89 (LOG, recorded passes of gated cells). RNN was not measured. float32 in halves of fp16, cuDNN and ours, forward /
 # both passes: GRU H=512 B=256 15.2 / 51.9 and 9.6 / 28.9, LSTM 22.4 / 60.8 (as a graph 12.6 / 39.6) and 16.5 / 41.8,
-# H=1024 B=64 19.5 / 50.9 and 13.2 / 39.3 (LOG, what surrounds the recurrence).
+# H=1024 B=64 19.5 / 50.9 and 13.2 / 39.3 (LOG, what surrounds a recurrence).
 CUDNN_FASTER = (
     Region(("rnn",), ("float16",), (1, 128), (1, 7), trains=False),
     Region(("rnn",), ("float16",), (1, 96), (1, 96), trains=True),
