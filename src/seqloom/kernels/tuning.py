@@ -144,6 +144,7 @@ TILES_CHUNK = (
 )
 TILES_WGMMA_DIVISIONS: tuple[tuple[int, int, int], ...] = ()
 TILES_WGMMA_CHUNKS = (256, 128)  # bytes of a row: the first with which all weights stay in shared memory, else the last
+TILES_BULK = True
 TILES_LEAST_AHEAD = 512  # bytes of a row on their way where all weights stay
 TILES_AHEAD = 96 << 10  # bytes of numbers and weights on their way where not all weights stay
 TILES_STAGES, TILES_WEIGHT_STAGES, TILES_MOST_STAGES = {1: 8, 2: 6}, {1: 6, 2: 6}, 8

@@ -50,7 +50,7 @@ def launch(code: _cuda.CudaCode, arguments: ctypes.Structure, blocks: int, devic
 
 @cache
 def build_runtime(name: str) -> Path:
-    """Compile the emulation itself once for this process, and its header (device, cluster, grid or clustered_grid)."""
+    """Compile an emulation once for this process, and its header (device, cluster, grid, bulk or clustered_grid)."""
     folder = Path(tempfile.mkdtemp(prefix="seqloom-emulation-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     (folder / "emulation.hpp").write_text(f'#include "runtime/{name}.cuh"\n')
@@ -74,7 +74,7 @@ def build(
 ) -> ctypes.CDLL:
     """Compile the kernels of a .cu file, or of generated text."""
     settings = dict(macros)
-    grid = "clustered_grid" if settings.get("CLUSTERED") else "grid"
+    grid = "clustered_grid" if settings.get("CLUSTERED") else "bulk" if settings.get("BULK") else "grid"
     runtime = build_runtime(grid if settings.get("GRID") else "cluster" if "CLUSTER" in settings else "device")
     text = '#include "emulation.hpp"\n' + (f'#include "{source}"\n' if generated is None else generated)
     for name in re.findall(r"^(?:CLUSTER_)?KERNEL\((\w+),", generated or nvrtc.read_source(source), re.MULTILINE):

@@ -15,6 +15,9 @@
 #if PAIR == 2
 #include "runtime/pair.cuh"
 #endif
+#if BULK
+#include "runtime/bulk.cuh"
+#endif
 #include "runtime/packets.cuh"
 #include "runtime/wgmma.cuh"
 
@@ -28,6 +31,7 @@
 #define RESIDENT 0       // the last chunks of every weight, which stay in shared memory
 #define TF32 0           // whether products of float32 may see 19 bits alone
 #define WGMMA 0          // whether four warps multiply together (Hopper): 64 rows
+#define BULK 0           // whether one thread fetches whole chunks (Hopper)
 #define PAIR 1  // blocks that have the same units; of two, each has half of every sum and of the rows
 #endif
 
@@ -52,14 +56,17 @@ constexpr int AT_RESIDENT = AT_WEIGHTS + WEIGHT_STAGES * WEIGHT_STAGE, FLEETING 
 constexpr int AT_OTHERS = AT_RESIDENT + RESIDENT * 4 * UNITS * CHUNK * PLANES;  // parts of the other block
 constexpr int AT_SCALES = AT_OTHERS + (PAIR - 1) * PARTS;
 constexpr int AT_CONSTANTS = AT_SCALES + (IN_HALVES ? 4 * ROWS * BLOCKS / PAIR : 0), CONSTANTS = 5;
-constexpr int TILES_BYTES = AT_CONSTANTS + 4 * CONSTANTS * UNITS + (WGMMA ? 1024 : 0);
+constexpr int AT_BARRIERS = AT_CONSTANTS + 4 * CONSTANTS * UNITS,
+              TILES_BYTES = AT_BARRIERS + (BULK ? 128 : 0) + (WGMMA ? 1024 : 0);
 // Chunks on their way. Products in the background may still read the stage before the present one.
-constexpr int LEAD =
-    (RESIDENT == CHUNKS || STAGES < WEIGHT_STAGES ? STAGES : WEIGHT_STAGES) - (WGMMA && !IN_HALVES ? 2 : 1);
+constexpr int LEAD = (RESIDENT == CHUNKS || STAGES < WEIGHT_STAGES ? STAGES : WEIGHT_STAGES) -
+                     (WGMMA && !IN_HALVES && !BULK ? 2 : 1);
 constexpr int SPAN = D / UNITS;  // blocks of a head
 static_assert(D % UNITS == 0 && H * NUMBER % CHUNK == 0 && EACH % 2 == 0 && BLOCKS % 4 == 0 &&
                   UNITS * BLOCKS == H && BLOCKS % SHARE == 0 && (!WGMMA || ROWS == 64) &&
-                  (PAIR == 1 || WGMMA) && LEAD > 0,
+                  (PAIR == 1 || WGMMA) &&
+                  (!BULK || WGMMA && STAGES < 16 && (RESIDENT == CHUNKS || STAGES == WEIGHT_STAGES)) &&
+                  LEAD > 0,
               "no such division");
 
 // What a group shares, in bytes from its begin: a counter, for each of three messages its numbers and their
@@ -169,7 +176,7 @@ struct Block {
   int thread, lane, warp, quarter, half, side, rank, base, first, rows;
   int row, column, unit;  // this thread's row of the group, and its first unit in the block and at all
   bool active;            // whether there is such a row
-  u32 memory, count = 0;
+  u32 memory, count = 0, parities = 0;  // parities: of the barriers of stages
   u8* shared_by_all;
   template <class Args>
   DEV Block(const Args& a) {
@@ -211,6 +218,9 @@ struct Block {
   }
   // All threads have written their part of a message: say so. Then wait until all blocks of the group have.
   DEV void announce() const {
+#if BULK
+    order_copies();
+#endif
     wait_block();
     if (thread == 0) count_up((u32*)shared_by_all);
   }
@@ -233,6 +243,66 @@ struct Block {
   DEV void fetch_bytes(u32 to, const u8* from, int bytes) const {
     for (int i = 16 * thread; i < bytes; i += 16 * THREADS) fetch16(to + i, from + i, 16);
   }
+#if BULK
+  // Make the barriers of stages, and one for what stays.
+  DEV void make_barriers() const {
+    if (thread == 0)
+      for (int i = 0; i <= STAGES; i++) make_barrier(memory + AT_BARRIERS + 8 * i);
+    show_barriers();
+    wait_block();
+  }
+  // Return the barrier of a chunk, and the bytes of a part of it.
+  DEV u32 find_barrier(int chunk) const { return memory + AT_BARRIERS + 8 * (chunk % STAGES); }
+  // Fetch chunks of a weight, and expect those of the numbers; by one thread.
+  template <int N>
+  DEV void fetch_weight(const Factor& w, int chunk) const {
+    if (chunk >= CHUNKS) return;
+    constexpr int BYTES = N * CHUNK * PLANES;
+    expect(find_barrier(chunk),
+           STAGE + (chunk < FLEETING ? BYTES : 0) + (IN_HALVES && chunk == 0 ? ALL_UNITS / PAIR : 0));
+    if (chunk < FLEETING)
+      fetch_bulk(find_weight<N>(w, chunk), w.at + (i64)chunk * ALL_ROWS, BYTES, find_barrier(chunk));
+  }
+  DEV void load_resident(const Factor& first, const Factor& second, const Factor& third) const {
+    const u32 barrier = memory + AT_BARRIERS + 8 * STAGES;
+    if (RESIDENT == 0) return;
+    if (thread == 0) {
+      expect(barrier, RESIDENT * ALL_ROWS);
+      for (int chunk = FLEETING; chunk < CHUNKS; chunk++) {
+        const i64 at = (i64)chunk * ALL_ROWS;
+        fetch_bulk(find_weight<2 * UNITS>(first, chunk), first.at + at, ALL_ROWS / 2, barrier);
+        fetch_bulk(find_weight<UNITS>(second, chunk), second.at + at, ALL_ROWS / 4, barrier);
+        fetch_bulk(find_weight<UNITS>(third, chunk), third.at + at, ALL_ROWS / 4, barrier);
+      }
+    }
+    await(barrier, 0);
+  }
+  DEV void fetch_numbers(int message, int chunk) const {
+    if (chunk >= CHUNKS) return;
+    if (IN_HALVES && chunk == 0)
+      fetch_bulk(memory + AT_SCALES,
+                 shared_by_all + AT_UNITS + message * ALL_UNITS + side * (ALL_UNITS / PAIR), ALL_UNITS / PAIR,
+                 find_barrier(0));
+    fetch_bulk(memory + chunk % STAGES * STAGE,
+               shared_by_all + AT_NUMBERS + message * NUMBERS + (side * CHUNKS + chunk) * STAGE, STAGE,
+               find_barrier(chunk));
+  }
+  template <int N>
+  DEV void prepare(const Factor& w) const {
+    if (thread == 0)
+#pragma unroll 1
+      for (int chunk = 0; chunk < LEAD; chunk++) fetch_weight<N>(w, chunk);
+  }
+  template <int N>
+  DEV void fetch_next(int message, const Factor& w, int chunk) const {
+    if (chunk + LEAD >= CHUNKS) return;
+    wait_block();  // all have multiplied the stage that is fetched next
+    if (thread == 0) {
+      fetch_weight<N>(w, chunk + LEAD);
+      fetch_numbers(message, chunk + LEAD);
+    }
+  }
+#else
   // Fetch a chunk of N rows of a weight.
   template <int N>
   DEV void fetch_weight(const Factor& w, int chunk) const {
@@ -264,25 +334,45 @@ struct Block {
 #pragma unroll 1
     for (int chunk = 0; chunk < LEAD; chunk++) fetch_weight<N>(w, chunk);
   }
+  template <int N>
+  DEV void fetch_next(int message, const Factor& w, int chunk) const {
+    fetch_weight<N>(w, chunk + LEAD);
+    fetch_numbers(message, chunk + LEAD);
+    fetch_commit();
+  }
+#endif
   // Multiply a message by a weight that was prepared; the parts of the sums lie in shared memory then, and
   // all threads have met.
   template <int N>
-  DEV void multiply(int message, const Factor& w) const {
+  DEV void multiply(int message, const Factor& w) {
 #if WGMMA
     float s[N * DIVIDED / 4] = {};
 #else
     Sums<N> s = {};
 #endif
+#if BULK
+    if (thread == 0) {
+      order_copies();
+#pragma unroll 1
+      for (int chunk = 0; chunk < LEAD; chunk++) fetch_numbers(message, chunk);
+    }
+#else
 #pragma unroll 1
     for (int chunk = 0; chunk < LEAD; chunk++) {
       fetch_numbers(message, chunk);
       fetch_commit();
     }
+#endif
 #pragma unroll 1
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
+#if BULK
+      await(find_barrier(chunk), parities >> chunk % STAGES & 1);
+      parities ^= 1u << chunk % STAGES;
+#else
       fetch_wait<LEAD - 1>();
       if constexpr (WGMMA) show_fetched();
       wait_block();  // all have fetched their part, and read the stages that are fetched next
+#endif
 #if WGMMA
       multiply_chunk<N>(s, message, w, chunk);
 #else
@@ -324,12 +414,6 @@ struct Block {
 #else
     wait_block();
 #endif
-  }
-  template <int N>
-  DEV void fetch_next(int message, const Factor& w, int chunk) const {
-    fetch_weight<N>(w, chunk + LEAD);
-    fetch_numbers(message, chunk + LEAD);
-    fetch_commit();
   }
 #if WGMMA
   // Describe 32 bytes of lines in shared memory: of a plane of `rows` of them.

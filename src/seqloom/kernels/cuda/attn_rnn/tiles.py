@@ -203,19 +203,20 @@ def make_code(setting: AttnRNNSetting, name: str, way: Division, tf32: bool = Fa
     tf32 = tf32 and setting.dtype == torch.float32
     in_halves = setting.dtype == torch.float32 and not tf32
     planes, number, blocks, wide = 2 if in_halves else 1, 2 if in_halves else size, H // units, 2 * units
+    bulk = wgmma and tuning.TILES_BULK
     divided = 4 if not wgmma else 2 if units < 64 else 1
     parts = -(-4 * divided * rows // pair * (wide + 8) // 1024) * 1024
     fixed = 4 * CONSTANTS * units + (4 * rows * blocks // pair if in_halves else 0) + (1024 if wgmma else 0)
-    fixed += (pair - 1) * parts
+    fixed += (pair - 1) * parts + (128 if bulk else 0)
     plan = _Plan(rows * planes, wide * planes, H * number // pair, parts, tuning.SHARED_BYTES - fixed)
-    division = plan.divide_for_wgmma(1 if in_halves else 2) if wgmma else plan.divide(planes)
+    division = plan.divide_for_wgmma(1 if in_halves or bulk else 2) if wgmma else plan.divide(planes)
     chunk, stages, weight_stages, resident = division
     lines = (weight_stages + 2 * resident) * wide * planes
     shared = fixed + max(stages * rows * planes * chunk, parts) + lines * chunk
     group = 128 + 3 * rows * H * number * planes + 36 * rows * blocks
     sizes = {"GRID": 1, "ROWS": rows, "CLUSTER": blocks, "UNITS": units, "CHUNK": chunk, "STAGES": stages}
     sizes |= {"WEIGHT_STAGES": weight_stages, "RESIDENT": resident, "TF32": int(tf32)}
-    sizes |= {"WGMMA": int(wgmma), "PAIR": pair}
+    sizes |= {"WGMMA": int(wgmma), "PAIR": pair, "BULK": int(bulk)}
     macros = (*setting.macros, *sizes.items())
     named = f"attn_rnn_tiles_{name}", f"attn_rnn/tiles_{name}.cu", macros
     pack_code = CudaCode("attn_rnn_tiles_pack", "attn_rnn/tiles_pack.cu", macros, THREADS, 0)

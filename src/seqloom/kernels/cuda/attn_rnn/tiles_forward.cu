@@ -44,6 +44,9 @@ CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, PAIR) {
     b.put_numbers(STATE, seen);
     b.announce();
   };
+#if BULK
+  b.make_barriers();
+#endif
   if (end > 0) {
     b.load_resident(of_state, of_attended, of_output);
     b.prepare<2 * UNITS>(of_state);
@@ -142,7 +145,9 @@ CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, PAIR) {
     }
     if (b.active && t < length) store_units(y + (i64)t * a.y_step, out);
   }
+#if !BULK
   fetch_wait<0>();
+#endif
   if (b.active)
 #pragma unroll
     for (int e = 0; e < EACH; e++) a.last[at + e] = h[e];

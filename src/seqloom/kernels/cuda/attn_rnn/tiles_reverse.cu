@@ -42,6 +42,9 @@ CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, PAIR) {
       store_units(a.ds + j, zeros);
       store_units(a.dq + j, zeros);
     }
+#if BULK
+  b.make_barriers();
+#endif
   if (top >= a.from) {
     b.load_resident(of_gate, of_output, of_query);
     b.prepare<2 * UNITS>(of_gate);
@@ -166,7 +169,9 @@ CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, PAIR) {
       dh[e] = t < length ? acc[e] : dh[e];
     }
   }
+#if !BULK
   fetch_wait<0>();
+#endif
   if (b.active)
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
