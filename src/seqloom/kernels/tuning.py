@@ -278,8 +278,9 @@ GATED_GRID_UNITS = {2: (32,), 4: (16, 32)}
 # the way back fewer, because each team of warps has a sum of its own.
 NORM_BLOCKS, NORM_BACK_BLOCKS = 792, 396
 # Numbers in a plane (B, steps, H) of a chunk of the backward if it has one more than there are gates, 16 MB in 16 bits;
-# twice as many where the forward pass kept products.
-GATED_CHUNK_NUMBERS = 1 << 23
+# and how many times as many where the forward pass kept products: gradients of a whole pass are split once (H=512 B=256
+# in float32 has one chunk with 512 steps, not four, and 0.5 GB beside the 2.7 GB that the pass needs anyway).
+GATED_CHUNK_NUMBERS, GATED_KEPT_CHUNKS = 1 << 23, 4
 GATED_PIECE_ROWS = {2: 256, 4: 32}  # of a product that is a weight's gradient, by bytes of a number
 GATED_PIECE_NUMBERS = 1 << 22  # in the sums of all pieces
 

@@ -93,7 +93,8 @@ def count_chunk_steps(setting: GatedSetting, B: int, time_first: bool) -> int:
     """Return how many steps a chunk has at most, so that what it needs beside the gradient of x fits into memory."""
     gates = setting.kind.gates
     planes = max(1, gates - setting.count_summed(True) + (not time_first))
-    return max(1, (1 + setting.kept) * (1 + gates) * tuning.GATED_CHUNK_NUMBERS // (planes * B * setting.hidden))
+    numbers = (1 + gates) * tuning.GATED_CHUNK_NUMBERS * (tuning.GATED_KEPT_CHUNKS if setting.kept else 1)
+    return max(1, numbers // (planes * B * setting.hidden))
 
 
 def _list_gradients(dx: Tensor, du: Tensor, summed: int) -> list[Tensor]:
