@@ -66,7 +66,7 @@ def main() -> None:
                     row |= {"odd_ms": round(odd, 3), "even_ms": round(even, 3), "ratio": round(odd / even, 3)}
                     print_row(row)
                     rows.append(row)
-    write_record(args.json, steps=STEPS, rows_of_a_batch=ROWS, rows=rows)
+                    write_record(args.json, steps=STEPS, rows_of_a_batch=ROWS, rows=rows)
 
 
 if __name__ == "__main__":
