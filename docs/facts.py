@@ -9,8 +9,9 @@ import re
 import tomllib
 from inspect import signature
 
+import speed
 import study_pages
-from records import ROOT, SPEED_RANGE, SPEED_ROWS, SPEED_STEPS
+from records import ROOT, SPEED_ROWS, SPEED_STEPS
 
 import seqloom.cells  # noqa: F401  (fills the registry)
 from seqloom.cli.commands.advise import advise
@@ -36,14 +37,14 @@ FAR_BEHIND = 0.05  # difference in accuracy from which stacked layers are advise
 def readme_facts() -> list[str]:
     """Return the phrases with numbers that README.md may and must contain."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    units, rows = SPEED_RANGE
+    units, rows = (sorted({place[i] for place in speed.read_times()}) for i in (1, 2))
     waits = signature(advise).parameters["seconds"].default
     title = (ROOT / "docs" / "tutorials" / "from-nn-gru.md").read_text(encoding="utf-8").partition("\n")[0]
     return [
         f"within {WORDS[round(CompareSettings.model_construct().seconds / 60)]} minutes",
         f"{' % and '.join(map(str, LEVELS))} % intervals",
         f"sequences of {SPEED_STEPS} steps, {SPEED_ROWS} rows; is 1x",
-        f"range over {units[0]} to {units[1]} units with {rows[0]} and {rows[1]} rows",
+        f"all sizes of {units[0]} to {units[-1]:,} units and {rows[0]} to {rows[-1]} rows",
         f"no points for memory below {MEMORY_STEPS} steps",
         f"stacks of {WORDS[find_bad_stack()]} or more layers",
         f"Python {project['requires-python'].removeprefix('>=')} or newer",

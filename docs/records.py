@@ -11,7 +11,6 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 GRU = "torch.nn.GRU"
 SPEED_ROWS, SPEED_STEPS = 16, 512  # of the picture of speed
-SPEED_RANGE = ((64, 512), (16, 64))  # of the table of speed: units from and to, and rows
 Row = Mapping[str, Any]
 
 

@@ -6,14 +6,16 @@ of one record alone.
 
 from __future__ import annotations
 
+import itertools
 import json
+import statistics
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from records import GRU, RESULTS, SPEED_RANGE, SPEED_ROWS, import_pyplot, span
+from records import GRU, RESULTS, SPEED_ROWS, import_pyplot
 
 LSTM = "torch.nn.LSTM"
 TYPES = ("bfloat16", "float16", "float32", "tf32")
@@ -207,15 +209,17 @@ def is_own(time: Time) -> bool:
 
 
 def speed_summary() -> str:
-    """Return the range of the speed of both passes for each type and layer, eager and as CUDA graphs on both sides."""
-    (least, most), rows = SPEED_RANGE
+    """Return range and median of the speed of both passes for each type and layer, eager and as CUDA graphs."""
     names = [f"{name}, {mode}" for name, _ in LAYERS.values() for mode in MODES]
     lines = [f"| | {' | '.join(names)} |", "|---|" + "--:|" * len(names)]
     for kind in TYPES:
-        places = [p for p in read_times() if p.type == kind and p.batch in rows and least <= p.hidden <= most]
-        cells = [span([find_ratio(p, layer, mode, "both") for p in places]) for layer in LAYERS for mode in MODES]
-        if any(cells):
-            lines.append(f"| {kind} | {' | '.join(cell or 'not measured' for cell in cells)} |")
+        places = [place for place in read_times() if place.type == kind]
+        cells = []
+        for layer, mode in itertools.product(LAYERS, MODES):
+            ratios = [ratio for place in places if (ratio := find_ratio(place, layer, mode, "both"))]
+            middle = statistics.median(ratios) if ratios else 0
+            cells.append(f"{min(ratios):.1f} to {max(ratios):.1f}x, {middle:.1f}x" if ratios else "not measured")
+        lines.append(f"| {kind} | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
 
