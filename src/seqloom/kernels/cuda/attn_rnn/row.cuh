@@ -113,13 +113,10 @@ struct Lane {
       s[1] = q * x[0];
       s[2] = q * (h[0] * x[0]);
     } else {
-      s[0] = s[1] = s[2] = 0.f;
-#pragma unroll
-      for (int k = 0; k < 4; k++) {
-        s[0] += c[k] * h[k];
-        s[1] += c[k] * x[k];
-        s[2] += c[k] * (h[k] * x[k]);
-      }
+      // in pairs, so that the compiler does not compute one part after the other
+      s[0] = (c[0] * h[0] + c[1] * h[1]) + (c[2] * h[2] + c[3] * h[3]);
+      s[1] = (c[0] * x[0] + c[1] * x[1]) + (c[2] * x[2] + c[3] * x[3]);
+      s[2] = (c[0] * (h[0] * x[0]) + c[1] * (h[1] * x[1])) + (c[2] * (h[2] * x[2]) + c[3] * (h[3] * x[3]));
       if constexpr (SPLIT_HEADS) {  // one of four sums to a lane, of which the last is 0
         const bool in_second = share & 2;
         const float v = (in_second ? s[2] : s[0]) + shuffle_xor(in_second ? s[0] : s[2], 8),

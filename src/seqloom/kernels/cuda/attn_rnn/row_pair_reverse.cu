@@ -178,6 +178,7 @@ CLUSTER_KERNEL(attn_rnn_row_pair_reverse, Reverse, THREADS, 2) {
     get_shared(k, attention_at + ring);
     if (!odd) put_one(d.sum + offset, ds);
     l.sum_heads(s, c, past, x, 1.f);
+    float turned = 0.f;  // W_q times the gradient of the query
     if constexpr (EARLY) {
       float of_h[4], of_x[4], of_both[4], z[3];
       const u32 parts = l.memory + ring + AT_PARTS + 16 * l.thread;
@@ -188,6 +189,7 @@ CLUSTER_KERNEL(attn_rnn_row_pair_reverse, Reverse, THREADS, 2) {
       differentiate_scores(z, v, s, root);
 #pragma unroll
       for (int e = 0; e < 4; e++) back[e] = z[0] * of_h[e] + (z[1] * of_x[e] + z[2] * of_both[e]);
+      turned = l.scatter(back);
       l.add_pieces(s, l.unit / D);
     }
     float z[3];
@@ -205,8 +207,11 @@ CLUSTER_KERNEL(attn_rnn_row_pair_reverse, Reverse, THREADS, 2) {
     if (!has_message) partner.take_message(i + 1);
     const float product = get_shared(partner.product);
     get_first(AT_RING + (i + 1 & 1) * SLOT);  // after the last step not used
-    if constexpr (!EARLY) multiply(back, Wq, p);
-    const float dseen = l.scatter(back) + product;
+    if constexpr (!EARLY) {
+      multiply(back, Wq, p);
+      turned = l.scatter(back);
+    }
+    const float dseen = turned + product;
     acc += MASK ? mask * dseen : dseen;
     if constexpr (RESET)
       if (is_reset) {
