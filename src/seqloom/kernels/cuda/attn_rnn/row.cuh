@@ -10,6 +10,7 @@
 #define FORMAT 2
 #define QUADS_IN_SHARED 0  // a thread's quads of each weight that lie in shared memory
 #define CLUSTER 2          // blocks to a row (row_pair.cuh)
+#define EARLY 0  // 1: a lane's numbers of a vector are 16 neighbours, of one head (row_pair_reverse.cu)
 #endif
 #include "attn_rnn/arguments.cuh"
 
@@ -21,9 +22,8 @@ constexpr bool UNEVEN = H % 32 != 0;
 // Units of a head that are summed inside a warp.
 constexpr int PIECE = D % 4 ? 1 : D % 8 ? 4 : D % 16 ? 8 : 16;
 constexpr bool SPLIT_HEADS = PIECE != D;  // the pieces of a head meet in shared memory
-// Whether the numbers that a lane has of a vector are 16 neighbours, of one head (row_pair.cuh). In shared
-// memory every 16 floats are followed by 16 bytes then, so that lanes use different banks.
-constexpr bool EARLY = CLUSTER == 2 && PIECE == 16 && SPLIT_HEADS && DEEP == 4;
+// With EARLY every 16 floats in shared memory are followed by 16 bytes, so that lanes use different banks.
+static_assert(!EARLY || (PIECE == 16 && SPLIT_HEADS && DEEP == 4), "a lane would have numbers of two heads");
 constexpr int FLOATS = EARLY ? 640 : 4 * H, ELEMENTS = EARLY && TYPE == FP32 ? FLOATS : SIZE * H;  // bytes
 // Steps in the ring of what comes from global memory.
 constexpr int STAGES = 4;

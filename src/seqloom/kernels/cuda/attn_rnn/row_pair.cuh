@@ -4,12 +4,6 @@
 // So the first block needs no shared memory for weights, and does little but the step. Everything that is
 // sent for a step is one message; a block sends one only after it has received the one before, so that
 // neither overtakes the other.
-//
-// One product of a step is with a vector that is linear in a few numbers of each head: forward W_o with
-// (of h) h + (of x) x + (of both) h x, where these are sums of the attention, backward W_q with the gradient
-// of the query. So W times h, x and h * x can be summed by head before those numbers are known, if no lane
-// has numbers of two heads (EARLY): the second block does so where it can, the first while the scores are on
-// their way between lanes. A step has one product and one exchange less between its beginning and its end.
 #pragma once
 #include "attn_rnn/row.cuh"
 #include "runtime/cluster.cuh"
@@ -17,25 +11,6 @@
 static_assert(QUADS_IN_SHARED == 0, "two blocks have registers for all weights");
 constexpr int VECTOR_BYTES = 8 * H;      // of the message to the second block: two vectors
 constexpr int PAIR_BYTES = FLOATS + 16;  // of the product and a barrier
-
-// A thread's 16 bytes of a plane: where they lie in it, and how they become part of a vector.
-template <int FORM>
-DEV int place_chunk(int chunk) {
-  return FORM == FP32 ? Lane::place(4 * chunk) : 16 * chunk;
-}
-template <int FORM>
-DEV void put_chunk(const float (&v)[4], u32 vector, int chunk) {
-  if constexpr (FORM == FP32)
-    put_shared(vector + Lane::place(4 * chunk), v);
-  else
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-      float w[4];
-      unpack<FORM>(w[0], w[1], to_bits(v[2 * i]));
-      unpack<FORM>(w[2], w[3], to_bits(v[2 * i + 1]));
-      put_shared(vector + Lane::place(8 * chunk + 4 * i), w);
-    }
-}
 
 struct Partner {
   const Lane& l;

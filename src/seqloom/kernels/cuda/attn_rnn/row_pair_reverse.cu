@@ -1,5 +1,10 @@
 // AttnRNN back through a chunk of time with one row of the batch to two blocks, from recomputed planes.
 // Letters as in block_reverse.cu.
+//
+// The gradient of the query is (of h) h + (of x) x + (of both) h x, with three numbers for each head that are
+// known late in a step. The products of W_q with h, x and h * x depend on nothing that happens in the step:
+// with EARLY the second block sums them by head and sends them before, so that a step has one product and one
+// exchange less. For that no lane may have numbers of two heads.
 #include "attn_rnn/row_pair.cuh"
 #include "attn_rnn/row_reverse.cuh"
 
@@ -19,6 +24,25 @@ DEV void differentiate_scores(float (&z)[3], const float (&k)[4], const float (&
   z[0] = root * (k[0] * (s[0] - mid) + shared);
   z[1] = root * (k[1] * (s[1] - mid) + shared);
   z[2] = root * k[3] * (s[2] - mid);
+}
+
+// A thread's 16 bytes of a plane: where they lie in it, and how they become part of a vector.
+template <int FORM>
+DEV int place_chunk(int chunk) {
+  return FORM == FP32 ? Lane::place(4 * chunk) : 16 * chunk;
+}
+template <int FORM>
+DEV void put_chunk(const float (&v)[4], u32 vector, int chunk) {
+  if constexpr (FORM == FP32)
+    put_shared(vector + Lane::place(4 * chunk), v);
+  else
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      float w[4];
+      unpack<FORM>(w[0], w[1], to_bits(v[2 * i]));
+      unpack<FORM>(w[2], w[3], to_bits(v[2 * i + 1]));
+      put_shared(vector + Lane::place(8 * chunk + 4 * i), w);
+    }
 }
 
 // Be the second block: bring the numbers of each step.
