@@ -270,7 +270,7 @@ GATED_GRID_REGISTERS = {
 }
 # Where warps halve the tiles of units, a warp has fewer sums and room for more: all tiles of up to three gates.
 GATED_HALVED_REGISTERS = 24
-# Those that normalised cells have fewer, without their memory's three.
+# Those that normalised cells have fewer, without their memory's five.
 GATED_NORM_REGISTERS = {("forward", 8): 0, ("forward", 16): 4, ("reverse", 8): 1, ("reverse", 16): 9}
 GATED_GRID_REGISTERS_TF32 = 26  # at most, where shared memory is full: products of 19 bits need few other registers
 # Units of a block on a grid, by bytes of a number. The first if all rows then run at once: fewer units, fewer products.

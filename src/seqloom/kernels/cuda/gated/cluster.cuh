@@ -22,6 +22,9 @@
 #undef CLUSTER_KERNEL
 #define CLUSTER_KERNEL(name, Args, threads, size) KERNEL(name, Args, threads)
 #endif
+// On the way back of a normalised cell that leaves half of the warps without a row, these prepare the steps
+// of the others.
+#define HELPS (NORM && FORMAT != 2 && 2 * TAKEN <= ROWS)
 constexpr int H = HIDDEN, TILES = H / 16, NTILES = ROWS / 8;
 constexpr int UNITS = 16 * EACH;
 constexpr int WORKING = (H + UNITS - 1) / UNITS;  // blocks that have units
@@ -45,7 +48,16 @@ constexpr int AT_PARTS = 2 * SIDE;
 constexpr int AT_STAGE = AT_PARTS + UNIT_PRODUCTS * PARTS;
 constexpr int AT_SUMS = AT_STAGE + ROWS * SPANS * STAGE;
 constexpr int AT_MEMORY_SUMS = AT_SUMS + SUMS, AT_BARRIERS = AT_MEMORY_SUMS + MEMORY_SUMS,
-              AT_WEIGHTS = AT_BARRIERS + 48;
+              AT_HANDED = AT_BARRIERS + 48;
+// What a helper hands to a lane, and what it gets back: so many words, in two sides.
+constexpr int HANDED = !HELPS ? 0
+                       : BACK ? (7 * GATES + 2 * STATES + 10 + 3 * MEMORY) / 4 * 4
+                              : (2 * GATES + STATES + 4) / 4 * 4,
+              HANDED_BACK = !HELPS ? 0
+                            : BACK ? (2 * GATES + 2 * MEMORY + 5) / 4 * 4
+                                   : 4,
+              AT_HANDED_BACK = AT_HANDED + 2 * TAKEN * SPANS * 128 * HANDED,
+              AT_WEIGHTS = AT_HANDED_BACK + 2 * TAKEN * SPANS * 128 * HANDED_BACK;
 constexpr int WORDS = 2 * SIZE;  // of a lane in a tile of weights
 constexpr int GATED_BYTES = AT_WEIGHTS + IN_SHARED * WARPS * 128 * WORDS;
 // Barriers: the two sides have 0 and 1, and those of the sums 2 and 3.
@@ -56,9 +68,9 @@ static_assert(WARPS >= ROWS * SPANS && UNITS <= 128 && EACH * CLUSTER >= TILES &
 
 struct Block {
   int thread, lane, warp, row, pair, rank, base, tile, slice;
-  int first, group_rows;   // the first row of this cluster's, and how many it may have
-  int column, span, unit;  // this warp's row of the batch and part of the units, this lane's first unit
-  bool has_row, active;    // whether this warp has a row, and this lane units
+  int first, group_rows;        // the first row of this cluster's, and how many it may have
+  int column, span, unit;       // this warp's row of the batch and part of the units, this lane's first unit
+  bool has_row, helps, active;  // whether this warp has a row, or helps one that has, and this lane units
   u32 memory;
   template <class Args>
   DEV Block(const Args&) {
@@ -75,12 +87,14 @@ struct Block {
     tile = warp % EACH;
     slice = warp / EACH;
     has_row = warp < ROWS * SPANS && warp % ROWS < TAKEN;
-    column = warp % ROWS;
-    span = has_row ? warp / ROWS : 0;
-    active = has_row && 2 * lane < SPAN && base + 64 * span + 2 * lane < H;
+    helps = HELPS && !has_row && warp < ROWS * SPANS && warp % ROWS < 2 * TAKEN;
+    column = warp % ROWS - (helps ? TAKEN : 0);
+    span = has_row || helps ? warp / ROWS : 0;
+    active = (has_row || helps) && 2 * lane < SPAN && base + 64 * span + 2 * lane < H;
     unit = active ? base + 64 * span + 2 * lane : base;
   }
-  DEV bool is_leader() const { return rank == 0 && span == 0 && lane == 0; }  // one lane of a row
+  DEV bool is_first() const { return rank == 0 && span == 0; }  // one warp of a row
+  DEV bool is_leader() const { return is_first() && lane == 0; }
   DEV u32 barrier(int which) const { return memory + AT_BARRIERS + 8 * which; }
 
   // Clear the buffers, initialise the barriers, and wait for every block.
@@ -115,6 +129,19 @@ struct Block {
       wait_block();
     else
       await(barrier(i & 1), i >> 1 & 1);
+  }
+  // Return where four words of step i lie, the k-th, that a helper hands to this lane, and where a warp hands
+  // something back to its helper.
+  DEV u32 find_handed(int i, int k) const {
+    const int slot = ((i & 1) * SPANS + span) * TAKEN + column;
+    return memory + AT_HANDED + 16 * ((slot * (HANDED / 4) + k) * 32 + lane);
+  }
+  DEV u32 find_handed_back(int i) const {
+    return memory + AT_HANDED_BACK + (((i & 1) * SPANS + span) * TAKEN + column) * 128 * HANDED_BACK;
+  }
+  // Return what this lane's warp, or the one it helps, has shared on this block in step i, the k-th number.
+  DEV Pair get_shared_pair(int i, int k) const {
+    return to_bits(get_shared(memory + (i & 1) * SIDE + k * BUFFER + column * ROW + SIZE * unit));
   }
   // Write two units of this lane into step i's side of all blocks.
   DEV void share(const Pair (&pairs)[UNIT_VALUES], int i) const {

@@ -124,14 +124,23 @@ class GatedDivision:
         return 256 * self.size
 
     def shared_bytes(self, kind: Kind, back: bool) -> int:
-        """Return the bytes of cluster.cuh: buffers, parts of sums, a stage, sums over rows, barriers, weights."""
+        """Return the bytes of cluster.cuh: buffers, parts, a stage, sums, barriers, what is handed on, weights."""
         R, U, values, products = self.rows, 16 * self.each, *((kind.gates, 1) if back else (1, kind.gates))
         spans, span = -(-U // 64), min(U, 64)
         wide = self.split * self.deep
         buffers = 2 * values * R * (64 * (wide | 1) if self.size == 4 else 32 * wide + 16)
         parts, stage = products * 4 * self.split * R * (U + 4), R * spans * self.size * values * span
         sums = (32 * kind.norm + 16 * kind.memory) * self.cluster * spans * R
-        return buffers + parts + stage + sums + 48 + self.in_shared * self.warps * self.tile_bytes
+        weights = self.in_shared * self.warps * self.tile_bytes
+        return buffers + parts + stage + sums + 48 + self._handed_bytes(kind, back, spans) + weights
+
+    def _handed_bytes(self, kind: Kind, back: bool, spans: int) -> int:
+        """Return the bytes of what warps hand to each other where half of them help the others."""
+        if not kind.norm or self.size != 2 or 2 * self.taken > self.rows:
+            return 0
+        gates, states, memory = kind.gates, kind.states, kind.memory
+        there = 7 * gates + 2 * states + 10 + 3 * memory if back else 2 * gates + states + 4
+        return 256 * self.taken * spans * (there // 4 * 4 + ((2 * gates + 2 * memory + 5) // 4 * 4 if back else 4))
 
 
 def place_weights(way: GatedDivision, kind: Kind, back: bool) -> GatedDivision | None:
@@ -194,7 +203,9 @@ def choose_division(kind: Kind, hidden: int, back: bool, B: int, multiprocessors
     ways = list_divisions(kind, hidden, back, size)
     for rows in tuning.GATED_FEW_ROWS:
         if 2 * ways[0].cluster * -(-B // rows) <= multiprocessors:
-            return replace(ways[0], few=rows)
+            few = place_weights(replace(ways[0], few=rows, in_shared=0, from_cache=0), kind, back)
+            if few is not None:
+                return few
     room = {way: way.taken * _count_clusters(way, multiprocessors) for way in ways}
     return next((way for way in ways if room[way] >= B), max(ways, key=lambda way: room[way]))
 
@@ -250,7 +261,7 @@ def place_grid(setting: GatedSetting, name: str, rows: int, units: int, clustere
     near = 16 * rows * (2 * kind.norm + kind.memory) * blocks + 32 if clustered else 0
     parts = products * 4 * GRID_WARPS // halves * rows * (units + 4) + near
     tiles, room = kind.gates * units // 2 * rounds // halves, (tuning.SHARED_BYTES - parts) // (TILE * GRID_WARPS)
-    registers = tuning.GATED_GRID_REGISTERS[setting.size][name, rows] - 3 * back * kind.memory
+    registers = tuning.GATED_GRID_REGISTERS[setting.size][name, rows] - 5 * back * kind.memory
     registers -= tuning.GATED_NORM_REGISTERS[name, rows] * kind.norm
     if halves > 1 and rows == 16 and kind.gates < 4 and not kind.norm:
         registers = max(registers, tuning.GATED_HALVED_REGISTERS)

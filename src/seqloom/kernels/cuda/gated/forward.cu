@@ -32,6 +32,27 @@ struct StepInputs {
   Pair x[INPUTS], keep[STATES];
   int is_reset;
 };
+#if HELPS
+// What a helper hands to the warp that has the row: x, in the first JOINED gates with the bias, the reset of
+// the step after it, and what is kept.
+constexpr int WORDS_HANDED = KEEP || RESET ? 2 * INPUTS + 1 + STATES : 2 * INPUTS;
+DEV void hand_over(const u32 (&w)[HANDED], int t, const Block& b) {
+#pragma unroll
+  for (int k = 0; k < WORDS_HANDED; k += 4) {
+    const u32 four[4] = {w[k], w[k + 1], w[k + 2], w[k + 3]};
+    put_shared(b.find_handed(t, k / 4), four);
+  }
+}
+DEV void take_over(u32 (&w)[HANDED], int t, const Block& b) {
+#pragma unroll
+  for (int k = 0; k < WORDS_HANDED; k += 4) {
+    u32 four[4];
+    get_shared(four, b.find_handed(t, k / 4));
+#pragma unroll
+    for (int j = 0; j < 4; j++) w[k + j] = four[j];
+  }
+}
+#endif
 
 CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
   const Block b(a);
@@ -39,7 +60,7 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
   const bool active = b.active && row < a.B;
   const Weights W(find_head(a.weight, GATES * H * H, a, b), b);
   float s[2][STATES], mask[2];
-  const Units<GATES> bias(find_head(a.bias, GATES * H, a, b), b.unit, b.active),
+  const Units<GATES, NORM && !HELPS> bias(find_head(a.bias, GATES * H, a, b), b.unit, b.active),
       scale(NORM ? find_head(a.scale, GATES * H, a, b) : nullptr, b.unit, b.active);
   const Units<1> scale_c(MEMORY ? find_head(a.scale_c, H, a, b) : nullptr, b.unit, b.active),
       bias_c(MEMORY ? find_head(a.bias_c, H, a, b) : nullptr, b.unit, b.active);
@@ -57,7 +78,10 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
   }
   int length, end;
   find_lengths(length, end, a.lengths, a.B, a.T, b);
-  const bool writes_spread = a.spread && active && b.is_leader();
+  const bool writes_spread = a.spread && active && b.has_row && b.is_leader();
+#if HELPS
+  const bool writes_number = a.spread && active && b.helps && b.is_first() && b.lane < SPREAD;
+#endif
   auto fetch = [&](StepInputs& v, int t) {  // two steps before it is needed
     v = {};
     if (active && t < length) {
@@ -88,20 +112,70 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
     const Pair all[1] = {to_pair(seen[0], seen[1])};
     b.share(all, t);
   };
+#if HELPS
+  auto help = [&](const StepInputs& v, int next_is_reset, int t) {  // hand over what is loaded of step t
+    u32 w[HANDED] = {};
+#pragma unroll
+    for (int k = 0; k < INPUTS; k++) {
+      float x[2], more[2];
+      from_pair(x[0], x[1], v.x[k]);
+      bias.get(more, k);
+#pragma unroll
+      for (int e = 0; e < 2; e++) w[2 * k + e] = to_bits(k < JOINED ? x[e] + more[e] : x[e]);
+    }
+    w[2 * INPUTS] = next_is_reset;
+#pragma unroll
+    for (int i = 0; i < STATES; i++) w[2 * INPUTS + 1 + i] = v.keep[i];
+    hand_over(w, t, b);
+  };
+  auto store = [&](int t) {  // write what is handed back of step t
+    if (!active || t >= length) return;
+    const i64 now = find_step(t);
+    const u32 at = b.find_handed_back(t);
+    float out[STATES];
+    if constexpr (STATES == 2)
+      get_shared(out[0], out[STATES - 1], at + 8 * b.lane);
+    else
+      out[0] = get_shared(at + 8 * b.lane);
+    put_pair(a.y + now * H + b.unit, to_bits(out[0]));
+#pragma unroll
+    for (int i = 1; i < STATES; i++)
+      if (a.c[i - 1]) put_pair(a.c[i - 1] + now * H + b.unit, to_bits(out[i]));
+    if (writes_number) a.spread[now * SPREAD + b.lane] = get_shared(at + 256 + 4 * b.lane);
+  };
+#endif
   auto run_step = [&](StepInputs& v, const StepInputs& later, int t) {
     float x[2][INPUTS], u[2][GATES], keep[2][STATES];
     b.expect_all(t);
     compute_products(W, t, b, [] {}, [] {});
     wait_block();
+    int next_is_reset = later.is_reset;
+#if HELPS
+    if (b.helps) {
+      if (t > 0) store(t - 1);
+      help(v, later.is_reset, t + 1);
+      fetch(v, t + 3);
+    }
+#endif
     if (b.has_row) {
+#if HELPS
+      u32 w[HANDED] = {};
+      take_over(w, t, b);
+#pragma unroll
+      for (int i = 0; i < 2 * INPUTS; i++) x[i % 2][i / 2] = to_float(w[i]);
+      next_is_reset = w[2 * INPUTS];
+#pragma unroll
+      for (int i = 0; i < STATES; i++) from_pair(keep[0][i], keep[1][i], w[2 * INPUTS + 1 + i]);
+#else
 #pragma unroll
       for (int k = 0; k < INPUTS; k++) from_pair(x[0][k], x[1][k], v.x[k]);
       if constexpr (KEEP)
 #pragma unroll
         for (int i = 0; i < STATES; i++) from_pair(keep[0][i], keep[1][i], v.keep[i]);
+#endif
       b.get_sums(u);
       const i64 now = find_step(t);
-      float* spread = a.spread + now * SPREAD;
+      float spread[most(SPREAD, 4)] = {};
       Pair kept[GATES];
       auto keep_products = [&] {  // what the way back needs
         if (a.keeps && active && t < length)
@@ -126,11 +200,11 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
           scale.get(by, k);
 #pragma unroll
           for (int e = 0; e < 2; e++) u[e][k] *= r * by[e];
-          if (writes_spread && t < length) spread[k] = r;
+          spread[k] = r;
         }
       }
 #pragma unroll
-      for (int k = 0; k < GATES; k++) {
+      for (int k = HELPS ? JOINED : 0; k < GATES; k++) {
         float v[2];
         bias.get(v, k);
         u[0][k] += v[0];
@@ -157,7 +231,8 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
       bias_c.get(plus, 0);
 #pragma unroll
       for (int e = 0; e < 2; e++) in[e].q = hyperbolic_tangent((in[e].c - mean) * r * by[e] + plus[e]);
-      if (writes_spread && t < length) put_global(spread + GATES, mean, r);
+      spread[GATES] = mean;
+      spread[GATES + 1] = r;
 #endif
 #pragma unroll
       for (int e = 0; e < 2; e++) {
@@ -174,28 +249,55 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
       Pair out[STATES];  // before a reset of the next step
 #pragma unroll
       for (int i = 0; i < STATES; i++) out[i] = to_pair(s[0][i], s[1][i]);
-      if (t + 1 < end) share_state(t + 1, later.is_reset);
+      if (t + 1 < end) share_state(t + 1, next_is_reset);
+#if HELPS
+      const u32 back = b.find_handed_back(t);
+      if constexpr (STATES == 2)
+        put_shared(back + 8 * b.lane, to_float(out[0]), to_float(out[STATES - 1]));
+      else
+        put_shared(back + 8 * b.lane, out[0]);
+      if (writes_spread) {
+        const float four[4] = {spread[0], spread[1], spread[2], spread[3]};
+        put_shared(back + 256, four);
+        if constexpr (MEMORY) put_shared(back + 272, spread[SPREAD - 2], spread[SPREAD - 1]);
+      }
+#else
       if (active && t < length) {
         put_pair(a.y + now * H + b.unit, out[0]);
 #pragma unroll
         for (int i = 1; i < STATES; i++)
           if (a.c[i - 1]) put_pair(a.c[i - 1] + now * H + b.unit, out[i]);
+        if (writes_spread)
+#pragma unroll
+          for (int k = 0; k < SPREAD; k++) a.spread[now * SPREAD + k] = spread[k];
       }
       if (SUMMED) keep_products();
       fetch(v, t + 2);
+#endif
     }
   };
-  b.open();
   StepInputs even, odd;
   fetch(even, 0);
   fetch(odd, 1);
+#if HELPS
+  if (b.helps) {  // one step ahead of the warp that has the row
+    help(even, odd.is_reset, 0);
+    even = odd;
+    fetch(odd, 2);
+  }
+#endif
+  b.open();
   if (b.has_row && end > 0) share_state(0, even.is_reset);
 #pragma unroll 1
   for (int t = 0; t < end; t += 2) {
     run_step(even, odd, t);
     if (t + 1 < end) run_step(odd, even, t + 1);
   }
-  if (active)
+#if HELPS
+  wait_block();
+  if (b.helps && end > 0) store(end - 1);
+#endif
+  if (active && b.has_row)
 #pragma unroll
     for (int e = 0; e < 2; e++)
 #pragma unroll

@@ -3,7 +3,7 @@
 #pragma once
 #include "gated/math.cuh"
 
-constexpr int GATES = 3, STATES = 1;
+constexpr int GATES = 3, STATES = 1, JOINED = 2;  // the first JOINED gates see x + u alone
 struct Inside {
   float r, z, n, u;
 };
@@ -22,4 +22,22 @@ DEV void backpropagate(float (&d)[STATES], float (&dx)[GATES], float (&du)[GATES
   dx[2] = dn;
   du[2] = dn * in.r;
   d[0] *= in.z;
+}
+// What the gradient of the state is multiplied by, and the gradients by these factors.
+constexpr int FACTORS = 5;
+DEV void find_factors(float (&f)[FACTORS], const Inside& in, const float (&s)[STATES]) {
+  const float dn = (1.f - in.z) * (1.f - in.n * in.n);
+  f[0] = dn * in.u * in.r * (1.f - in.r);
+  f[1] = (s[0] - in.n) * in.z * (1.f - in.z);
+  f[2] = dn;
+  f[3] = dn * in.r;
+  f[4] = in.z;
+}
+DEV void backpropagate(float (&d)[STATES], float (&dx)[GATES], float (&du)[GATES],
+                       const float (&f)[FACTORS]) {
+  dx[0] = du[0] = d[0] * f[0];
+  dx[1] = du[1] = d[0] * f[1];
+  dx[2] = d[0] * f[2];
+  du[2] = d[0] * f[3];
+  d[0] *= f[4];
 }

@@ -5,7 +5,7 @@
 #include "gated/math.cuh"
 #include "gated/setting.cuh"
 
-constexpr int GATES = 4, STATES = 2;
+constexpr int GATES = 4, STATES = 2, JOINED = 4;  // the first JOINED gates see x + u alone
 struct Inside {
   float i, f, g, o, c, q;
 };  // c is c', q is the tanh
@@ -40,4 +40,22 @@ DEV void backpropagate(float (&d)[STATES], float (&dx)[GATES], float (&du)[GATES
 DEV void backpropagate(float (&d)[STATES], float (&dx)[GATES], float (&du)[GATES], const Inside& in,
                        const float (&s)[STATES]) {
   backpropagate(d, dx, du, in, s, find_memory_gradient(d, in));
+}
+// What gradients are multiplied by, that of the memory's norm last, and the gradients by these factors.
+constexpr int FACTORS = 6, MEMORY_FACTOR = 5;
+DEV void find_factors(float (&f)[FACTORS], const Inside& in, const float (&s)[STATES]) {
+  f[0] = in.g * in.i * (1.f - in.i);
+  f[1] = s[1] * in.f * (1.f - in.f);
+  f[2] = in.i * (1.f - in.g * in.g);
+  f[3] = in.q * in.o * (1.f - in.o);
+  f[4] = in.f;
+  f[MEMORY_FACTOR] = in.o * (1.f - in.q * in.q);
+}
+DEV void backpropagate(float (&d)[STATES], float (&dx)[GATES], float (&du)[GATES], const float (&f)[FACTORS],
+                       float dc) {
+  const float all = d[1] + dc;
+#pragma unroll
+  for (int k = 0; k < GATES; k++) dx[k] = du[k] = (k < 3 ? all : d[0]) * f[k];
+  d[0] = 0.f;
+  d[1] = all * f[4];
 }

@@ -51,12 +51,127 @@ struct StepInputs {
 };
 // The inside of that step.
 struct StepValues {
+  float dy[2], keep[2][STATES], mhat[2], deviation_c, r[GATES];
+  Pair u[GATES];  // with NORM U h, from which come n and what g is of du; a helper finds both
+#if HELPS
+  float n[2][GATES], gain[2][GATES];
+#endif
+#if NORM
+  float factors[2][FACTORS];
+#else
   Inside in[2];
-  float dy[2], past[2][STATES], keep[2][STATES], mhat[2], deviation_c;
-  Pair u[GATES];
-  float r[GATES];
+  float past[2][STATES];
+#endif
   bool is_reset = false;  // also for a warp without a row, which looks at nothing
 };
+// Gradients of a step: of x and u, of the argument of the memory's norm, and what products see of them.
+struct StepGradients {
+  float dx[2][INPUTS], du[2][GATES], dm[2];
+  Pair all[GATES];
+};
+// Who goes through the steps: all warps in one text, or those that have a row and the others in a text each.
+enum Role { EVERYONE, ROW_OWNER, HELPER };
+template <Role ROLE>
+struct As {
+  static constexpr Role role = ROLE;
+};
+#if HELPS
+// Let `f` see every word of them, in one order.
+template <class F>
+DEV void visit_words(StepValues& n, F f) {
+#pragma unroll
+  for (int e = 0; e < 2; e++) {
+    f(n.dy[e]);
+    if constexpr (MEMORY) f(n.mhat[e]);
+#pragma unroll
+    for (int k = 0; k < FACTORS; k++) f(n.factors[e][k]);
+  }
+  if constexpr (MEMORY) f(n.deviation_c);
+#pragma unroll
+  for (int i = 0; i < 2 * GATES; i++) {
+    f(n.gain[i % 2][i / 2]);
+    f(n.n[i % 2][i / 2]);
+  }
+  if constexpr (LATE)
+#pragma unroll
+    for (int k = 0; k < GATES; k++) f(n.r[k]);
+  if constexpr (RESET) {
+    float is_reset = n.is_reset;
+    f(is_reset);
+    n.is_reset = is_reset != 0.f;
+  }
+  if constexpr (KEEP)
+#pragma unroll
+    for (int i = 0; i < 2 * STATES; i++) f(n.keep[i % 2][i / 2]);
+}
+// Hand a step to the warp that has the row, or take it over there.
+DEV void hand_over(StepValues& n, int i, const Block& b) {
+  float w[HANDED] = {};
+  int words = 0;
+  visit_words(n, [&](float v) { w[words++] = v; });
+#pragma unroll
+  for (int k = 0; k < HANDED / 4; k++)
+    if (4 * k < words) {
+      const float four[4] = {w[4 * k], w[4 * k + 1], w[4 * k + 2], w[4 * k + 3]};
+      put_shared(b.find_handed(i, k), four);
+    }
+}
+DEV void take_over(StepValues& n, int i, const Block& b) {
+  float w[HANDED];
+  int words = 0;
+  visit_words(n, [&](float) { words++; });
+#pragma unroll
+  for (int k = 0; k < HANDED / 4; k++)
+    if (4 * k < words) {
+      float four[4];
+      get_shared(four, b.find_handed(i, k));
+#pragma unroll
+      for (int j = 0; j < 4; j++) w[4 * k + j] = four[j];
+    }
+  words = 0;
+  visit_words(n, [&](float& v) { v = w[words++]; });
+}
+// Hand the gradients of step i back to the helper, which adds them up and writes them.
+static_assert(2 * (2 * GATES - JOINED + MEMORY) <= HANDED_BACK, "no room");
+DEV void hand_back(const StepGradients& g, int i, const Block& b) {
+  float w[HANDED_BACK] = {};
+#pragma unroll
+  for (int e = 0; e < 2; e++) {
+#pragma unroll
+    for (int k = 0; k < GATES; k++) w[2 * k + e] = g.du[e][k];
+#pragma unroll
+    for (int k = JOINED; k < GATES; k++) w[2 * (GATES + k - JOINED) + e] = g.dx[e][k];
+    if constexpr (MEMORY) w[2 * (2 * GATES - JOINED) + e] = g.dm[e];
+  }
+#pragma unroll
+  for (int k = 0; k < HANDED_BACK; k += 4) {
+    const float four[4] = {w[k], w[k + 1], w[k + 2], w[k + 3]};
+    put_shared(b.find_handed_back(i) + 128 * k + 16 * b.lane, four);
+  }
+}
+DEV void take_back(StepGradients& g, int i, const Block& b) {
+  float w[HANDED_BACK];
+#pragma unroll
+  for (int k = 0; k < HANDED_BACK; k += 4) {
+    float four[4];
+    get_shared(four, b.find_handed_back(i) + 128 * k + 16 * b.lane);
+#pragma unroll
+    for (int j = 0; j < 4; j++) w[k + j] = four[j];
+  }
+#pragma unroll
+  for (int e = 0; e < 2; e++) {
+#pragma unroll
+    for (int k = 0; k < GATES; k++) {
+      g.du[e][k] = w[2 * k + e];
+      g.dx[e][k] = w[2 * (k < JOINED ? k : GATES + k - JOINED) + e];
+    }
+    if constexpr (MEMORY) g.dm[e] = w[2 * (2 * GATES - JOINED) + e];
+  }
+  if constexpr (!LATE)
+#pragma unroll
+    for (int k = 0; k < GATES; k++) g.all[k] = b.get_shared_pair(i, k);
+}
+#endif
 
 CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
   const Block b(a);
@@ -120,7 +235,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
     }
   };
   auto prepare = [&](StepValues& n, const StepInputs& v, int t) {  // what depends on no later step
-    float x[2][INPUTS], u[2][GATES];
+    float x[2][INPUTS], u[2][GATES], past[2][STATES];
     n.is_reset = v.is_reset;
     from_pair(n.dy[0], n.dy[1], v.dy);
 #pragma unroll
@@ -138,31 +253,45 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
         n.r[k] = v.spread[k];
         n.u[k] = v.u[k];
 #pragma unroll
-        for (int e = 0; e < 2; e++) u[e][k] = u[e][k] * n.r[k] * by[e] + plus[e];
+        for (int e = 0; e < 2; e++) {
+          const float normal = u[e][k] * n.r[k];
+          u[e][k] = normal * by[e] + plus[e];
+#if HELPS
+          n.n[e][k] = normal;
+          n.gain[e][k] = n.r[k] * by[e];
+#endif
+        }
       }
     }
 #pragma unroll
     for (int i = 0; i < STATES; i++) {
-      from_pair(n.past[0][i], n.past[1][i], v.past[i]);
+      from_pair(past[0][i], past[1][i], v.past[i]);
       if (active && (t == 0 || v.is_reset))
-        get_global(n.past[0][i], n.past[1][i], (v.is_reset ? a.start[i] : a.first[i]) + at);
+        get_global(past[0][i], past[1][i], (v.is_reset ? a.start[i] : a.first[i]) + at);
       if constexpr (KEEP) from_pair(n.keep[0][i], n.keep[1][i], v.keep[i]);
     }
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-      n.in[e] = compute_inside(x[e], u[e], n.past[e] VECTOR_ARGUMENT(vectors[e]));
+      Inside in = compute_inside(x[e], u[e], past[e] VECTOR_ARGUMENT(vectors[e]));
 #if MEMORY
       float by[2], plus[2];
       scale_c.get(by, 0);
       bias_c.get(plus, 0);
       n.deviation_c = v.spread[GATES + 1];
-      n.mhat[e] = (n.in[e].c - v.spread[GATES]) * n.deviation_c;
-      n.in[e].q = hyperbolic_tangent(n.mhat[e] * by[e] + plus[e]);
+      n.mhat[e] = (in.c - v.spread[GATES]) * n.deviation_c;
+      in.q = hyperbolic_tangent(n.mhat[e] * by[e] + plus[e]);
+#endif
+#if NORM
+      find_factors(n.factors[e], in, past[e]);
+#else
+      n.in[e] = in;
+#pragma unroll
+      for (int i = 0; i < STATES; i++) n.past[e][i] = past[e][i];
 #endif
     }
   };
   const int last = a.from + a.steps - 1, top = end - 1 < last ? end - 1 : last;
-  if (active)
+  if (active && b.has_row)
     for (int t = last; t > top && t >= a.from; t--)  // where no row of the cluster has a step
 #pragma unroll
       for (int k = 0; k < most(INPUTS, GATES); k++) {
@@ -170,191 +299,281 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
         if (k >= SUMMED && k < GATES)
           put_pair(a.du + ((piece + t * stride) * PLANES + k - SUMMED) * H + b.unit, Pair{});
       }
-  b.open();
   StepInputs next;
   StepValues n;
-  if (b.has_row) {
-    fetch(next, top);
-    prepare(n, next, top);
-    fetch(next, top - 1);
-  }
   auto prepare_next = [&](int t) {
     prepare(n, next, t - 1);
+#if HELPS
+    hand_over(n, top - t + 1, b);
+#endif
     fetch(next, t - 2);
   };
-#pragma unroll 1
-  for (int t = top; t >= a.from; t--) {
-    const int i = top - t;
-    float acc[2][STATES];
-    // of this step: g and n
-    float sums[GATES], r[GATES];
-    Pair all[GATES], u[LATE ? GATES : 1] = {}, squares[LATE ? GATES : 1] = {};
-    // Sum g n of this lane's units for every gate: r g times U h. du: the gradients of what was scaled.
-    auto sum_shares = [&](const float (&sent)[2][GATES], const float (&du)[2][GATES]) {
+  auto prepare_first = [&] {
+    fetch(next, top);
+    prepare_next(top + 1);
+  };
+  // Find n of a gate.
+  auto find_normal = [&](float (&v)[2], const StepValues& n, int k) {
+#if HELPS
+    v[0] = n.n[0][k];
+    v[1] = n.n[1][k];
+#else
+    from_pair(v[0], v[1], n.u[k]);
+    v[0] *= n.r[k];
+    v[1] *= n.r[k];
+#endif
+  };
+  // Add to the gradients of weights and write those of x and u, which nobody waits for.
+  auto store = [&](const StepGradients& g, const StepValues& n, int t) {
 #pragma unroll
-      for (int k = 0; k < GATES; k++) {
-        float v[2];
-        from_pair(v[0], v[1], n.u[k]);
-        sums[k] = sent[0][k] * v[0] + sent[1][k] * v[1];
-#pragma unroll
-        for (int e = 0; e < 2; e++) dscale[e][k] += du[e][k] * (v[e] * n.r[k]);
-      }
-    };
-    const bool is_reset = n.is_reset;
-    b.expect_all(i);
-    if (b.has_row) {
-      float d[2][STATES], dx[2][INPUTS], du[2][GATES];
-      const bool valid = t < length;
-#pragma unroll
-      for (int e = 0; e < 2; e++)
-#pragma unroll
-        for (int k = 0; k < STATES; k++) {
-          const float dafter = valid ? ds[e][k] + (k == OUTPUT ? n.dy[e] : 0.f) : 0.f;
-          acc[e][k] = KEEP ? dafter * n.keep[e][k] : 0.f;
-          d[e][k] = KEEP ? dafter - acc[e][k] : dafter;
-        }
-#if MEMORY
-      float dm[2], v[2] = {}, by[2];
-      scale_c.get(by, 0);
+    for (int k = 0; k < GATES; k++) {
+      float v[2];
+      if constexpr (NORM) find_normal(v, n, k);
 #pragma unroll
       for (int e = 0; e < 2; e++) {
-        dm[e] = find_memory_gradient(d[e], n.in[e]);
-        dbias_c[e] += dm[e];
-        dscale_c[e] += dm[e] * n.mhat[e];
-        dm[e] *= by[e];
-        v[0] += dm[e];
-        v[1] += dm[e] * n.mhat[e];
+        dbias[e][k] += g.du[e][k];
+        if constexpr (NORM) dscale[e][k] += g.du[e][k] * v[e];
       }
-      b.template sum_row<1>(v, i, [] {});
+    }
+    if constexpr (MEMORY)
 #pragma unroll
-      for (int e = 0; e < 2; e++)
-        backpropagate(d[e], dx[e], du[e], n.in[e], n.past[e],
-                      n.deviation_c * (dm[e] - v[0] * (1.0f / H) - n.mhat[e] * (v[1] * (1.0f / H))));
+      for (int e = 0; e < 2; e++) {
+        dbias_c[e] += g.dm[e];
+        dscale_c[e] += g.dm[e] * n.mhat[e];
+      }
+    if (active)
+#pragma unroll
+      for (int k = 0; k < most(INPUTS, GATES); k++) {
+        if (k >= SUMMED && k < GATES && !LATE)
+          put_pair(a.du + ((piece + t * stride) * PLANES + k - SUMMED) * H + b.unit, g.all[k]);
+        if (k < INPUTS)
+          put_pair(a.dx + ((whole + t * stride) * INPUTS + k) * H + b.unit, to_pair(g.dx[0][k], g.dx[1][k]));
+      }
+  };
+#if HELPS
+  auto store_handed = [&](const StepValues& n, int t) {
+    StepGradients g;
+    take_back(g, top - t, b);
+    store(g, n, t);
+  };
+#endif
+  auto take_steps = [&](auto as) {
+    constexpr Role ROLE = decltype(as)::role;
+    const bool has_row = ROLE == EVERYONE ? b.has_row : ROLE == ROW_OWNER;
+    [[maybe_unused]] StepValues later;  // a helper's, of the step that is handed back to it
+#pragma unroll 1
+    for (int t = top; t >= a.from; t--) {
+      const int i = top - t;
+      float acc[2][STATES];
+      // of this step: g and n
+      float sums[GATES], r[GATES];
+      StepGradients g;
+      Pair u[LATE ? GATES : 1] = {}, squares[LATE ? GATES : 1] = {};
+      // Find r times the scale of a gate.
+      auto find_gain = [&](float (&v)[2], int k) {
+#if HELPS
+        v[0] = n.gain[0][k];
+        v[1] = n.gain[1][k];
+#else
+        scale.get(v, k);
+        v[0] *= n.r[k];
+        v[1] *= n.r[k];
+#endif
+      };
+      // Sum r g n of this lane's units for every gate.
+      auto sum_shares = [&](const float (&sent)[2][GATES]) {
+#pragma unroll
+        for (int k = 0; k < GATES; k++) {
+          float v[2];
+          find_normal(v, n, k);
+          sums[k] = sent[0][k] * v[0] + sent[1][k] * v[1];
+        }
+      };
+      b.expect_all(i);
+#if HELPS
+      if constexpr (ROLE == HELPER)
+        if (b.helps) {
+          if (i > 0) store_handed(later, t + 1);
+          later = n;
+          prepare_next(t);
+        }
+      if constexpr (ROLE == ROW_OWNER) take_over(n, i, b);
+#endif
+      const bool is_reset = n.is_reset;
+      if (has_row) {
+        float d[2][STATES];
+        const bool valid = t < length;
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+#pragma unroll
+          for (int k = 0; k < STATES; k++) {
+            const float dafter = valid ? ds[e][k] + (k == OUTPUT ? n.dy[e] : 0.f) : 0.f;
+            acc[e][k] = KEEP ? dafter * n.keep[e][k] : 0.f;
+            d[e][k] = KEEP ? dafter - acc[e][k] : dafter;
+          }
+#if MEMORY
+        float scaled[2], v[2] = {}, by[2];
+        scale_c.get(by, 0);
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+          g.dm[e] = d[e][0] * n.factors[e][MEMORY_FACTOR];
+          scaled[e] = g.dm[e] * by[e];
+          v[0] += scaled[e];
+          v[1] += scaled[e] * n.mhat[e];
+        }
+        b.template sum_row<1>(v, i, [] {});
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+          backpropagate(d[e], g.dx[e], g.du[e], n.factors[e],
+                        n.deviation_c * (scaled[e] - v[0] * (1.0f / H) - n.mhat[e] * (v[1] * (1.0f / H))));
+#elif NORM
+#pragma unroll
+        for (int e = 0; e < 2; e++) backpropagate(d[e], g.dx[e], g.du[e], n.factors[e]);
 #else
 #pragma unroll
-      for (int e = 0; e < 2; e++)
-        backpropagate(d[e], dx[e], du[e], n.in[e],
-                      n.past[e] VECTOR_ARGUMENT(vectors[e]) VECTOR_ARGUMENT(dvectors[e]));
+        for (int e = 0; e < 2; e++)
+          backpropagate(d[e], g.dx[e], g.du[e], n.in[e],
+                        n.past[e] VECTOR_ARGUMENT(vectors[e]) VECTOR_ARGUMENT(dvectors[e]));
 #endif
 #pragma unroll
-      for (int e = 0; e < 2; e++) {
+        for (int e = 0; e < 2; e++)
 #pragma unroll
-        for (int k = 0; k < STATES; k++) acc[e][k] += d[e][k];
+          for (int k = 0; k < STATES; k++) acc[e][k] += d[e][k];
+        float sent[2][GATES];
 #pragma unroll
-        for (int k = 0; k < GATES; k++) dbias[e][k] += du[e][k];
-      }
-      float sent[2][GATES];
+        for (int k = 0; k < GATES; k++)
 #pragma unroll
-      for (int k = 0; k < GATES; k++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) sent[e][k] = du[e][k];
-      if constexpr (NORM) {
-#pragma unroll
-        for (int k = 0; k < GATES; k++) {
-          float by[2];
-          scale.get(by, k);
-#pragma unroll
-          for (int e = 0; e < 2; e++) sent[e][k] *= by[e] * n.r[k];
-        }
-        if constexpr (!LATE) {
-          sum_shares(sent, du);
-          b.template sum_row<0>(sums, i, [] {});
+          for (int e = 0; e < 2; e++) sent[e][k] = g.du[e][k];
+        if constexpr (NORM) {
 #pragma unroll
           for (int k = 0; k < GATES; k++) {
-            const float share = sums[k] * (1.0f / H) * n.r[k] * n.r[k];
-            float v[2];
-            from_pair(v[0], v[1], n.u[k]);
+            float by[2];
+            find_gain(by, k);
 #pragma unroll
-            for (int e = 0; e < 2; e++) sent[e][k] -= share * v[e];
+            for (int e = 0; e < 2; e++) sent[e][k] *= by[e];
           }
-        }
-      }
+          if constexpr (!LATE) {
+            sum_shares(sent);
+            b.template sum_row<0>(sums, i, [] {});
 #pragma unroll
-      for (int k = 0; k < GATES; k++) all[k] = to_pair(sent[0][k], sent[1][k]);
-      b.share(all, i);
-      if constexpr (LATE) {
-        sum_shares(sent, du);
+            for (int k = 0; k < GATES; k++) {
+              const float share = sums[k] * (1.0f / H);
+              float v[2];
+              find_normal(v, n, k);
 #pragma unroll
-        for (int k = 0; k < GATES; k++) {
-          u[k] = n.u[k];
-          r[k] = n.r[k];
-        }
-      }
-      if (active)
-#pragma unroll
-        for (int k = 0; k < most(INPUTS, GATES); k++) {
-          if (k >= SUMMED && k < GATES && !LATE)
-            put_pair(a.du + ((piece + t * stride) * PLANES + k - SUMMED) * H + b.unit, all[k]);
-          if (k < INPUTS)
-            put_pair(a.dx + ((whole + t * stride) * INPUTS + k) * H + b.unit, to_pair(dx[0][k], dx[1][k]));
-        }
-    }
-    auto do_meanwhile = [&] {
-      if (!b.has_row) return;
-      if constexpr (LATE) {
-        b.template send_sums<0>(sums, i);
-        if (active && t < length)
-#pragma unroll
-          for (int k = 0; k < GATES; k++)
-            squares[k] = get_pair(a.squares + ((piece + t * stride) * GATES + k) * H + b.unit);
-      }
-      prepare_next(t);
-    };
-    if (CLUSTER > 1) do_meanwhile();
-    // in the time of a product; above, of a message
-    Block::Inbox in;
-    auto look_around = [&] {
-      if (LATE && b.has_row) b.template look_for_sums<0>(in, i);
-    };
-    auto do_last = [&] {
-      if (CLUSTER == 1) do_meanwhile();
-      look_around();
-    };
-    compute_products(W, i, b, do_last, look_around);
-    wait_block();
-    if (b.has_row) {
-      float dseen[2][UNIT_PRODUCTS];
-      b.get_sums(dseen);
-      if constexpr (LATE) {
-        b.template take_sums<0>(sums, in, i);
-#pragma unroll
-        for (int k = 0; k < GATES; k++) {
-          const float share = sums[k] * (1.0f / H) * r[k] * r[k];
-          float d[2], v[2], w[2];
-          from_pair(d[0], d[1], all[k]);
-          from_pair(v[0], v[1], u[k]);
-          from_pair(w[0], w[1], squares[k]);
-#pragma unroll
-          for (int e = 0; e < 2; e++) {
-            d[e] -= share * v[e];
-            dseen[e][0] -= ROOT * share * w[e];
-          }
-          if (active) put_pair(a.du + ((piece + t * stride) * GATES + k) * H + b.unit, to_pair(d[0], d[1]));
-        }
-      }
-#pragma unroll
-      for (int e = 0; e < 2; e++) {
-        acc[e][0] += MASK ? mask[e] * dseen[e][0] : dseen[e][0];
-#pragma unroll
-        for (int k = 0; k < STATES; k++) {
-          if constexpr (RESET)
-            if (is_reset) {
-              dstart[e][k] += acc[e][k];
-              acc[e][k] = 0.f;
+              for (int e = 0; e < 2; e++) sent[e][k] -= share * v[e];
             }
-          ds[e][k] = t < length ? acc[e][k] : ds[e][k];
+          }
+        }
+#pragma unroll
+        for (int k = 0; k < GATES; k++) g.all[k] = to_pair(sent[0][k], sent[1][k]);
+        b.share(g.all, i);
+        if constexpr (LATE) {
+          sum_shares(sent);
+#pragma unroll
+          for (int k = 0; k < GATES; k++) {
+            if (!HELPS) u[k] = n.u[k];
+            r[k] = n.r[k];
+          }
+        }
+#if HELPS
+        if (!LATE) hand_back(g, i, b);
+#else
+        store(g, n, t);
+#endif
+      }
+      auto do_meanwhile = [&] {
+        if (!has_row) return;
+        if constexpr (LATE) {
+          b.template send_sums<0>(sums, i);
+          if (active && t < length)
+#pragma unroll
+            for (int k = 0; k < GATES; k++)
+              squares[k] = get_pair(a.squares + ((piece + t * stride) * GATES + k) * H + b.unit);
+        }
+#if HELPS
+        if (LATE) hand_back(g, i, b);
+#else
+        prepare_next(t);
+#endif
+      };
+      if (CLUSTER > 1) do_meanwhile();
+      // in the time of a product; above, of a message
+      Block::Inbox in;
+      auto look_around = [&] {
+        if (LATE && has_row) b.template look_for_sums<0>(in, i);
+      };
+      auto do_last = [&] {
+        if (CLUSTER == 1) do_meanwhile();
+        look_around();
+      };
+      compute_products(W, i, b, do_last, look_around);
+      wait_block();
+      if (has_row) {
+        float dseen[2][UNIT_PRODUCTS];
+        b.get_sums(dseen);
+        if constexpr (LATE) {
+          b.template take_sums<0>(sums, in, i);
+#pragma unroll
+          for (int k = 0; k < GATES; k++) {
+            const float share = sums[k] * (1.0f / H), of_product = share * r[k];
+            float d[2], v[2], w[2];
+            from_pair(d[0], d[1], g.all[k]);
+            from_pair(w[0], w[1], squares[k]);
+#if HELPS
+            find_normal(v, n, k);
+#else
+            from_pair(v[0], v[1], u[k]);
+#endif
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+              d[e] -= (HELPS ? share : of_product) * v[e];
+              dseen[e][0] -= ROOT * of_product * w[e];
+            }
+            if (active) put_pair(a.du + ((piece + t * stride) * GATES + k) * H + b.unit, to_pair(d[0], d[1]));
+          }
+        }
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+          acc[e][0] += MASK ? mask[e] * dseen[e][0] : dseen[e][0];
+#pragma unroll
+          for (int k = 0; k < STATES; k++) {
+            if constexpr (RESET)
+              if (is_reset) {
+                dstart[e][k] += acc[e][k];
+                acc[e][k] = 0.f;
+              }
+            ds[e][k] = t < length ? acc[e][k] : ds[e][k];
+          }
         }
       }
     }
-  }
-  if (active)
+#if HELPS
+    if (ROLE == HELPER && b.helps && top >= a.from) store_handed(later, a.from);
+#endif
+  };
+#if HELPS
+  if (b.helps) prepare_first();
+  b.open();
+  if (b.has_row)
+    take_steps(As<ROW_OWNER>{});
+  else
+    take_steps(As<HELPER>{});
+#else
+  b.open();
+  if (b.has_row) prepare_first();
+  take_steps(As<EVERYONE>{});
+#endif
+  if (active && b.has_row)
+#pragma unroll
+    for (int i = 0; i < 2 * STATES; i++) {
+      const int k = i / 2, e = i % 2;
+      a.ds[k][at + e] = ds[e][k];
+      if constexpr (RESET) a.dstart[k][at + e] += dstart[e][k];
+    }
+  if (active && (HELPS ? b.helps : b.has_row))
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-#pragma unroll
-      for (int k = 0; k < STATES; k++) {
-        a.ds[k][at + e] = ds[e][k];
-        if constexpr (RESET) a.dstart[k][at + e] += dstart[e][k];
-      }
 #pragma unroll
       for (int k = 0; k < GATES; k++) {
         const i64 j = (i64)k * a.B * H + at + e;

@@ -16,20 +16,20 @@ DEV void load_units(float (&v)[2][N], const Element* from, int unit, bool active
 #pragma unroll
     for (int e = 0; e < 2; e++) v[e][k] = active && from ? get_one(from + k * H + unit + e) : 0.f;
 }
-// Such numbers of N planes. A normalised cell has many, so it keeps them as they lie in memory.
-template <int N>
+// Such numbers of N planes. A normalised cell has many, so it may keep them as they lie in memory.
+template <int N, bool PACKED = NORM>
 struct Units {
-  float plain[2][NORM ? 1 : N];
-  Pair packed[NORM ? N : 1];
+  float plain[2][PACKED ? 1 : N];
+  Pair packed[PACKED ? N : 1];
   DEV Units(const Element* from, int unit, bool active) {
-    if constexpr (NORM)
+    if constexpr (PACKED)
 #pragma unroll
       for (int k = 0; k < N; k++) packed[k] = active && from ? get_pair(from + k * H + unit) : Pair{};
     else
       load_units(plain, from, unit, active);
   }
   DEV void get(float (&v)[2], int k) const {
-    if constexpr (NORM)
+    if constexpr (PACKED)
       from_pair(v[0], v[1], packed[k]);
     else {
       v[0] = plain[0][k];
@@ -49,7 +49,7 @@ DEV void find_lengths(int& length, int& end, const i64* lengths, int B, int T, c
     if (b.first + i < B) {
       const int n = lengths ? (int)lengths[b.first + i] : T;
       end = n > end ? n : end;
-      if (b.has_row && i == b.column) length = n;
+      if ((b.has_row || b.helps) && i == b.column) length = n;
     }
   if (b.base >= H) end = 0;  // a block without units
 }
