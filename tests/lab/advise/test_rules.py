@@ -8,7 +8,7 @@ from seqloom.lab.advise.baseline import Baseline
 from seqloom.lab.advise.curve import DistanceCurve
 from seqloom.lab.advise.measurements import load_measurements
 from seqloom.lab.advise.output import facts_table
-from seqloom.lab.advise.rules import RULES, format_number, match_rules
+from seqloom.lab.advise.rules import RULES, format_number, linear_share, match_rules
 from seqloom.layers.registry import find
 
 FAR, NEAR = DistanceCurve((0, 50, 150), (1.0, 1.0, 1.0)), DistanceCurve((0, 1), (1.0, 1.0))
@@ -129,3 +129,9 @@ def test_the_page_on_advice_names_every_rule_that_is_not_a_line_of_a_guide():
     others = page.partition("**Other rules**")[2]
     guides = ("RNN family article, section 7", "network architecture notes, section 7")
     assert not [rule.name for rule in RULES if not rule.source.startswith(guides) and f"| {rule.name}" not in others]
+
+
+def test_the_share_of_a_linear_model_is_at_most_all_of_what_is_possible():
+    assert linear_share(facts(baseline=linear(0.95), conflict=0.1)) == 1.0  # equal texts of both classes
+    tags = facts(kind="tag", baseline=linear(0.95), conflict=0.1)  # the tokens around a token may decide
+    assert linear_share(tags) == pytest.approx(0.9)

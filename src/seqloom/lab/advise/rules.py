@@ -86,8 +86,10 @@ def linear_share(facts: Facts) -> float:
     b = facts.baseline
     if b is None:
         return 0.0
-    best = 1 - (facts.conflict or 0.0) if b.higher else 0.0
-    return (b.linear - b.trivial) / (best - b.trivial) if best != b.trivial else 0.0
+    # equal sequences of different classes cannot all be right; equal tokens can, by the tokens around them
+    contradicted = (facts.conflict or 0.0) if facts.kind == "classify" else 0.0
+    best = 1 - contradicted if b.higher else 0.0
+    return min(1.0, (b.linear - b.trivial) / (best - b.trivial)) if best != b.trivial else 0.0
 
 
 def _linear_suffices(facts: Facts) -> str:

@@ -163,7 +163,7 @@ async def _answer_problem(request: Request, problem: Any) -> Response:  # noqa: 
 
 async def _answer_http_error(request: Request, error: Any) -> Response:  # noqa: ANN401  # as the framework passes it
     sentences = {
-        404: "there is no such route; /openapi.json lists them",
+        404: "there is no such route; predictions are at /v1/predict, and /openapi.json lists all routes",
         405: "the route does not take this method; /openapi.json lists the methods",
     }
     response = write_json({"error": sentences.get(error.status_code, str(error.detail))}, error.status_code)
