@@ -98,6 +98,17 @@ def test_two_or_three_windows_have_the_interval_of_the_t_distribution(errors):
     assert low == 0 and high == pytest.approx(np.mean(errors) + expected, rel=0.05)
 
 
+def test_models_without_any_error_are_not_known_to_be_equal():
+    perfect = {name: np.full(66, 2.0) for name in ("spans_right", "spans_predicted", "spans_true")}
+    nothing = perfect | {"spans_right": np.zeros(66)}
+    samples = bootstrap({"a": [perfect], "b": [perfect], "c": [nothing]}, METRICS["span_f1"])
+    low = binomtest(66, 66).proportion_ci(method="wilson").low
+    assert estimate(samples["a"]).half == pytest.approx(1 - low) == pytest.approx(estimate(samples["c"]).half)
+    equal = estimate_difference(samples["a"], samples["b"])
+    assert equal.mean == 0 and 0.02 < equal.half < 0.04  # a rate of errors of 3 / n is seen with a chance of 95%
+    assert estimate_difference(samples["a"], samples["c"]).is_significant
+
+
 def test_windows_that_all_overlap_have_no_interval_and_no_significant_difference():
     models = {name: [{"square": np.full(20, k), "values": np.ones(20)}] for k, name in enumerate("ab", 1)}
     samples = bootstrap(models, MSE, overlap=12)

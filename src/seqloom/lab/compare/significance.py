@@ -3,8 +3,8 @@
 A test metric varies with the seed and with the test rows. Rows are resampled with replacement (`stats.resampling`), the
 same resamples for all models, so differences are paired; seeds give a t-interval. Both are independent, so their
 half-widths add as squares. Where a row is either right or wrong, a bootstrap with few or no wrong rows would be too
-narrow: intervals of shares are computed from counts (Agresti and Min 2005, Stat. Med. 24, for differences of paired
-shares).
+narrow: intervals of shares, and of an F1 without any error, are computed from counts (Agresti and Min 2005, Stat. Med.
+24, for differences of paired shares).
 """
 
 from __future__ import annotations
@@ -47,12 +47,14 @@ class Bootstrap:
 
     units: rows or blocks in a resample.
     right: (n,) share of the seeds that predict a row correctly, if the metric is a share of rows.
+    is_percent: whether the metric lies between 0 and 1.
     """
 
     values: Array
     resampled: Array
     units: int
     right: Array | None = None
+    is_percent: bool = False
 
 
 def bootstrap(models: Mapping[str, Sequence[Columns]], metric: Metric, overlap: int = 1) -> dict[str, Bootstrap]:
@@ -80,15 +82,16 @@ def bootstrap(models: Mapping[str, Sequence[Columns]], metric: Metric, overlap: 
         right = None
         if is_share and metric.share is not None:
             right = np.mean([flat[i][1][metric.share[0]] for i in mine], 0)
-        results[name] = Bootstrap(point[mine], resampled[mine], count_blocks(n, overlap), right)
+        results[name] = Bootstrap(point[mine], resampled[mine], count_blocks(n, overlap), right, metric.percent)
     return results
 
 
 def estimate(model: Bootstrap) -> Estimate:
     """Estimate a model's metric."""
-    if model.right is None:
-        return _combine(model.values, _half_width(model.resampled.mean(0), model.units))
-    part = float(model.right.mean())
+    half = _half_width(model.resampled.mean(0), model.units)
+    if model.right is None and not (half == 0 and model.is_percent):
+        return _combine(model.values, half)
+    part = float((model.values if model.right is None else model.right).mean())
     return _combine(model.values, max(abs(end - part) for end in wilson_interval(part, model.units)))
 
 
@@ -98,7 +101,10 @@ def estimate_difference(one: Bootstrap, other: Bootstrap) -> Estimate:
     n = max(counts) if 1 in counts else min(counts)
     a, b = (np.resize(d.values, n) if len(d.values) == 1 else d.values[:n] for d in (one, other))
     if one.right is None or other.right is None:
-        return _combine(a - b, _half_width(one.resampled[:n].mean(0) - other.resampled[:n].mean(0), one.units))
+        half = _half_width(one.resampled[:n].mean(0) - other.resampled[:n].mean(0), one.units)
+        if half == 0 and one.is_percent:  # no resample differs: both are right, or one of them is wrong, in every row
+            half = _half_width_of_paired_shares(np.full(one.units, float((a - b).mean())))
+        return _combine(a - b, half)
     return _combine(a - b, _half_width_of_paired_shares(one.right - other.right))
 
 
