@@ -101,11 +101,13 @@ def test_products_in_halves_are_as_exact_as_those_of_torch(monkeypatch):
         assert (mine - exactly).norm() < 1.5 * (theirs - exactly).norm() + 1e-8 * exactly.norm()
 
 
-@pytest.mark.parametrize("in_halves", [False, True])
-def test_a_pass_in_chunks_has_the_gradients_of_a_whole_one(in_halves, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "shape", "in_halves"), [("GRU", (5, 2, 8), False), ("GRU", (5, 2, 8), True), ("LSTM", (2, 5, 8), True)]
+)
+def test_a_pass_in_chunks_has_the_gradients_of_a_whole_one(name, shape, in_halves, monkeypatch):
     monkeypatch.setattr(exact, "is_faster", lambda *_: in_halves)
-    layer, ready, _ = make_plans("GRU", FP32, (5, 2, 8))
-    x, given = torch.randn(5, 2, 8), [torch.randn(s) for s in ready.h_shapes]
+    layer, ready, _ = make_plans(name, FP32, shape, batch_first=name == "LSTM")
+    x, given = torch.randn(shape), [torch.randn(s) for s in ready.h_shapes]
     whole = run(ready, layer, x, given, True)
     monkeypatch.setattr(tuning, "GATED_CHUNK_NUMBERS", H // 4)  # two steps
     torch.testing.assert_close(run(ready, layer, x, given, True), whole)
