@@ -340,13 +340,16 @@ inline float get_number(u64 matrix, int row, int k, int kind, bool by_column) {
   return kind == BF16 ? wide<BF16>(v) : wide<FP16>(v);
 }
 inline void multiply(const Task& t) {
+  const int deep = t.kind == FP32 ? 8 : 16, row = 16 * (warp() % 4) + lane() / 4, pair = lane() % 4 * 2;
+  float a[2][16], b[64][16];  // this lane's rows and columns
+  for (int k = 0; k < deep; k++) {
+    for (int i = 0; i < 2; i++) a[i][k] = get_number(t.a, row + 8 * i, k, t.kind, t.by_column);
+    for (int j = 0; j < t.count / 2; j++)
+      b[j][k] = get_number(t.b, j / 2 * 8 + pair + (j & 1), k, t.kind, t.by_column);
+  }
   for (int j = 0; j < t.count; j++) {
-    const int row = 16 * (warp() % 4) + lane() / 4 + (j & 2 ? 8 : 0),
-              column = j / 4 * 8 + lane() % 4 * 2 + (j & 1);
     double sum = t.adds ? t.d[j] : 0;
-    for (int k = 0; k < (t.kind == FP32 ? 8 : 16); k++)
-      sum += (double)get_number(t.a, row, k, t.kind, t.by_column) *
-             get_number(t.b, column, k, t.kind, t.by_column);
+    for (int k = 0; k < deep; k++) sum += (double)a[j >> 1 & 1][k] * b[j / 4 * 2 + (j & 1)][k];
     t.d[j] = (float)sum;
     if (std::fabs((double)t.d[j]) > std::fabs(sum)) t.d[j] = std::nextafterf(t.d[j], 0.f);
   }
