@@ -428,13 +428,13 @@ struct Block {
     const u32 numbers = memory + chunk % STAGES * STAGE,
               weight = find_weight<N>(w, chunk) + (DIVIDED == 2 ? 0 : N / 2 * 128 * half);
     const int first = DIVIDED == 2 ? STEPS * half : 0;
-    begin_products();
 #if FORMAT == 2 && !TF32
     constexpr int DEEP = UNITS < 32 ? 1 : 2, MANY = STEPS / DEEP;
     float part[2][N * DIVIDED / 4];
 #pragma unroll
     for (int i = 0; i <= MANY; i++) {
       if (i < MANY) {
+        begin_products();
 #pragma unroll
         for (int which = 0; which < 3; which++)  // low high, high low, high high
 #pragma unroll
@@ -468,6 +468,7 @@ struct Block {
       }
     }
 #else
+    begin_products();
 #pragma unroll
     for (int k = 0; k < STEPS; k++) {
       const int step = first + k;
