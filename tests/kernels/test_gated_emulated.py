@@ -263,8 +263,8 @@ FAULTS = {
     ),
     "the state taken before it came": ("b.take(i);", ""),
     "sent after the last step": (
-        "if (t + 1 < end) share_state(t + 1, later.is_reset);",
-        "share_state(t + 1, later.is_reset);",
+        "if (t + 1 < end) share_state(t + 1, next_is_reset);",
+        "share_state(t + 1, next_is_reset);",
     ),
     "one side alone": ("const u32 side = (i & 1) * SIDE", "const u32 side = 0 * SIDE"),
     "sums not expected": (
@@ -276,15 +276,21 @@ FAULTS = {
         "",
     ),
     "gradients taken before they came": ("b.take(i);", ""),
-    "a wrong sign": ("d[0] *= in.z;", "d[0] *= -in.z;"),
+    "a wrong sign": ("f[4] = in.z;", "f[4] = -in.z;"),
+}
+HELPED_FAULTS = {  # where warps without a row help the others
+    "the last step not stored": ("if (b.helps && end > 0) store(end - 1);", ""),
+    "a step not handed over": ("hand_over(n, top - t + 1, b);", ""),
+    "gradients not handed back": ("if (LATE) hand_back(g, i, b);", ""),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
-    monkeypatch.setattr(launch.CudaCode, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
-    monkeypatch.setattr(_gated_code, "choose_division", lambda *_: GatedDivision(8, 2, 1, 8, 1))
+@pytest.mark.parametrize(("fault", "few"), [*product(FAULTS, [0]), *product(HELPED_FAULTS, [4])])
+def test_a_fault_in_the_text_is_caught(monkeypatch, fault, few):
+    change = (FAULTS | HELPED_FAULTS)[fault]
+    monkeypatch.setattr(launch.CudaCode, "launch", lambda *given: emulator.launch(*given, change=change))
+    monkeypatch.setattr(_gated_code, "choose_division", lambda *_: GatedDivision(8, 2, 1, 8, 1, few=few))
     cell = cell_of("ln_gru", 24, 32)
     try:
         ratio, _ = worst("ln_gru", cell, job_of(cell, 2, 4, BF16), BF16)
