@@ -61,3 +61,20 @@ def test_a_log_without_a_target_says_what_it_lacks():
         UserError, match="each 'session' is a sequence of 'page', but has no label or number to predict"
     ):
         open_task(make_log().drop("bought"))
+
+
+def test_a_log_whose_events_have_labels_says_how_to_predict_them():
+    log = make_log(next=lambda source: source.choice("ab")).rename({"session": "session_id"})
+    with pytest.raises(UserError, match="to predict a label for each 'page', give kind=tag and target=next"):
+        open_task(log.drop("bought", "second"))
+
+
+def test_a_number_of_each_series_is_proposed_as_the_target():
+    engines = pl.DataFrame({"unit_id": [i // 5 for i in range(60)]}).with_columns(
+        pl.Series("heat", [(i * 7) % 60 + 0.5 for i in range(60)]),
+        pl.Series("life", [3.5 * (i // 5) for i in range(60)]),
+    )
+    with pytest.raises(UserError, match="each 'unit_id' is a series with one 'life'; to predict it, give target=life"):
+        open_task(engines)
+    task = open_task(engines, target="life")
+    assert (task.kind, task.encoding.plan.group, task.encoding.plan.input) == ("regress", "unit_id", ("heat",))

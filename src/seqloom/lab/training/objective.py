@@ -78,12 +78,12 @@ def find_metric(task: Task, name: str) -> Metric:
     choices = f"choose one of {', '.join(fitting)}"
     if plain not in METRICS:
         hint = suggest(plain, fitting)
-        raise UserError(f"metric: there is no {name!r}; {hint + ' ' if hint else ''}{choices}")
+        raise UserError(f"there is no metric {name!r}; {hint + ' ' if hint else ''}{choices}")
     if plain in FITTING[task.kind] and isinstance(task.target, Classes):
         what = f"{task.target.size} classes"
     else:
         what = f"a task of kind {task.kind}"
-    raise UserError(f"metric: {plain} does not fit {what}; {choices}")
+    raise UserError(f"the metric {plain} does not fit {what}; {choices}")
 
 
 def choose_objective(

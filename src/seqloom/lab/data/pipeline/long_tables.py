@@ -99,11 +99,12 @@ def find_group(
     names = [c for c in names if 1 < c.distinct * FEWEST_STEPS <= source.rows]
     if options.group:
         names = [c for c in columns if c.name == options.group]
+    numbers = [c.name for c in columns if c.role == "number"]
     ordered = sorted(names, key=lambda c: (not is_id_name(c.name), c.role != "id", not c.is_string))
     for column in ordered:
         wanted = [n for n in (column.name, target, time) if n]
         rows = source.columns(*dict.fromkeys(wanted))
-        if target is not None and not _is_constant(rows, column.name, target):
+        if target is not None and not _is_constant(rows, column.name, target, target in numbers):
             continue
         is_certain = target is not None and _are_series(rows, column.name, time)
         if options.group or is_id_name(column.name) or is_certain:
@@ -111,10 +112,10 @@ def find_group(
     return None
 
 
-def _is_constant(rows: pl.DataFrame, group: str, target: str) -> bool:
-    """Return whether every series has one target, and some target more than one series."""
+def _is_constant(rows: pl.DataFrame, group: str, target: str, is_number: bool) -> bool:
+    """Return whether every series has one target, and some label more than one series; numbers may all differ."""
     pairs = rows.select(group, target).drop_nulls().unique()
-    return pairs[group].n_unique() == len(pairs) and pairs[target].n_unique() < len(pairs)
+    return pairs[group].n_unique() == len(pairs) and (is_number or pairs[target].n_unique() < len(pairs))
 
 
 def _are_series(rows: pl.DataFrame, group: str, time: str | None) -> bool:

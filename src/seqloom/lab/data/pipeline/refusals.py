@@ -43,11 +43,8 @@ def explain_refusal(columns: Sequence[Column], source: Source, options: Reading)
     if not (options.input or options.target or options.kind):
         listed = ", ".join(f"{c.name} ({c.role})" for c in columns[:MOST_COLUMNS])
         named = "choose input=..., target=... and kind=..."
-        if events := find_events_without_target(columns, source):
-            return (
-                f"each {events[0]!r} is a sequence of {events[1]!r}, but has no label or number to predict; add one as "
-                f"a column, equal in all rows of one {events[0]!r} (if it is in another file, join the two first)"
-            )
+        if advice := _advise_on_series(columns, source) or _advise_on_events(columns, source, options):
+            return advice
         kinds = [kind for kind in NEEDS if _list_plans(columns, source, options.model_copy(update={"kind": kind}))]
         advice = f"what works is kind={kinds[0]}" if kinds else named
         if not kinds or any(_looks_like_date(c) for c in columns):
@@ -59,6 +56,35 @@ def explain_refusal(columns: Sequence[Column], source: Source, options: Reading)
         return problem
     flags = " ".join(f"{name}={value}" for name, value in list_flags(nearest).items())
     return f"{problem}; what works is {flags}"
+
+
+def _advise_on_series(columns: Sequence[Column], source: Source) -> str:
+    """Return how to predict a number that each series of a long table has; "" if there is none."""
+    for name in [c.name for c in columns if c.role == "number"]:
+        plans = _list_plans(columns, source, Reading(target=(name,), kind="regress"))
+        if plans and plans[0].group:
+            return f"each {plans[0].group!r} is a series with one {name!r}; to predict it, give target={name}"
+    return ""
+
+
+def _advise_on_events(columns: Sequence[Column], source: Source, options: Reading) -> str:
+    """Return what a log of events without a target lacks, or how to label its events; "" for other tables."""
+    events = find_events_without_target(columns, source)
+    if events is None:
+        return ""
+    group, name = events
+    asked = options.model_copy(update={"input": (name,), "group": group, "kind": "tag"})
+    labels = [plan.target[0] for plan in _list_plans(columns, source, asked)]
+    if labels:
+        targets = " or ".join(f"target={label}" for label in labels[:MOST_COLUMNS])
+        return (
+            f"each {group!r} is a sequence of {name!r}, but has no label or number of its own; to predict a label for "
+            f"each {name!r}, give kind=tag and {targets}"
+        )
+    return (
+        f"each {group!r} is a sequence of {name!r}, but has no label or number to predict; add one as a column, equal "
+        f"in all rows of one {group!r} (if it is in another file, join the two first)"
+    )
 
 
 def _describe_unordered(columns: Sequence[Column], source: Source, options: Reading) -> str:
