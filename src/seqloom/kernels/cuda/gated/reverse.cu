@@ -71,10 +71,6 @@ struct StepGradients {
 };
 // Who goes through the steps: all warps in one text, or those that have a row and the others in a text each.
 enum Role { EVERYONE, ROW_OWNER, HELPER };
-template <Role ROLE>
-struct As {
-  static constexpr Role role = ROLE;
-};
 #if HELPS
 // Let `f` see every word of them, in one order.
 template <class F>
@@ -357,9 +353,9 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
     store(g, n, t);
   };
 #endif
-  auto take_steps = [&](auto as) {
-    constexpr Role ROLE = decltype(as)::role;
-    const bool has_row = ROLE == EVERYONE ? b.has_row : ROLE == ROW_OWNER;
+  // `role` is known when this is compiled, in each of its calls.
+  auto take_steps = [&](const Role role) __attribute__((always_inline)) {
+    const bool has_row = role == EVERYONE ? b.has_row : role == ROW_OWNER;
     [[maybe_unused]] StepValues later;  // a helper's, of the step that is handed back to it
 #pragma unroll 1
     for (int t = top; t >= a.from; t--) {
@@ -391,13 +387,12 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
       };
       b.expect_all(i);
 #if HELPS
-      if constexpr (ROLE == HELPER)
-        if (b.helps) {
-          if (i > 0) store_handed(later, t + 1);
-          later = n;
-          prepare_next(t);
-        }
-      if constexpr (ROLE == ROW_OWNER) take_over(n, i, b);
+      if (role == HELPER && b.helps) {
+        if (i > 0) store_handed(later, t + 1);
+        later = n;
+        prepare_next(t);
+      }
+      if (role == ROW_OWNER) take_over(n, i, b);
 #endif
       const bool is_reset = n.is_reset;
       if (has_row) {
@@ -549,20 +544,20 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
       }
     }
 #if HELPS
-    if (ROLE == HELPER && b.helps && top >= a.from) store_handed(later, a.from);
+    if (role == HELPER && b.helps && top >= a.from) store_handed(later, a.from);
 #endif
   };
 #if HELPS
   if (b.helps) prepare_first();
   b.open();
   if (b.has_row)
-    take_steps(As<ROW_OWNER>{});
+    take_steps(ROW_OWNER);
   else
-    take_steps(As<HELPER>{});
+    take_steps(HELPER);
 #else
   b.open();
   if (b.has_row) prepare_first();
-  take_steps(As<EVERYONE>{});
+  take_steps(EVERYONE);
 #endif
   if (active && b.has_row)
 #pragma unroll
