@@ -53,7 +53,7 @@ def test_a_metric_has_several_spellings():
     assert find_metric(EVEN, "balanced accuracy").name == "balanced_accuracy"
 
 
-@pytest.mark.parametrize(("name", "reason"), [("rmse", "does not fit"), ("acuracy", "there is no 'acuracy'")])
+@pytest.mark.parametrize(("name", "reason"), [("rmse", "does not fit"), ("acuracy", "there is no metric 'acuracy'")])
 def test_a_metric_that_does_not_fit_is_refused_with_those_that_do(name, reason):
     with pytest.raises(UserError, match=f"{reason}.*accuracy, balanced_accuracy, macro_f1, f1, auroc"):
         find_metric(EVEN, name)
