@@ -34,6 +34,18 @@ UNIX = 1_767_225_600  # the start of 2026
 CASES = [
     ([UNIX + 3_600 * i for i in range(60)], "hourly", [UNIX + 216_000, UNIX + 219_600], (24, 168)),
     ([UNIX + 86_400 * i for i in range(40)], "daily", [UNIX + 3_456_000, UNIX + 3_542_400], (7,)),
+    *(
+        (
+            [(UNIX + 3_600 * i) * unit for i in range(60)],
+            "hourly",
+            [(UNIX + n) * unit for n in (216_000, 219_600)],
+            (24, 168),
+        )
+        for unit in (10**3, 10**6, 10**9)
+    ),
+    ([f"{d:%b %d, %Y}" for d in map(date.fromisoformat, DAYS)], "daily", ["2026-02-10", "2026-02-11"], (7,)),
+    ([f"{d:%d-%B-%Y}" for d in map(date.fromisoformat, DAYS)], "daily", ["2026-02-10", "2026-02-11"], (7,)),
+    ([f"{h + timedelta(20):%m/%d/%Y %I:%M %p}" for h in map(datetime.fromisoformat, HOURS)], "hourly", None, (24, 168)),
     (HOURS, "hourly", ["2026-01-03 12:00:00", "2026-01-03 13:00:00"], (24, 168)),
     (DAYS, "daily", ["2026-02-10", "2026-02-11"], (7,)),
     (DAYS[::7], "weekly", ["2026-02-12", "2026-02-19"], (52,)),
@@ -114,3 +126,23 @@ def test_gaps_are_filled_from_the_past_of_the_same_series_alone():
     filled = fill_gaps(values, first, season=2)[:, 0].tolist()
     assert filled[1:6] == [1.0, 2.0, 1.0, 2.0, 3.0] and filled[7:] == [7.0, 7.0]
     assert np.isnan(filled[0]) and np.isnan(filled[6])
+
+
+@pytest.mark.parametrize(
+    ("text", "second"),
+    [
+        ("01/13/2026 12:00 AM", "2026-01-13T00:00:00"),
+        ("2026-01-13 12:30:05 pm", "2026-01-13T12:30:05"),
+        ("Sept. 2, 2026 9:05 p.m.", "2026-09-02T21:05:00"),
+        ("2 June 2026", "2026-06-02T00:00:00"),
+        ("01-Jun-2026 23:59:59", "2026-06-01T23:59:59"),
+    ],
+)
+def test_names_of_months_and_halves_of_days_are_read(text, second):
+    assert to_seconds(pl.Series([text])).astype("datetime64[s]").astype(str).tolist() == [second]
+
+
+def test_a_table_with_names_of_months_is_a_forecast():
+    days = [f"{date(2026, 1, 1) + timedelta(i):%b %d, %Y}" for i in range(60)]
+    task = open_task(pl.DataFrame({"Date": days, "Close": [float(i * 7 % 31) for i in range(60)]}), **SMALL)
+    assert (task.kind, task.calendar.name) == ("forecast", "daily")

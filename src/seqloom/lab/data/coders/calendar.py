@@ -12,7 +12,7 @@ from seqloom.core.errors import UserError
 
 Array = np.ndarray[Any, Any]
 Unit = Literal["seconds", "business days", "months"]
-Style = Literal["time", "date", "month", "unix", "number"]
+Style = Literal["time", "date", "month", "unix", "unix ms", "unix us", "unix ns", "number"]
 MINUTE, HOUR, DAY, WEEK = 60.0, 3600.0, 86400.0, 604800.0  # seconds
 SHORTEST_MONTH = 27 * DAY  # between two monthly stamps, with a margin of a day
 TOLERANCE = 0.15  # a step is regular if it differs by at most this share from a whole number of ticks
@@ -21,6 +21,7 @@ MODE_SHARE = 0.3  # of the steps that must be equal for the most frequent one to
 NAMES = {MINUTE: "every minute", HOUR: "hourly", DAY: "daily", WEEK: "weekly"}
 MONTH_NAMES = {1: "monthly", 3: "quarterly", 12: "yearly"}
 UNIX_RANGE = (946_684_800, 2_208_988_800)  # seconds from 1970 to the years 2000 and 2040
+UNIX_UNITS: dict[Style, int] = {"unix": 1, "unix ms": 10**3, "unix us": 10**6, "unix ns": 10**9}  # in a second
 DATE_RANGE = (-62_135_596_800.0, 250_000_000_000.0)  # seconds: from the year 1 to 9892, room for a forecast
 FORMATS = {"time": "%Y-%m-%d %H:%M:%S", "date": "%Y-%m-%d", "month": "%Y-%m"}
 
@@ -32,7 +33,8 @@ class Calendar:
         column: The column of time stamps.
         unit: What a step is counted in.
         step: The size of a step in that unit.
-        style: How stamps are written; "unix" for seconds since 1970, "number" for plain numbers.
+        style: How stamps are written; "unix" for seconds since 1970, "unix ms" for milliseconds, and so on;
+            "number" for plain numbers.
         month_end: Whether monthly stamps are the last days of their months.
         is_regular: Whether rows can be put on a grid; otherwise a step is the typical interval.
 
@@ -135,7 +137,7 @@ class Calendar:
         from seqloom.lab.data.coders.times import to_seconds
 
         last = to_seconds(pl.Series([stamp]))
-        is_number = self.style in ("unix", "number")
+        is_number = self.style == "number" or self.style in UNIX_UNITS
         if not np.isfinite(last).all() or not (is_number or DATE_RANGE[0] <= last[0] <= DATE_RANGE[1]):
             expected = "a number" if is_number else "a date such as 2026-01-31"
             raise UserError(f"{str(stamp)[:40]!r} in {self.column!r} is not a time stamp; give {expected}")
@@ -143,6 +145,10 @@ class Calendar:
 
     def format(self, stamps: Array) -> list[str | float]:
         """Write stamps in seconds as the file does."""
+        unit = UNIX_UNITS.get(self.style, 1)
+        if unit > 1:
+            exact = min(unit, 10**6)  # a float64 holds microseconds since 1970
+            return [round(float(v) * exact) * (unit // exact) for v in stamps]
         if self.style in ("unix", "number"):
             return [int(v) if float(v).is_integer() else float(v) for v in stamps]
         times = pl.Series(np.round(stamps * 1e6).astype(np.int64)).cast(pl.Datetime("us"))
@@ -156,11 +162,23 @@ class Calendar:
 def find_style(stamps: pl.Series, seconds: Array) -> Style:
     """Find out how the stamps of a column are written."""
     if stamps.dtype.is_numeric():
+        unit = find_unix_unit(stamps.cast(pl.Float64).to_numpy())
+        if unit > 1:
+            return next(style for style, size in UNIX_UNITS.items() if size == unit)
         in_range = len(seconds) and seconds.min() >= UNIX_RANGE[0] and seconds.max() < UNIX_RANGE[1]
         return "unix" if in_range else "number"
     if stamps.dtype == pl.String and bool((stamps.drop_nulls().str.len_chars() == 7).all()):
         return "month"
     return "date" if bool((seconds % DAY == 0).all()) else "time"
+
+
+def find_unix_unit(numbers: Array) -> int:
+    """Return 1,000, 1,000,000 or 1,000,000,000 if all numbers are times since 1970 in that part of a second, else 1."""
+    known = numbers[np.isfinite(numbers)]
+    for unit in list(UNIX_UNITS.values())[1:] if len(known) else ():
+        if known.min() >= UNIX_RANGE[0] * unit and known.max() < UNIX_RANGE[1] * unit:
+            return unit
+    return 1
 
 
 def _find_tick(spans: Array) -> float:

@@ -9,10 +9,19 @@ import numpy as np
 import polars as pl
 
 from seqloom.core.errors import UserError
+from seqloom.lab.data.coders.calendar import find_unix_unit
 
 Array = np.ndarray[Any, Any]
 TOLERANCE = 1e-6  # relative difference up to which intervals are equal
 YEAR_LAST = r"^(\d{1,2})([./-])(\d{1,2})[./-](\d{4})\b"
+MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+MONTH = (
+    r"(jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?|"
+    r"nov(?:ember)?|dec(?:ember)?)\.?"
+)
+DAY_AND_NAME = rf"(?i)^(\d{{1,2}})[ -]{MONTH},?[ -](\d{{4}})\b"  # 2 January 2026, 02-Jan-2026
+NAME_AND_DAY = rf"(?i)^{MONTH} (\d{{1,2}}),? (\d{{4}})\b"  # Jan 2, 2026
+HALF_DAY = r"(?i)^(.+?\d:\d{2})(:\d{2})?(?:\.0+)? ?([ap])\.?m\.?$"  # 11:59 PM
 
 
 class TimesCoder:
@@ -48,22 +57,48 @@ class TimesCoder:
 
 
 def to_seconds(stamps: pl.Series) -> Array:
-    """Convert dates and times, or texts of them, to seconds; numbers stay, and texts that are no dates give NaN."""
+    """Convert dates and times, or texts of them, to seconds; texts that are no dates give NaN.
+
+    Numbers stay, apart from milliseconds, microseconds and nanoseconds since 1970.
+    """
     if stamps.dtype == pl.String:
         month = pl.when(pl.col("t").str.len_chars() == 7).then(pl.col("t") + "-01")  # 1949-01 means its first day
         whole = pl.DataFrame({"t": _put_year_first(stamps)}).select(month.otherwise(pl.col("t"))).to_series()
         try:
-            stamps = whole.str.to_datetime(strict=False)
+            stamps = _parse_half_days(whole) if _all_match(whole, HALF_DAY) else whole.str.to_datetime(strict=False)
         except pl.exceptions.ComputeError:  # no known date format
             stamps = pl.Series([None] * len(whole), dtype=pl.Datetime)
     if stamps.dtype.is_temporal():
         stamps = stamps.cast(pl.Datetime("us")).to_physical().cast(pl.Float64) / 1e6
-    return stamps.cast(pl.Float64).fill_null(float("nan")).to_numpy().copy()
+        return stamps.fill_null(float("nan")).to_numpy().copy()
+    numbers = stamps.cast(pl.Float64).fill_null(float("nan")).to_numpy().copy()
+    return numbers / find_unix_unit(numbers)
+
+
+def _all_match(stamps: pl.Series, pattern: str) -> bool:
+    known = stamps.drop_nulls()
+    return bool(len(known) and known.str.contains(pattern).all())
+
+
+def _parse_half_days(stamps: pl.Series) -> pl.Series:
+    """Parse 2026-12-31 11:59 PM, with seconds or without."""
+    parts = [stamps.str.extract(HALF_DAY, k) for k in (1, 2, 3)]
+    whole = parts[0] + parts[1].fill_null(":00") + " " + parts[2].str.to_uppercase() + "M"
+    return whole.str.replace("T", " ").str.to_datetime("%Y-%m-%d %I:%M:%S %p", strict=False)
 
 
 def _put_year_first(stamps: pl.Series) -> pl.Series:
-    """Rewrite 31.12.2026 or 12/31/2026 as 2026-12-31; without dots, the number that exceeds 12 is the day."""
+    """Rewrite 31.12.2026, 12/31/2026 or Dec 31, 2026 as 2026-12-31.
+
+    Without dots or the name of the month, the number that exceeds 12 is the day.
+    """
     known = stamps.drop_nulls()
+    for pattern, (day, month) in ((DAY_AND_NAME, (1, 2)), (NAME_AND_DAY, (2, 1))):
+        if _all_match(stamps, pattern):
+            short = stamps.str.extract(pattern, month).str.to_lowercase().str.slice(0, 3)
+            number = short.replace_strict({name: f"{k:02d}" for k, name in enumerate(MONTHS, 1)}, default=None)
+            date = stamps.str.extract(pattern, 3) + "-" + number + "-" + stamps.str.extract(pattern, day).str.zfill(2)
+            return date + stamps.str.replace(pattern, "")
     if not len(known) or not known.str.contains(YEAR_LAST).all():
         return stamps
     one, two = (known.str.extract(YEAR_LAST, k).cast(pl.Int64) for k in (1, 3))

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from seqloom.lab.data.coders.calendar import UNIX_RANGE
+from seqloom.lab.data.coders.times import DAY_AND_NAME, NAME_AND_DAY
 from seqloom.lab.data.names import SPLITS
 from seqloom.lab.data.pipeline.plan import TaskPlan
 from seqloom.lab.data.pipeline.source import Source
@@ -53,6 +54,7 @@ SPLIT_COLUMNS = ("split", "set", "fold", "partition", "subset")
 MAX_SPLITS = 20
 STAMP = r"^\d{4}[-/.]\d{1,2}([-/.]\d{1,2})?([ T]\d{1,2}:\d{2}.*)?$"
 DAY_FIRST = r"^\d{1,2}[-/.]\d{1,2}[-/.]\d{4}([ T]\d{1,2}:\d{2}.*)?$"  # or month first
+NAMED_MONTH = rf"({DAY_AND_NAME}|{NAME_AND_DAY})([ T]\d{{1,2}}:\d{{2}}.*)?$"  # Dec 31, 2026
 ID = r"^\S{1,64}$"
 LEAK_ROLES = ("label", "number", "category", "id", "time")
 LEAK_BINS = 100  # a column of numbers is cut into so many bins
@@ -114,7 +116,7 @@ def _find_role(values: pl.Series, distinct: int, n: int) -> tuple[str, bool]:
         return "other", False
     if name in SPLIT_COLUMNS and distinct <= MAX_SPLITS and _are_splits(set(values.str.to_lowercase().unique())):
         return "split", False
-    if values.str.contains(STAMP).all() or values.str.contains(DAY_FIRST).all():
+    if any(values.str.contains(pattern).all() for pattern in (STAMP, DAY_FIRST, NAMED_MONTH)):
         return "time", False
     is_short = bool(values.str.contains(ID).all())
     words = float(values.str.split(" ").list.len().mean() or 0)  # type: ignore[arg-type]
