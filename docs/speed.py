@@ -175,10 +175,13 @@ def describe_run(record: dict[str, Any]) -> str:
 def other_packages() -> str:
     """Return the microseconds of layers of other packages beside torch's and ours, as ordinary calls."""
     names = {GRU: GRU, LSTM: LSTM} | {layer: f"seqloom.{name}" for layer, (name, _) in LAYERS.items()}
-    names |= {other: other for other in OTHERS}
+    names |= {other: other for other in OTHERS}  # with their graphs, which ours have in the tables
     lines = [f"| type | H | {' | '.join(names.values())} |", "|---|--:|" + "--:|" * len(names)]
     for place in sorted(place for place in read_times() if place.batch == SPEED_ROWS):
         cells = [show_times(place, layer, "eager") for layer in names]
+        for i, other in enumerate(OTHERS, len(names) - len(OTHERS)):
+            graph = show_times(place, other, "graph")
+            cells[i] += f"; graph {graph}" if graph else ""
         if any(cells[-len(OTHERS) :]):
             lines.append(f"| {place.type} | {place.hidden} | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
