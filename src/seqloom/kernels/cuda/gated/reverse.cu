@@ -354,7 +354,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
   };
 #endif
   // `role` is known when this is compiled, in each of its calls.
-  auto take_steps = [&](const Role role) __attribute__((always_inline)) {
+  auto take_steps = [&](const Role role) {
     const bool has_row = role == EVERYONE ? b.has_row : role == ROW_OWNER;
     [[maybe_unused]] StepValues later;  // a helper's, of the step that is handed back to it
 #pragma unroll 1
