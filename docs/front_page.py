@@ -11,6 +11,7 @@ import study_pages
 from records import RESULTS, Row
 from study_pages import ORDER, VERDICTS
 
+from seqloom.lab.studies.adding import SOLVED
 from seqloom.lab.studies.support.conditions import TrialSettings
 from seqloom.lab.studies.support.contenders import CUDNN
 
@@ -64,12 +65,18 @@ def stability() -> str:
     table = study("mnist")
     high, low = table[PERMUTED]["attn_rnn"], table[LOWER]["attn_rnn"]
     total = high["seeds"] + high["failed"]
-    long = study("adding")["T = 1,000, marks anywhere"]["attn_rnn"]
+    short, long = (study("adding")[f"T = {steps}, marks anywhere"]["attn_rnn"] for steps in ("20", "1,000"))
+    unsolved = sum(
+        t["scores"]["MAE"] > SOLVED
+        for t in study_pages.load("adding-fair")["rows"]
+        if (t["condition"], t["model"], t["split"]) == (short["condition"], "attn_rnn", "test")
+    )
     return wrap(
         f"Be careful with learning rates of {high['lr']:g} and more: on permuted MNIST its gradients grew beyond the "
         f"range of float32 in {high['failed']} of {total} trainings at {high['lr']:g}, and in {low['failed']} at "
         f"{low['lr']:g}, where its accuracy is {percent(low)} % and a GRU's {percent(table[PERMUTED]['gru'])} %. On "
-        f"adding 1,000 numbers {long['failed']} of {long['seeds'] + long['failed']} trainings fail at {long['lr']:g}."
+        f"adding 20 numbers {unsolved} of {short['seeds']} learn nothing at the tuned rate, {short['lr']:g}; on adding "
+        f"1,000 numbers {long['failed']} of {long['seeds'] + long['failed']} fail at {long['lr']:g}."
     )
 
 
