@@ -6,7 +6,7 @@ import torch
 from test_cuda_emulated import BF16, EVERYTHING, FP16, FP32, cell_of, job_of, worst
 
 from seqloom.kernels import tuning
-from seqloom.kernels.cuda.attn_rnn import tiles
+from seqloom.kernels.cuda.attn_rnn import scan, tiles
 from seqloom.kernels.cuda.attn_rnn.setting import find_setting
 from seqloom.kernels.cuda.runtime import launch
 
@@ -21,30 +21,47 @@ SHAPES = [
 ]
 
 
-WGMMA = [  # four warps multiply together: whether products are of 19 bits
-    (128, 4, BF16, 3, 3, EVERYTHING, {}, (64, 32, 1), False),
-    (128, 2, FP32, 3, 2, {"lengths": True, "reset": True}, {}, (64, 16, 1), False),
-    (128, 2, FP32, 3, 2, {"lengths": True}, {"norm": False}, (64, 16, 1), True),
-    (256, 4, BF16, 36, 2, EVERYTHING, {}, (64, 32, 2), False),
-    (128, 2, FP32, 36, 2, {"lengths": True, "reset": True}, {}, (64, 16, 2), False),
-    (512, 2, FP32, 36, 2, {"mask": True, "keep": True}, {}, (64, 64, 2), False),
+WGMMA = [  # four warps multiply together; whether one thread fetches
+    (256, 2, BF16, 36, 2, EVERYTHING, {}, 32, False),
+    (256, 2, FP32, 36, 1, {"lengths": True, "reset": True}, {"norm": False}, 32, False),
+    (128, 2, FP32, 36, 1, {"mask": True}, {}, 16, True),
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("H", "heads", "dtype", "B", "T", "asked", "settings", "division", "tf32"), WGMMA)
-def test_products_of_four_warps_are_at_most_twice_as_far_from_float64(
-    monkeypatch, H, heads, dtype, B, T, asked, settings, division, tf32
-):
-    monkeypatch.setattr(tuning, "TILES_WGMMA_DIVISIONS", (division,))
+def take_wgmma(monkeypatch, units):
+    divisions = ((64, units, True),)
+    monkeypatch.setattr(tuning, "TILES_HOPPER_DIVISIONS", {2: divisions, 4: divisions})
     monkeypatch.setattr(tiles, "has_wgmma", lambda _: True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("H", "heads", "dtype", "B", "T", "asked", "settings", "units", "bulk"), WGMMA)
+def test_products_of_four_warps_are_at_most_twice_as_far_from_float64_as_the_loop(
+    monkeypatch, H, heads, dtype, B, T, asked, settings, units, bulk
+):
+    take_wgmma(monkeypatch, units)
     cell = cell_of(H, heads, **settings)
-    if tf32:
-        monkeypatch.setattr(tiles, "allows_tf32", lambda: True)
-        ratio, _ = worst(tiles, cell, job_of(cell, B, T, dtype, **asked), dtype)
-        assert 2 < ratio < 2**14  # 13 bits fewer
-        return
-    assert worst(tiles, cell, job_of(cell, B, T, dtype, **asked), dtype)[0] < 2
+    job = job_of(cell, B, T, dtype, **asked)
+    code = tiles.find_code(scan.read_padded(cell, job), "forward", B, job.x.device)
+    assert dict(code.macros)["WGMMA"] == 1
+    assert dict(code.macros)["BULK"] == bulk
+    assert worst(tiles, cell, job, dtype)[0] < 2
+
+
+@pytest.mark.slow
+def test_four_warps_multiply_19_bits_where_torch_allows_it(monkeypatch):
+    take_wgmma(monkeypatch, 16)
+    monkeypatch.setattr(tiles, "allows_tf32", lambda: True)
+    cell = cell_of(128, 2)
+    assert 2 < worst(tiles, cell, job_of(cell, 3, 1, FP32), FP32)[0] < 2**13
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", [BF16, FP32])
+def test_four_warps_divide_many_columns(monkeypatch, dtype):
+    take_wgmma(monkeypatch, 64)
+    cell = cell_of(512, 2)
+    assert worst(tiles, cell, job_of(cell, 36, 2, dtype, lengths=True), dtype)[0] < 2
 
 
 @pytest.mark.slow
@@ -74,7 +91,7 @@ def test_heads_that_are_no_whole_blocks_are_refused():
 
 
 FAULTS = {
-    "a message is read before it is complete": ("count += BLOCKS;", ""),
+    "a message is read before it is complete": ("count += BLOCKS * PAIR;", ""),
     "a chunk is read before it has come": ("fetch_wait<LEAD - 1>();", "fetch_wait<LEAD>();"),
     "a quarter of the sums is left out": (
         "for (int k = 0; k < QUARTERS; k++) {",
@@ -82,6 +99,7 @@ FAULTS = {
     ),
     "numbers have the unit of another block": ("(CHUNK / 2 * chunk + 16 * step) / UNITS * ROWS", "0"),
     "sums lie over numbers that are still read": ("wait_block();  // parts lie", "// parts lie"),
+    "four warps: sums of the other block are read before they have come": ("wait_pair();", "wait_block();"),
 }
 
 
@@ -91,6 +109,8 @@ FAULTS = {
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
     monkeypatch.setattr(launch.CudaCode, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
     monkeypatch.setattr(tuning, "TILES_DIVISIONS", ((32, 16),))
+    if "four warps" in fault:
+        take_wgmma(monkeypatch, 16)
     dtype = FP32 if "unit" in fault else BF16
     cell = cell_of(128, 2)
     try:

@@ -137,16 +137,21 @@ TILES_LARGEST_HIDDEN = 1024
 # Rows of a group and units of a block, the first whose groups all run at once. Smaller tiles fetch more in relation to
 # what they multiply, but more of them run.
 TILES_DIVISIONS = ((32, 16), (32, 32), (64, 32))
+# The same on Hopper, by bytes of a number; True: products by wgmma, two blocks to the same units. Forward / both, wgmma
+# and mma: bf16 H=1024 B=256 16.1 / 44.2 and 19.4 / 51.5, float32 26.1 / 92.5 and 37.9 / 116, H=512 B=256 15.0 /
+# 44.7 and 16.4 / 47.3, tf32 14.0 / 38.2 and 15.6 / 40.7 (LOG, tiles by wgmma). bf16 with 512 units was not faster.
+TILES_HOPPER_DIVISIONS: dict[int, tuple[tuple[int, int, bool], ...]] = {
+    2: ((32, 16, False), (32, 32, False), (64, 64, True), (64, 32, False)),
+    4: ((32, 16, False), (64, 32, True), (64, 64, True), (64, 32, False)),
+}
+TILES_AHEAD = (
+    96 << 10
+)  # bytes of numbers and weights on their way to wgmma where not all weights stay, if there is room
 # Chunks of numbers and of weights on their way, at least, in pieces of 128 bytes of a row, by planes; and chunks of
 # weights at most: as many as fill the time that the cache takes. What is left of shared memory keeps chunks of weights.
 TILES_CHUNK = (
     256  # bytes of a row. 128: bf16 H=1024 B=256 30.7 / 75.4 instead of 22.2 / 57.7, float32 46 / 136 and 40 / 125
 )
-TILES_WGMMA_DIVISIONS: tuple[tuple[int, int, int], ...] = ()
-TILES_WGMMA_CHUNKS = (256, 128)  # bytes of a row: the first with which all weights stay in shared memory, else the last
-TILES_BULK = True
-TILES_LEAST_AHEAD = 512  # bytes of a row on their way where all weights stay
-TILES_AHEAD = 96 << 10  # bytes of numbers and weights on their way where not all weights stay
 TILES_STAGES, TILES_WEIGHT_STAGES, TILES_MOST_STAGES = {1: 8, 2: 6}, {1: 6, 2: 6}, 8
 
 # --- attn_rnn_graph: products by torch ---
@@ -172,9 +177,7 @@ COMPILED_OWN_STEPS = (64, 128)
 # Rows to a piece. A longer sum in float32 is further from float64 than the loop's; other types round far more
 # coarsely: 1,024 rows in place of 256 write, add and read a quarter of the sums (LOG, overhead, seeds, training).
 PIECE_ROWS = {torch.float32: 32, torch.bfloat16: 1024, torch.float16: 1024}
-# In the sums of all pieces of one weight: a limit on memory. In float32 four pieces with 1,024 units: with one, sums of
-# six steps of 64 rows were 2.3 times as far from float64 as the loop's.
-PIECE_NUMBERS = {torch.float32: 1 << 22, torch.bfloat16: 1 << 20, torch.float16: 1 << 20}
+PIECE_NUMBERS = 1 << 20  # in the sums of all pieces of one weight: a limit on memory
 
 # --- Products of float32 in halves, on tensor cores ---
 
@@ -231,13 +234,13 @@ CUDNN_FASTER = (
     Region(_ALL, ("tf32",), (769, 1024), (97, _ANY[1])),
 )
 # Where attn_rnn_tiles was measured to be faster than every other kernel of AttnRNN, with 512 steps; forward / both
-# passes, tiles and the other one: bf16 H=512 B=256 10.5 / 27.0 and 12.1 / 37.2, H=1024 B=256 22.2 / 57.7 and 26.5 /
-# 70.8; float32 H=512 B=256 17.0 / 50.0 and 18.7 / 57.1, H=1024 B=64 20.5 / 54.1 and 26.1 / 69.2, B=256 40.8 / 125 and
-# 111 / 308; tf32 H=1024 B=64 21.5 / 51.0 and 21.7 / 52.7, B=256 36.2 / 100 and 38.2 / 115, but H=512 B=256 16.5 / 43.7
-# and 16.4 / 43.0 (LOG, products of tiles).
+# passes, tiles and the other one: bf16 H=512 B=256 10.5 / 27.0 and 12.1 / 37.2, H=1024 B=256 16.1 / 44.2 and 26.5 /
+# 70.8; float32 H=512 B=256 15.0 / 44.7 and 18.7 / 57.1, H=1024 B=64 20.5 / 54.1 and 26.1 / 69.2, B=256 26.1 / 92.5 and
+# 111 / 308; tf32 H=512 B=256 14.0 / 38.2 and 16.7 / 42.9, H=1024 B=64 21.5 / 51.0 and 21.7 / 52.7, B=256 35.2 / 98.2
+# (by mma) and 38.2 / 115 (LOG, products of tiles; tiles by wgmma).
 TILES_FASTER = (
     Region(("attn_rnn",), _16_BITS, (449, 1024), (193, _ANY[1])),
-    Region(("attn_rnn",), ("float32",), (449, 512), (193, _ANY[1])),
+    Region(("attn_rnn",), ("float32", "tf32"), (449, 512), (193, _ANY[1])),
     Region(("attn_rnn",), ("float32", "tf32"), (769, 1024), (33, _ANY[1])),
 )
 # Sizes up to GATED_CLUSTER_HIDDEN at which the grid was measured to be faster all the same, forward / both passes, grid

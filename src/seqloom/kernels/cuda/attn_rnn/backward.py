@@ -22,7 +22,7 @@ WEIGHTS = ("q", "bias_q", "o", "bias_o", "g", "bias_g", "scale", "bias")  # the 
 
 def count_pieces(rows: int, hidden: int, dtype: torch.dtype) -> int:
     """Return into how many pieces a sum over rows is divided: sums of pieces, then of these, are never long."""
-    return max(1, min(rows // tuning.PIECE_ROWS[dtype], tuning.PIECE_NUMBERS[dtype] // hidden**2))
+    return max(1, min(rows // tuning.PIECE_ROWS[dtype], tuning.PIECE_NUMBERS // hidden**2))
 
 
 class Chunk:

@@ -2,8 +2,8 @@
 // A group of BLOCKS blocks anywhere on the GPU carries ROWS rows; a block has UNITS units. What a product
 // needs of other blocks lies in the GPU's memory, and counters say when it is complete. Both factors of a
 // product are fetched in chunks of 128 or 256 bytes of a row, those of a weight before the others are known.
-// Eight warps: two halves of the rows, and four quarters of every chunk, whose sums meet in shared memory.
-// Then a thread has EACH units of one row, in all that is pointwise.
+// The sums of parts of each chunk meet in shared memory: tiles_mma.cuh, or tiles_wgmma.cuh on Hopper. Then a
+// thread has EACH units of one row, in all that is pointwise.
 //
 // In float32 a number is two halves of fp16 in two planes (IN_HALVES): those of a block's units in a row have
 // one power of 2, and so have 32 rows of a weight. With TF32 it is one number of 19 bits.
@@ -12,14 +12,7 @@
 #include "attn_rnn/math.cuh"
 #include "runtime/counter.cuh"
 #include "runtime/halves.cuh"
-#if PAIR == 2
-#include "runtime/pair.cuh"
-#endif
-#if BULK
-#include "runtime/bulk.cuh"
-#endif
 #include "runtime/packets.cuh"
-#include "runtime/wgmma.cuh"
 
 #ifndef ROWS             // Python gives these with -D; the values here serve editors
 #define ROWS 64          // of a group: 32 or 64
@@ -31,11 +24,12 @@
 #define RESIDENT 0       // the last chunks of every weight, which stay in shared memory
 #define TF32 0           // whether products of float32 may see 19 bits alone
 #define WGMMA 0          // whether four warps multiply together (Hopper): 64 rows
-#define BULK 0           // whether one thread fetches whole chunks (Hopper)
-#define PAIR 1  // blocks that have the same units; of two, each has half of every sum and of the rows
+#define BULK 0           // whether one thread fetches whole chunks, with WGMMA
 #endif
 
 constexpr bool IN_HALVES = TYPE == FP32 && !TF32;
+// Blocks that have the same units; of two, each has half of every sum and of the rows.
+constexpr int PAIR = WGMMA ? 2 : 1;
 constexpr int THREADS = 256, BLOCKS = CLUSTER, OWN_ROWS = ROWS / PAIR, EACH = OWN_ROWS * UNITS / THREADS,
               SHARE = THREADS / OWN_ROWS;
 constexpr int PLANES = IN_HALVES ? 2 : 1, NUMBER = IN_HALVES ? 2 : SIZE;  // bytes of a number in a plane
@@ -48,7 +42,6 @@ constexpr int DIVIDED = !WGMMA       ? 4
               QUARTERS = DIVIDED * PAIR, STEPS = EIGHTS / 2 / DIVIDED, TALL = ROWS / 32;
 constexpr int WIDEST = 2 * UNITS;  // columns of the widest product
 constexpr int STAGE = ROWS * CHUNK * PLANES, WEIGHT_STAGE = WIDEST * CHUNK * PLANES;
-constexpr int SCALE_LINE = BLOCKS + 4;  // floats of a row's units in shared memory
 constexpr int PARTS =
     (4 * DIVIDED * OWN_ROWS * (WIDEST + 8) + 1023) / 1024 * 1024;  // bytes; they lie where numbers were
 constexpr int AT_PARTS = 0, AT_WEIGHTS = STAGES * STAGE > PARTS ? STAGES * STAGE : PARTS;
@@ -63,10 +56,8 @@ constexpr int LEAD = (RESIDENT == CHUNKS || STAGES < WEIGHT_STAGES ? STAGES : WE
                      (WGMMA && !IN_HALVES && !BULK ? 2 : 1);
 constexpr int SPAN = D / UNITS;  // blocks of a head
 static_assert(D % UNITS == 0 && H * NUMBER % CHUNK == 0 && EACH % 2 == 0 && BLOCKS % 4 == 0 &&
-                  UNITS * BLOCKS == H && BLOCKS % SHARE == 0 && (!WGMMA || ROWS == 64) &&
-                  (PAIR == 1 || WGMMA) &&
-                  (!BULK || WGMMA && STAGES < 16 && (RESIDENT == CHUNKS || STAGES == WEIGHT_STAGES)) &&
-                  LEAD > 0,
+                  UNITS * BLOCKS == H && BLOCKS % SHARE == 0 && (!WGMMA || ROWS == 64) && LEAD > 0 &&
+                  (!BULK || STAGES < 16 && (RESIDENT == CHUNKS || STAGES == WEIGHT_STAGES)),
               "no such division");
 
 // What a group shares, in bytes from its begin: a counter, for each of three messages its numbers and their
@@ -83,11 +74,6 @@ struct Factor {
   float unit[2];  // of its numbers in float32: of the first UNITS rows, and of the others
 };
 constexpr int ALL_ROWS = 4 * UNITS * CHUNK * PLANES;  // bytes
-
-template <int N>
-struct Sums {
-  float c[TALL][N / 8][4];
-};
 
 // A thread's units of a row as words of 32 bits, and back.
 constexpr int WORDS = EACH * SIZE / 4;
@@ -176,7 +162,7 @@ struct Block {
   int thread, lane, warp, quarter, half, side, rank, base, first, rows;
   int row, column, unit;  // this thread's row of the group, and its first unit in the block and at all
   bool active;            // whether there is such a row
-  u32 memory, count = 0, parities = 0;  // parities: of the barriers of stages
+  u32 memory, count = 0;
   u8* shared_by_all;
   template <class Args>
   DEV Block(const Args& a) {
@@ -218,9 +204,6 @@ struct Block {
   }
   // All threads have written their part of a message: say so. Then wait until all blocks of the group have.
   DEV void announce() const {
-#if BULK
-    order_copies();
-#endif
     wait_block();
     if (thread == 0) count_up((u32*)shared_by_all);
   }
@@ -239,337 +222,6 @@ struct Block {
       return memory + AT_WEIGHTS + chunk % (WEIGHT_STAGES ? WEIGHT_STAGES : 1) * WEIGHT_STAGE;
     return memory + AT_RESIDENT + (w.before * RESIDENT + (chunk - FLEETING) * N) * CHUNK * PLANES;
   }
-  // Fetch some bytes, by all threads.
-  DEV void fetch_bytes(u32 to, const u8* from, int bytes) const {
-    for (int i = 16 * thread; i < bytes; i += 16 * THREADS) fetch16(to + i, from + i, 16);
-  }
-#if BULK
-  // Make the barriers of stages, and one for what stays.
-  DEV void make_barriers() const {
-    if (thread == 0)
-      for (int i = 0; i <= STAGES; i++) make_barrier(memory + AT_BARRIERS + 8 * i);
-    show_barriers();
-    wait_block();
-  }
-  // Return the barrier of a chunk, and the bytes of a part of it.
-  DEV u32 find_barrier(int chunk) const { return memory + AT_BARRIERS + 8 * (chunk % STAGES); }
-  // Fetch chunks of a weight, and expect those of the numbers; by one thread.
-  template <int N>
-  DEV void fetch_weight(const Factor& w, int chunk) const {
-    if (chunk >= CHUNKS) return;
-    constexpr int BYTES = N * CHUNK * PLANES;
-    expect(find_barrier(chunk),
-           STAGE + (chunk < FLEETING ? BYTES : 0) + (IN_HALVES && chunk == 0 ? ALL_UNITS / PAIR : 0));
-    if (chunk < FLEETING)
-      fetch_bulk(find_weight<N>(w, chunk), w.at + (i64)chunk * ALL_ROWS, BYTES, find_barrier(chunk));
-  }
-  DEV void load_resident(const Factor& first, const Factor& second, const Factor& third) const {
-    const u32 barrier = memory + AT_BARRIERS + 8 * STAGES;
-    if (RESIDENT == 0) return;
-    if (thread == 0) {
-      expect(barrier, RESIDENT * ALL_ROWS);
-      for (int chunk = FLEETING; chunk < CHUNKS; chunk++) {
-        const i64 at = (i64)chunk * ALL_ROWS;
-        fetch_bulk(find_weight<2 * UNITS>(first, chunk), first.at + at, ALL_ROWS / 2, barrier);
-        fetch_bulk(find_weight<UNITS>(second, chunk), second.at + at, ALL_ROWS / 4, barrier);
-        fetch_bulk(find_weight<UNITS>(third, chunk), third.at + at, ALL_ROWS / 4, barrier);
-      }
-    }
-    await(barrier, 0);
-  }
-  DEV void fetch_numbers(int message, int chunk) const {
-    if (chunk >= CHUNKS) return;
-    if (IN_HALVES && chunk == 0)
-      fetch_bulk(memory + AT_SCALES,
-                 shared_by_all + AT_UNITS + message * ALL_UNITS + side * (ALL_UNITS / PAIR), ALL_UNITS / PAIR,
-                 find_barrier(0));
-    fetch_bulk(memory + chunk % STAGES * STAGE,
-               shared_by_all + AT_NUMBERS + message * NUMBERS + (side * CHUNKS + chunk) * STAGE, STAGE,
-               find_barrier(chunk));
-  }
-  template <int N>
-  DEV void prepare(const Factor& w) const {
-    if (thread == 0)
-#pragma unroll 1
-      for (int chunk = 0; chunk < LEAD; chunk++) fetch_weight<N>(w, chunk);
-  }
-  template <int N>
-  DEV void fetch_next(int message, const Factor& w, int chunk) const {
-    if (chunk + LEAD >= CHUNKS) return;
-    wait_block();  // all have multiplied the stage that is fetched next
-    if (thread == 0) {
-      fetch_weight<N>(w, chunk + LEAD);
-      fetch_numbers(message, chunk + LEAD);
-    }
-  }
-#else
-  // Fetch a chunk of N rows of a weight.
-  template <int N>
-  DEV void fetch_weight(const Factor& w, int chunk) const {
-    if (chunk < FLEETING)
-      fetch_bytes(find_weight<N>(w, chunk), w.at + (i64)chunk * ALL_ROWS, N * CHUNK * PLANES);
-  }
-  // Fetch the chunks of weights that stay.
-  DEV void load_resident(const Factor& first, const Factor& second, const Factor& third) const {
-    for (int chunk = FLEETING; chunk < CHUNKS; chunk++) {
-      fetch_bytes(find_weight<2 * UNITS>(first, chunk), first.at + (i64)chunk * ALL_ROWS, ALL_ROWS / 2);
-      fetch_bytes(find_weight<UNITS>(second, chunk), second.at + (i64)chunk * ALL_ROWS, ALL_ROWS / 4);
-      fetch_bytes(find_weight<UNITS>(third, chunk), third.at + (i64)chunk * ALL_ROWS, ALL_ROWS / 4);
-    }
-    fetch_commit();
-  }
-  // Fetch a chunk of a message's rows; with the first one, the units of all numbers.
-  DEV void fetch_numbers(int message, int chunk) const {
-    if (chunk >= CHUNKS) return;
-    if (IN_HALVES && chunk == 0)
-      fetch_bytes(memory + AT_SCALES,
-                  shared_by_all + AT_UNITS + message * ALL_UNITS + side * (ALL_UNITS / PAIR),
-                  ALL_UNITS / PAIR);
-    fetch_bytes(memory + chunk % STAGES * STAGE,
-                shared_by_all + AT_NUMBERS + message * NUMBERS + (side * CHUNKS + chunk) * STAGE, STAGE);
-  }
-  // Begin to fetch a weight, before the other factor is known.
-  template <int N>
-  DEV void prepare(const Factor& w) const {
-#pragma unroll 1
-    for (int chunk = 0; chunk < LEAD; chunk++) fetch_weight<N>(w, chunk);
-  }
-  template <int N>
-  DEV void fetch_next(int message, const Factor& w, int chunk) const {
-    fetch_weight<N>(w, chunk + LEAD);
-    fetch_numbers(message, chunk + LEAD);
-    fetch_commit();
-  }
-#endif
-  // Multiply a message by a weight that was prepared; the parts of the sums lie in shared memory then, and
-  // all threads have met.
-  template <int N>
-  DEV void multiply(int message, const Factor& w) {
-#if WGMMA
-    float s[N * DIVIDED / 4] = {};
-#else
-    Sums<N> s = {};
-#endif
-#if BULK
-    if (thread == 0) {
-      order_copies();
-#pragma unroll 1
-      for (int chunk = 0; chunk < LEAD; chunk++) fetch_numbers(message, chunk);
-    }
-#else
-#pragma unroll 1
-    for (int chunk = 0; chunk < LEAD; chunk++) {
-      fetch_numbers(message, chunk);
-      fetch_commit();
-    }
-#endif
-#pragma unroll 1
-    for (int chunk = 0; chunk < CHUNKS; chunk++) {
-#if BULK
-      await(find_barrier(chunk), parities >> chunk % STAGES & 1);
-      parities ^= 1u << chunk % STAGES;
-#else
-      fetch_wait<LEAD - 1>();
-      if constexpr (WGMMA) show_fetched();
-      wait_block();  // all have fetched their part, and read the stages that are fetched next
-#endif
-#if WGMMA
-      multiply_chunk<N>(s, message, w, chunk);
-#else
-      fetch_next<N>(message, w, chunk);
-      multiply_chunk<N>(s, w, chunk);
-#endif
-    }
-#if WGMMA
-    if constexpr (!IN_HALVES) {
-      await_products<0>();
-      hold_sums(s);
-    }
-#endif
-    wait_block();  // parts lie where numbers are
-#pragma unroll
-    for (int i = 0; i < (WGMMA ? 1 : TALL); i++)
-#pragma unroll
-      for (int j = 0; j < (WGMMA ? N * DIVIDED / 16 : N / 8); j++)
-#pragma unroll
-        for (int k = 0; k < 2; k++) {
-#if WGMMA
-          const int part = DIVIDED == 2 ? half : 0, row = (16 * quarter + 8 * k + lane / 4) % OWN_ROWS,
-                    column = 8 * j + (DIVIDED == 2 ? 0 : N / 2 * half);
-          const float v = s[4 * j + 2 * k], w = s[4 * j + 2 * k + 1];
-#else
-          const int part = quarter, row = ROWS / 2 * half + 16 * i + 8 * k + lane / 4, column = 8 * j;
-          const float v = s.c[i][j][2 * k], w = s.c[i][j][2 * k + 1];
-#endif
-          const u32 at = 4 * ((part * OWN_ROWS + row) * (N + 8) + column + 2 * (lane & 3));
-#if PAIR == 2
-          if (quarter / 2 != side)
-            put_other(memory + AT_OTHERS + at, v, w);
-          else
-#endif
-            put_shared(memory + AT_PARTS + at, v, w);
-        }
-#if PAIR == 2
-    wait_pair();
-#else
-    wait_block();
-#endif
-  }
-#if WGMMA
-  // Describe 32 bytes of lines in shared memory: of a plane of `rows` of them.
-  DEV u64 describe(u32 at, int rows, int plane, int step) const {
-    return describe_matrix(at + (plane * LINES + step / 4) * rows * 128 + 32 * (step % 4), SWIZZLE_128, 1024,
-                           16);
-  }
-  // Add this half's steps of a chunk, in the background. In float32 the sums of UNITS numbers, which have one
-  // unit in a row, are added up outside of tensor cores, which truncate sums, while the next are computed.
-  template <int N>
-  DEV void multiply_chunk(float (&s)[N * DIVIDED / 4], int message, const Factor& w, int chunk) const {
-    const u32 numbers = memory + chunk % STAGES * STAGE,
-              weight = find_weight<N>(w, chunk) + (DIVIDED == 2 ? 0 : N / 2 * 128 * half);
-    const int first = DIVIDED == 2 ? STEPS * half : 0;
-#if FORMAT == 2 && !TF32
-    constexpr int DEEP = UNITS < 32 ? 1 : 2, MANY = STEPS / DEEP;
-    float part[2][N * DIVIDED / 4];
-#pragma unroll
-    for (int i = 0; i <= MANY; i++) {
-      if (i < MANY) {
-        begin_products();
-#pragma unroll
-        for (int which = 0; which < 3; which++)  // low high, high low, high high
-#pragma unroll
-          for (int k = 0; k < DEEP; k++) {
-            const int step = first + DEEP * i + k;
-            const u64 of_numbers = describe(numbers, ROWS, which == 0, step),
-                      of_weight = describe(weight, N, which == 1, step);
-            if (which == 0 && k == 0)
-              multiply_lines<FP16, 0>(part[i % 2], of_numbers, of_weight);
-            else
-              multiply_lines<FP16, 1>(part[i % 2], of_numbers, of_weight);
-          }
-        commit_products();
-      }
-      if (i == 0)
-        fetch_next<N>(message, w, chunk);
-      else {
-        float scale[2];
-#pragma unroll
-        for (int k = 0; k < 2; k++)
-          scale[k] = get_shared(memory + AT_SCALES +
-                                4 * ((CHUNK / 2 * chunk + 16 * (first + DEEP * (i - 1))) / UNITS * ROWS +
-                                     16 * quarter + 8 * k + lane / 4));
-        if (i < MANY)
-          await_products<1>();
-        else
-          await_products<0>();
-        hold_sums(part[(i - 1) % 2]);
-#pragma unroll
-        for (int e = 0; e < N * DIVIDED / 4; e++) s[e] += scale[e / 2 % 2] * part[(i - 1) % 2][e];
-      }
-    }
-#else
-    begin_products();
-#pragma unroll
-    for (int k = 0; k < STEPS; k++) {
-      const int step = first + k;
-      multiply_lines<TYPE, 1>(s, describe(numbers, ROWS, 0, step), describe(weight, N, 0, step));
-    }
-    commit_products();
-    await_products<1>();
-    fetch_next<N>(message, w, chunk);
-#endif
-  }
-#else
-  // Load 32 bytes of this warp's rows, and the units of their numbers.
-  DEV void load_numbers(u32 (&a)[PLANES][TALL][4], float (&scale)[TALL][2], int chunk, int step) const {
-    const u32 stage = memory + chunk % STAGES * STAGE;
-#pragma unroll
-    for (int p = 0; p < PLANES; p++)
-#pragma unroll
-      for (int i = 0; i < TALL; i++) {
-        const int line = ROWS / 2 * half + 16 * i + (lane & 15);
-        load4(a[p][i][0], a[p][i][1], a[p][i][2], a[p][i][3],
-              stage + ((p * LINES + step / 4) * ROWS + line) * 128 +
-                  16 * ((2 * step + (lane >> 4) ^ line) & 7));
-      }
-    if constexpr (IN_HALVES)
-#pragma unroll
-      for (int i = 0; i < TALL; i++)
-#pragma unroll
-        for (int k = 0; k < 2; k++)
-          scale[i][k] = get_shared(memory + AT_SCALES +
-                                   4 * ((CHUNK / 2 * chunk + 16 * step) / UNITS * ROWS + ROWS / 2 * half +
-                                        16 * i + 8 * k + lane / 4));
-  }
-  // Load 32 bytes of 16 rows of a weight.
-  template <int N>
-  DEV void load_weight(u32 (&b)[PLANES][2][2], u32 weight, int step, int j) const {
-#pragma unroll
-    for (int p = 0; p < PLANES; p++) {
-      const int line = 16 * j + 8 * (lane >> 4) + (lane & 7);
-      load4(b[p][0][0], b[p][0][1], b[p][1][0], b[p][1][1],
-            weight + ((p * LINES + step / 4) * N + line) * 128 +
-                16 * ((2 * step + (lane >> 3 & 1) ^ line) & 7));
-    }
-  }
-  // This warp's quarter of a chunk. What the next mma needs is loaded before the present one.
-  template <int N>
-  DEV void multiply_chunk(Sums<N>& s, const Factor& w, int chunk) const {
-    constexpr int WIDE = N / 16, ALL = STEPS * WIDE;
-    const u32 weight = find_weight<N>(w, chunk);
-    const int first = STEPS * quarter;
-    u32 a[2][PLANES][TALL][4], b[2][PLANES][2][2];
-    float scale[2][TALL][2];
-    load_numbers(a[0], scale[0], chunk, first);
-    load_weight<N>(b[0], weight, first, 0);
-#pragma unroll
-    for (int n = 0; n < ALL; n++) {
-      const int next = n + 1, step = n / WIDE % 2;
-      if (next < ALL) {
-        if (next % WIDE == 0) load_numbers(a[1 - step], scale[1 - step], chunk, first + next / WIDE);
-        load_weight<N>(b[next % 2], weight, first + next / WIDE, next % WIDE);
-      }
-      multiply_step<N>(s, a[step], scale[step], b[n % 2], 2 * (n % WIDE));
-    }
-  }
-  template <int N>
-  DEV void multiply_step(Sums<N>& s, const u32 (&a)[PLANES][TALL][4], const float (&scale)[TALL][2],
-                         const u32 (&b)[PLANES][2][2], int j) const {
-#if FORMAT == 2 && !TF32
-    float part[TALL][2][4];
-#pragma unroll
-    for (int which = 0; which < 3; which++)  // low high, high low, high high
-#pragma unroll
-      for (int i = 0; i < TALL; i++)
-#pragma unroll
-        for (int k = 0; k < 2; k++) {
-          const u32(&v)[4] = a[which == 0][i], (&u)[2] = b[which == 1][k];
-          if (which == 0)
-            mma_from_zero<FP16>(part[i][k], v[0], v[1], v[2], v[3], u[0], u[1]);
-          else
-            mma<FP16>(part[i][k], v[0], v[1], v[2], v[3], u[0], u[1]);
-        }
-#pragma unroll
-    for (int i = 0; i < TALL; i++)
-#pragma unroll
-      for (int k = 0; k < 2; k++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) s.c[i][j + k][e] += scale[i][e / 2] * part[i][k][e];
-#else
-#pragma unroll
-    for (int k = 0; k < 2; k++)
-#pragma unroll
-      for (int i = 0; i < TALL; i++) {
-        const u32(&v)[4] = a[0][i], (&u)[2] = b[0][k];
-#if FORMAT == 2
-        mma_tf32(s.c[i][j + k], v[0], v[1], v[2], v[3], u[0], u[1]);
-#else
-        mma<TYPE>(s.c[i][j + k], v[0], v[1], v[2], v[3], u[0], u[1]);
-#endif
-      }
-#endif
-  }
-#endif
   // Add up the parts of a product of N columns for this thread's units, from column `from` on.
   template <int N>
   DEV void get_sum(float (&v)[EACH], float unit, int from = 0) const {

@@ -111,9 +111,13 @@ class Division(NamedTuple):
     """How blocks divide a batch and a layer."""
 
     rows: int  # of a group
-    units: int  # of a block, or of a pair of blocks
-    pair: int = 1  # blocks that have the same units: each of two has half of every sum, and half of the rows
-    wgmma: bool = False  # whether four warps multiply together
+    units: int  # of a block, or of two that share them
+    wgmma: bool = False  # whether four warps multiply together; two blocks then have half of each sum, and of the rows
+
+    @property
+    def pair(self) -> int:
+        """Blocks that have the same units."""
+        return 2 if self.wgmma else 1
 
 
 def find_code(setting: AttnRNNSetting, name: str, B: int, device: torch.device) -> TilesCode:
@@ -129,11 +133,10 @@ def list_divisions(setting: AttnRNNSetting, wgmma: bool) -> list[Division]:
         wgmma: Whether the GPU has products of four warps.
     """
     H, head = setting.hidden, setting.hidden // setting.heads
-    ways = [Division(*way, True) for way in tuning.TILES_WGMMA_DIVISIONS] if wgmma else []
-    ways += [] if ways else [Division(*way) for way in tuning.TILES_DIVISIONS]
+    ways = tuning.TILES_HOPPER_DIVISIONS[setting.dtype.itemsize] if wgmma else tuning.TILES_DIVISIONS
     return [
         way
-        for way in ways
+        for way in (Division(*way) for way in ways)
         if H % (64 * way.pair) == 0
         and head % way.units == 0
         and H // way.units % max(4, THREADS * way.pair // way.rows) == 0
@@ -179,44 +182,54 @@ class _Plan:
         Args:
             behind: Chunks that products in the background still read while the next ones are fetched.
         """
-        sizes = [chunk for chunk in tuning.TILES_WGMMA_CHUNKS if self.length % chunk == 0]
-        rest = self.room - 2 * self.columns * self.length
-        for chunk in sizes:  # all weights stay
-            stages = min(2 * self.length // chunk, rest // (self.rows * chunk))
-            if rest >= self.parts and stages > 1 + behind and stages * chunk >= tuning.TILES_LEAST_AHEAD:
-                return chunk, stages, 0, self.length // chunk
-        chunk = sizes[-1]
+        if self.length % 256 == 0:
+            rest = self.room - 2 * self.columns * self.length
+            stages = min(2 * self.length // 256, rest // (256 * self.rows))
+            if rest >= self.parts and stages > 1 + behind:  # all weights stay
+                return 256, stages, 0, self.length // 256
+            ahead = self._count_ahead(256, behind)
+            if ahead > 1:
+                return 256, ahead + behind, ahead + behind, self._count_resident(256, ahead + behind)
+        stages = self._count_ahead(128, 1) + 1
+        return 128, stages, stages, self._count_resident(128, stages)
+
+    def _count_ahead(self, chunk: int, behind: int) -> int:
         stage, of_weights = self.rows * chunk, self.columns * chunk
         ahead = max(3, tuning.TILES_AHEAD // (stage + of_weights))
         while ahead > 1 and max(stage * (ahead + behind), self.parts) + of_weights * (ahead + behind) > self.room:
             ahead -= 1
-        stages = ahead + behind
-        room = self.room - max(stages * stage, self.parts) - stages * of_weights
-        return chunk, stages, stages, min(self.length // chunk, max(0, room) // (2 * of_weights))
+        return ahead
+
+    def _count_resident(self, chunk: int, stages: int) -> int:
+        stage, of_weights = self.rows * chunk, self.columns * chunk
+        rest = self.room - max(stages * stage, self.parts) - stages * of_weights
+        return min(self.length // chunk, max(0, rest) // (2 * of_weights))
 
 
 @cache
 def make_code(setting: AttnRNNSetting, name: str, way: Division, tf32: bool = False) -> TilesCode:
     """Return the kernel attn_rnn_tiles_<name>."""
     H, size = setting.hidden, setting.dtype.itemsize
-    rows, units, pair, wgmma = way
+    rows, units, wgmma = way
+    pair = way.pair
     tf32 = tf32 and setting.dtype == torch.float32
     in_halves = setting.dtype == torch.float32 and not tf32
     planes, number, blocks, wide = 2 if in_halves else 1, 2 if in_halves else size, H // units, 2 * units
-    bulk = wgmma and tuning.TILES_BULK
     divided = 4 if not wgmma else 2 if units < 64 else 1
     parts = -(-4 * divided * rows // pair * (wide + 8) // 1024) * 1024
     fixed = 4 * CONSTANTS * units + (4 * rows * blocks // pair if in_halves else 0) + (1024 if wgmma else 0)
-    fixed += (pair - 1) * parts + (128 if bulk else 0)
-    plan = _Plan(rows * planes, wide * planes, H * number // pair, parts, tuning.SHARED_BYTES - fixed)
-    division = plan.divide_for_wgmma(1 if in_halves or bulk else 2) if wgmma else plan.divide(planes)
+    fixed += (pair - 1) * parts
+    plan = _Plan(rows * planes, wide * planes, H * number // pair, parts, tuning.SHARED_BYTES - fixed - 128)
+    division = plan.divide_for_wgmma(1 if in_halves else 2) if wgmma else plan.divide(planes)
     chunk, stages, weight_stages, resident = division
+    bulk = wgmma and chunk == 128  # one thread fetches chunks that are too large for wider ones
+    fixed += 128 if bulk else 0
     lines = (weight_stages + 2 * resident) * wide * planes
     shared = fixed + max(stages * rows * planes * chunk, parts) + lines * chunk
     group = 128 + 3 * rows * H * number * planes + 36 * rows * blocks
     sizes = {"GRID": 1, "ROWS": rows, "CLUSTER": blocks, "UNITS": units, "CHUNK": chunk, "STAGES": stages}
     sizes |= {"WEIGHT_STAGES": weight_stages, "RESIDENT": resident, "TF32": int(tf32)}
-    sizes |= {"WGMMA": int(wgmma), "PAIR": pair, "BULK": int(bulk)}
+    sizes |= {"WGMMA": int(wgmma), "BULK": int(bulk)}
     macros = (*setting.macros, *sizes.items())
     named = f"attn_rnn_tiles_{name}", f"attn_rnn/tiles_{name}.cu", macros
     pack_code = CudaCode("attn_rnn_tiles_pack", "attn_rnn/tiles_pack.cu", macros, THREADS, 0)

@@ -1,6 +1,10 @@
 // AttnRNN forward with tiles of many rows: a group of blocks takes its rows through all steps. Equations as
 // in step.cuh.
-#include "attn_rnn/tiles.cuh"
+#if WGMMA
+#include "attn_rnn/tiles_wgmma.cuh"
+#else
+#include "attn_rnn/tiles_mma.cuh"
+#endif
 
 constexpr int STATE = 0, ATTENDED = 1, OUTPUT = 2;                      // messages
 constexpr int BIAS_Q = 0, BIAS_O = 1, BIAS_G = 2, SCALE = 3, BIAS = 4;  // constants
@@ -12,7 +16,7 @@ struct TilesForward : Forward {
 };
 
 CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, PAIR) {
-  Block b(a);
+  Tiles b(a);
   const int row = b.first + b.row;
   const int of_q = b.unit / 32, of_o = H / 32 + of_q, of_g = 2 * (H / 32) + of_q;
   const Factor of_state = find_factor(a.packed, a.units, 0, of_q, of_g, b),
@@ -44,9 +48,6 @@ CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, PAIR) {
     b.put_numbers(STATE, seen);
     b.announce();
   };
-#if BULK
-  b.make_barriers();
-#endif
   if (end > 0) {
     b.load_resident(of_state, of_attended, of_output);
     b.prepare<2 * UNITS>(of_state);
@@ -145,9 +146,7 @@ CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, PAIR) {
     }
     if (b.active && t < length) store_units(y + (i64)t * a.y_step, out);
   }
-#if !BULK
-  fetch_wait<0>();
-#endif
+  b.end();
   if (b.active)
 #pragma unroll
     for (int e = 0; e < EACH; e++) a.last[at + e] = h[e];

@@ -1,6 +1,10 @@
 // AttnRNN back through a chunk of time with tiles of many rows, from recomputed planes. Letters as in
 // block_reverse.cu.
-#include "attn_rnn/tiles.cuh"
+#if WGMMA
+#include "attn_rnn/tiles_wgmma.cuh"
+#else
+#include "attn_rnn/tiles_mma.cuh"
+#endif
 
 constexpr int OF_GATE = 0, OF_OUTPUT = 1, OF_QUERY = 2;  // messages: gradients
 constexpr int SCALE = 0, BIAS = 1;                       // constants
@@ -13,7 +17,7 @@ struct TilesReverse : Reverse {
 };
 
 CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, PAIR) {
-  Block b(a);
+  Tiles b(a);
   const int row = b.first + b.row;
   const int of_q = b.unit / 32, of_o = H / 32 + of_q, of_g = 2 * (H / 32) + of_q;
   const Factor of_gate = find_factor(a.packed, a.units, 0, of_g + H / 32, of_g, b),
@@ -42,9 +46,6 @@ CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, PAIR) {
       store_units(a.ds + j, zeros);
       store_units(a.dq + j, zeros);
     }
-#if BULK
-  b.make_barriers();
-#endif
   if (top >= a.from) {
     b.load_resident(of_gate, of_output, of_query);
     b.prepare<2 * UNITS>(of_gate);
@@ -169,9 +170,7 @@ CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, PAIR) {
       dh[e] = t < length ? acc[e] : dh[e];
     }
   }
-#if !BULK
-  fetch_wait<0>();
-#endif
+  b.end();
   if (b.active)
 #pragma unroll
     for (int e = 0; e < EACH; e++) {

@@ -1,0 +1,91 @@
+// How AttnRNN's tiles come to shared memory on Hopper where they are large: one thread copies whole chunks.
+#pragma once
+#include "attn_rnn/tiles.cuh"
+#include "runtime/bulk.cuh"
+
+struct Fetching : Block {
+  u32 parities = 0;  // of the barriers of stages
+  template <class Args>
+  DEV Fetching(const Args& a) : Block(a) {
+    make_barriers();
+  }
+  // Make the barriers of stages, and one for what stays.
+  DEV void make_barriers() const {
+    if (thread == 0)
+      for (int i = 0; i <= STAGES; i++) make_barrier(memory + AT_BARRIERS + 8 * i);
+    show_barriers();
+    wait_block();
+  }
+  DEV u32 find_barrier(int chunk) const { return memory + AT_BARRIERS + 8 * (chunk % STAGES); }
+  // Fetch a chunk of a weight, and expect that of the numbers; by one thread.
+  template <int N>
+  DEV void fetch_weight(const Factor& w, int chunk) const {
+    if (chunk >= CHUNKS) return;
+    constexpr int BYTES = N * CHUNK * PLANES;
+    expect(find_barrier(chunk),
+           STAGE + (chunk < FLEETING ? BYTES : 0) + (IN_HALVES && chunk == 0 ? ALL_UNITS / PAIR : 0));
+    if (chunk < FLEETING)
+      fetch_bulk(find_weight<N>(w, chunk), w.at + (i64)chunk * ALL_ROWS, BYTES, find_barrier(chunk));
+  }
+  // Fetch the chunks of weights that stay.
+  DEV void load_resident(const Factor& first, const Factor& second, const Factor& third) const {
+    const u32 barrier = memory + AT_BARRIERS + 8 * STAGES;
+    if (RESIDENT == 0) return;
+    if (thread == 0) {
+      expect(barrier, RESIDENT * ALL_ROWS);
+      for (int chunk = FLEETING; chunk < CHUNKS; chunk++) {
+        const i64 at = (i64)chunk * ALL_ROWS;
+        fetch_bulk(find_weight<2 * UNITS>(first, chunk), first.at + at, ALL_ROWS / 2, barrier);
+        fetch_bulk(find_weight<UNITS>(second, chunk), second.at + at, ALL_ROWS / 4, barrier);
+        fetch_bulk(find_weight<UNITS>(third, chunk), third.at + at, ALL_ROWS / 4, barrier);
+      }
+    }
+    await(barrier, 0);
+  }
+  // Fetch a chunk of a message's rows; with the first one, the units of all numbers.
+  DEV void fetch_numbers(int message, int chunk) const {
+    if (chunk >= CHUNKS) return;
+    if (IN_HALVES && chunk == 0)
+      fetch_bulk(memory + AT_SCALES,
+                 shared_by_all + AT_UNITS + message * ALL_UNITS + side * (ALL_UNITS / PAIR), ALL_UNITS / PAIR,
+                 find_barrier(0));
+    fetch_bulk(memory + chunk % STAGES * STAGE,
+               shared_by_all + AT_NUMBERS + message * NUMBERS + (side * CHUNKS + chunk) * STAGE, STAGE,
+               find_barrier(chunk));
+  }
+  // Begin to fetch a weight, before the other factor is known.
+  template <int N>
+  DEV void prepare(const Factor& w) const {
+    if (thread == 0)
+#pragma unroll 1
+      for (int chunk = 0; chunk < LEAD; chunk++) fetch_weight<N>(w, chunk);
+  }
+  // Go on fetching while a chunk is multiplied.
+  template <int N>
+  DEV void fetch_next(int message, const Factor& w, int chunk) const {
+    if (chunk + LEAD >= CHUNKS) return;
+    wait_block();  // all have multiplied the stage that is fetched next
+    if (thread == 0) {
+      fetch_weight<N>(w, chunk + LEAD);
+      fetch_numbers(message, chunk + LEAD);
+    }
+  }
+  // Begin to fetch a message.
+  DEV void fetch_first(int message) const {
+    if (thread == 0) {
+      order_copies();
+#pragma unroll 1
+      for (int chunk = 0; chunk < LEAD; chunk++) fetch_numbers(message, chunk);
+    }
+  }
+  DEV void await_chunk(int chunk) {
+    await(find_barrier(chunk), parities >> chunk % STAGES & 1);
+    parities ^= 1u << chunk % STAGES;
+  }
+  // What was shared is read, and copies may take its place.
+  DEV void announce() const {
+    order_copies();
+    Block::announce();
+  }
+  DEV void end() const {}
+};

@@ -1,0 +1,64 @@
+// How AttnRNN's tiles come to shared memory: all threads fetch 16 bytes each.
+#pragma once
+#include "attn_rnn/tiles.cuh"
+#include "runtime/wgmma.cuh"
+
+struct Fetching : Block {
+  using Block::Block;
+  // Fetch some bytes, by all threads.
+  DEV void fetch_bytes(u32 to, const u8* from, int bytes) const {
+    for (int i = 16 * thread; i < bytes; i += 16 * THREADS) fetch16(to + i, from + i, 16);
+  }
+  // Fetch a chunk of N rows of a weight.
+  template <int N>
+  DEV void fetch_weight(const Factor& w, int chunk) const {
+    if (chunk < FLEETING)
+      fetch_bytes(find_weight<N>(w, chunk), w.at + (i64)chunk * ALL_ROWS, N * CHUNK * PLANES);
+  }
+  // Fetch the chunks of weights that stay.
+  DEV void load_resident(const Factor& first, const Factor& second, const Factor& third) const {
+    for (int chunk = FLEETING; chunk < CHUNKS; chunk++) {
+      fetch_bytes(find_weight<2 * UNITS>(first, chunk), first.at + (i64)chunk * ALL_ROWS, ALL_ROWS / 2);
+      fetch_bytes(find_weight<UNITS>(second, chunk), second.at + (i64)chunk * ALL_ROWS, ALL_ROWS / 4);
+      fetch_bytes(find_weight<UNITS>(third, chunk), third.at + (i64)chunk * ALL_ROWS, ALL_ROWS / 4);
+    }
+    fetch_commit();
+  }
+  // Fetch a chunk of a message's rows; with the first one, the units of all numbers.
+  DEV void fetch_numbers(int message, int chunk) const {
+    if (chunk >= CHUNKS) return;
+    if (IN_HALVES && chunk == 0)
+      fetch_bytes(memory + AT_SCALES,
+                  shared_by_all + AT_UNITS + message * ALL_UNITS + side * (ALL_UNITS / PAIR),
+                  ALL_UNITS / PAIR);
+    fetch_bytes(memory + chunk % STAGES * STAGE,
+                shared_by_all + AT_NUMBERS + message * NUMBERS + (side * CHUNKS + chunk) * STAGE, STAGE);
+  }
+  // Begin to fetch a weight, before the other factor is known.
+  template <int N>
+  DEV void prepare(const Factor& w) const {
+#pragma unroll 1
+    for (int chunk = 0; chunk < LEAD; chunk++) fetch_weight<N>(w, chunk);
+  }
+  // Go on fetching while a chunk is multiplied.
+  template <int N>
+  DEV void fetch_next(int message, const Factor& w, int chunk) const {
+    fetch_weight<N>(w, chunk + LEAD);
+    fetch_numbers(message, chunk + LEAD);
+    fetch_commit();
+  }
+  // Begin to fetch a message.
+  DEV void fetch_first(int message) const {
+#pragma unroll 1
+    for (int chunk = 0; chunk < LEAD; chunk++) {
+      fetch_numbers(message, chunk);
+      fetch_commit();
+    }
+  }
+  DEV void await_chunk(int) const {
+    fetch_wait<LEAD - 1>();
+    if constexpr (WGMMA) show_fetched();
+    wait_block();  // all have fetched their part, and read the stages that are fetched next
+  }
+  DEV void end() const { fetch_wait<0>(); }
+};
