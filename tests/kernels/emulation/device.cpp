@@ -376,10 +376,6 @@ void put_words(u32 at, V... v) {
   if (gpu::fits(at, sizeof all, sizeof all)) memcpy(&gpu::memory[at], all, sizeof all);
   gpu::give_way();
 }
-void put_shared(u32 at, u16 v) {
-  if (gpu::fits(at, 2, 2)) memcpy(&gpu::memory[at], &v, 2);
-  gpu::give_way();
-}
 void put_shared(u32 at, u32 v) {
   if (gpu::fits(at, 4, 4)) memcpy(&gpu::memory[at], &v, 4);
   gpu::give_way();

@@ -66,7 +66,6 @@ template <int LEFT>
 void fetch_wait() {
   fetch_wait_for(LEFT);
 }
-void put_shared(u32 at, u16 v);
 void put_shared(u32 at, u32 v);
 void put_shared(u32 at, float v);
 void put_shared(u32 at, float v, float w);

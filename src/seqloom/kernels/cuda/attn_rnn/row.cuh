@@ -10,7 +10,6 @@
 #define FORMAT 2
 #define QUADS_IN_SHARED 0  // a thread's quads of each weight that lie in shared memory
 #define CLUSTER 2          // blocks to a row (row_pair.cuh)
-#define EARLY 0  // 1: a lane's numbers of a vector are 16 neighbours, of one head (row_pair_reverse.cu)
 #endif
 #include "attn_rnn/arguments.cuh"
 
@@ -22,14 +21,11 @@ constexpr bool UNEVEN = H % 32 != 0;
 // Units of a head that are summed inside a warp.
 constexpr int PIECE = D % 4 ? 1 : D % 8 ? 4 : D % 16 ? 8 : 16;
 constexpr bool SPLIT_HEADS = PIECE != D;  // the pieces of a head meet in shared memory
-// With EARLY every 16 floats in shared memory are followed by 16 bytes, so that lanes use different banks.
-static_assert(!EARLY || (PIECE == 16 && SPLIT_HEADS && DEEP == 4), "a lane would have numbers of two heads");
-constexpr int FLOATS = EARLY ? 640 : 4 * H, ELEMENTS = EARLY && TYPE == FP32 ? FLOATS : SIZE * H;  // bytes
 // Steps in the ring of what comes from global memory.
 constexpr int STAGES = 4;
 // Shared memory: vectors, pieces of sums over heads, the ring, in the end weights that no register holds.
 // Bytes; vectors that are written at once use different banks.
-constexpr int VECTOR = (EARLY ? 640 : 128 * DEEP) + 64;
+constexpr int VECTOR = 128 * DEEP + 64;
 constexpr int AT_PIECES = 5 * VECTOR, AT_RING = AT_PIECES + (SPLIT_HEADS ? 16 * (H / PIECE) : 0);
 constexpr int WEIGHT_BYTES = 16 * THREADS * QUADS_IN_SHARED;  // of a weight in shared memory
 
@@ -39,25 +35,22 @@ struct Lane {
   bool odd;  // which of the two lanes of that unit
   u32 memory;
   u32 quads, four[4];  // where the first vector has this lane's first quad, and its four units
-  DEV Lane() {
+  // holds_share: whether `share` stays in a register. Otherwise the compiler finds it again where it is
+  // needed: which is faster depends on what else the kernel has to hold.
+  DEV Lane(bool holds_share) {
     thread = ::thread();
     lane = thread & 31;
     memory = shared_memory();
     share = lane >> 2;
+    if (holds_share) share = (int)hold((u32)share);
     first = thread >> 5 << 4 | (lane & 3) << 2;
     unit = first + (share >> 1);
     odd = share & 1;
-    quads = hold(memory + (EARLY ? 80 : 16) * share);
+    quads = hold(memory + 16 * share);
 #pragma unroll
-    for (int k = 0; k < 4; k++) four[k] = hold(memory + place(unit_at(k)));
+    for (int k = 0; k < 4; k++) four[k] = hold(memory + 4 * unit_at(k));
   }
   DEV int unit_at(int k) const { return first + (k ^ share >> 1); }  // the k-th of the four units
-  // Return the head whose attention this lane computes: that of its unit, or of its numbers of a vector.
-  DEV int head() const { return !EARLY ? unit / D : 16 * share < H ? 16 * share / D : HEADS - 1; }
-  // Return where a vector has a number.
-  DEV static int place(int number) { return EARLY ? 4 * number + 16 * (number / 16) : 4 * number; }
-  // Return the first number of this lane's i-th quad.
-  DEV int column(int i) const { return EARLY ? 16 * share + 4 * i : 32 * i + 4 * share; }
   DEV u32 vector(int which) const { return memory + which * VECTOR; }
   DEV void clear() const {
     for (int i = thread; i < 5 * VECTOR / 4; i += THREADS) put_shared(memory + 4 * i, 0.f);
@@ -69,7 +62,7 @@ struct Lane {
   }
   DEV void get(float (&v)[DEEP][4], int which) const {
 #pragma unroll
-    for (int i = 0; i < DEEP; i++) get_shared(v[i], quads + which * VECTOR + (EARLY ? 16 : 128) * i);
+    for (int i = 0; i < DEEP; i++) get_shared(v[i], quads + which * VECTOR + 128 * i);
   }
   // Load numbers of the four units; `at`: bytes from the first vector.
   DEV void get_four(float (&v)[4], u32 at) const {
@@ -104,7 +97,9 @@ struct Lane {
     const float v = c[0] + shuffle_xor(c[2], 16), w = c[1] + shuffle_xor(c[3], 16), s = v + shuffle_xor(w, 8);
     return s + shuffle_xor(s, 4);
   }
-  // Sum q h, q x and q h x over the units of the head, times `scale`; c are this lane's parts of q.
+  // Sum q h, q x and q h x over the units of the head, times `scale`; c are this lane's parts of q. If APART,
+  // the warps of a head do not wait for those of others.
+  template <bool APART = false>
   DEV void sum_heads(float (&s)[3], const float (&c)[4], const float (&h)[4], const float (&x)[4],
                      float scale) const {
     if constexpr (PIECE == 1) {
@@ -113,10 +108,13 @@ struct Lane {
       s[1] = q * x[0];
       s[2] = q * (h[0] * x[0]);
     } else {
-      // in pairs, so that the compiler does not compute one part after the other
-      s[0] = (c[0] * h[0] + c[1] * h[1]) + (c[2] * h[2] + c[3] * h[3]);
-      s[1] = (c[0] * x[0] + c[1] * x[1]) + (c[2] * x[2] + c[3] * x[3]);
-      s[2] = (c[0] * (h[0] * x[0]) + c[1] * (h[1] * x[1])) + (c[2] * (h[2] * x[2]) + c[3] * (h[3] * x[3]));
+      s[0] = s[1] = s[2] = 0.f;
+#pragma unroll
+      for (int k = 0; k < 4; k++) {
+        s[0] += c[k] * h[k];
+        s[1] += c[k] * x[k];
+        s[2] += c[k] * (h[k] * x[k]);
+      }
       if constexpr (SPLIT_HEADS) {  // one of four sums to a lane, of which the last is 0
         const bool in_second = share & 2;
         const float v = (in_second ? s[2] : s[0]) + shuffle_xor(in_second ? s[0] : s[2], 8),
@@ -141,19 +139,18 @@ struct Lane {
         put_shared(at + 8, s[2]);
       } else
         put_shared(at + 4 * (share & 3), scale * s[0]);
-      wait_block();
-      add_pieces(s, head());
-    }
-  }
-  // Add up the pieces of a head's sums.
-  DEV void add_pieces(float (&s)[3], int head) const {
-    s[0] = s[1] = s[2] = 0.f;
+      if constexpr (APART && PIECE == 16)
+        wait_threads(1 + unit / D, 2 * D);
+      else
+        wait_block();
+      s[0] = s[1] = s[2] = 0.f;
 #pragma unroll
-    for (int i = 0; i < D / PIECE; i++) {
-      float v[4];
-      get_shared(v, memory + AT_PIECES + 16 * (head * (D / PIECE) + i));
+      for (int i = 0; i < D / PIECE; i++) {
+        float v[4];
+        get_shared(v, memory + AT_PIECES + 16 * (unit / D * (D / PIECE) + i));
 #pragma unroll
-      for (int m = 0; m < 3; m++) s[m] += v[m];
+        for (int m = 0; m < 3; m++) s[m] += v[m];
+      }
     }
   }
 };
@@ -182,7 +179,7 @@ struct Weight {
     in_shared = to + 16 * l.thread;
 #pragma unroll
     for (int i = 0; i < QUADS; i++) {
-      const int column = l.column(i / 4);
+      const int column = 32 * (i / 4) + 4 * l.share;
       float v[4] = {};
       if (column < H) get_quad(v, W + (i64)l.unit_at(i % 4) * stride + column);
       if (i >= IN_REGISTERS)

@@ -61,37 +61,21 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
 @cache
 def find_code(setting: AttnRNNSetting, name: str, paired: bool = False) -> CudaCode:
     """Return the kernel attn_rnn_row_<name>, forward or reverse; attn_rnn_row_pair_<name> has two blocks to a row."""
-    if name == "forward" and setting.dtype != torch.float32:
-        return _find_half(setting)
     H, D, deep = setting.hidden, setting.hidden // setting.heads, -(-setting.hidden // 32)
     in_shared = next(quads for largest, quads in tuning.ROW_QUADS_IN_SHARED[name].items() if largest >= H)
     in_shared = 0 if paired else in_shared
     threads, piece = 2 * H, 1 if D % 4 else min(16, D & -D)
-    is_early = paired and name == "reverse" and piece == 16 and D > 16 and deep == 4
-    floats = 640 if is_early else 4 * H  # FLOATS and ELEMENTS of row.cuh
-    elements = floats if is_early and setting.dtype == torch.float32 else setting.dtype.itemsize * H
-    slot = elements * (1 + setting.keep)
+    size, weights, rest = setting.dtype.itemsize, (3 if paired else 4) * 16 * in_shared * threads, 16 * threads
+    slot = (4 if paired else size) * H * (1 + setting.keep)
     if name == "reverse":
-        slot = floats + elements * (6 + setting.keep) + 16 * (setting.heads + paired)
-    slots = 2 * (slot + is_early * 3 * 16 * threads) if paired else STAGES * slot
-    vectors = 5 * ((640 if is_early else 128 * deep) + 64)
-    rest = floats + 16 if paired else 16 * threads * (1 + 4 * in_shared)
-    shared = vectors + (16 * H // piece if piece != D else 0) + slots + rest
-    macros = (*setting.macros, ("QUADS_IN_SHARED", in_shared), ("CLUSTER", 1 + paired), ("EARLY", int(is_early)))
+        slot = 4 * H + size * H * (6 + setting.keep) + 16 * (setting.heads + paired)
+    if paired:
+        rest = 4 * H + 16
+    shared = 5 * (128 * deep + 64) + (16 * H // piece if piece != D else 0) + (2 if paired else STAGES) * slot
+    macros = (*setting.macros, ("QUADS_IN_SHARED", in_shared), ("CLUSTER", 1 + paired))
     kernel = f"row_pair_{name}" if paired else f"row_{name}"
     named = f"attn_rnn_{kernel}", f"attn_rnn/{kernel}.cu", macros
-    return CudaCode(*named, threads, shared, blocks=1 + paired)
-
-
-def _find_half(setting: AttnRNNSetting) -> CudaCode:
-    """Return the forward kernel in 16 bits."""
-    H, D = setting.hidden, setting.hidden // setting.heads
-    piece = 1 if D % 4 else min(16, D & -D)
-    vectors = 128 * -(-H // 32) + 64 + 3 * 4 * (16 * -(-H // 32) + 16)
-    pieces, ring = 16 * H // piece if piece != D else 0, STAGES * 2 * H * (1 + setting.keep)
-    macros = (*setting.macros, ("QUADS_IN_SHARED", 0), ("CLUSTER", 1), ("EARLY", 0))
-    named = "attn_rnn_row_half_forward", "attn_rnn/row_half_forward.cu", macros
-    return CudaCode(*named, 2 * H, vectors + pieces + ring + 8 * H)
+    return CudaCode(*named, threads, shared + rest + weights, blocks=1 + paired)
 
 
 def is_paired(setting: AttnRNNSetting, B: int, device: torch.device) -> bool:

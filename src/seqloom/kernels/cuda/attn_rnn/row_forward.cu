@@ -8,7 +8,7 @@ constexpr int AT_WEIGHTS = AT_SPILL + 16 * THREADS;
 constexpr int ROW_FORWARD_BYTES = AT_WEIGHTS + 4 * WEIGHT_BYTES;
 
 KERNEL(attn_rnn_row_forward, Forward, THREADS) {
-  const Lane l;
+  const Lane l(true);
   const i64 row = block(), at = row * H + l.unit;
   const int length = a.lengths ? (int)a.lengths[row] : a.T;
   // two lanes bring one

@@ -8,7 +8,7 @@ constexpr float LOG2E = 1.4426950408889634f;
 constexpr int QUAD_LANES = H > 64 ? 32 : H > 32 ? 16 : H > 16 ? 8 : 4, LANES_TO_QUAD = 32 / QUAD_LANES;
 DEV bool has_quad(const Lane& l) { return QUAD_LANES == H / 4 || l.lane / LANES_TO_QUAD < H / 4; }
 DEV u32 find_quad(const Lane& l, int vector) {
-  return l.vector(vector) + (has_quad(l) ? Lane::place(4 * (l.lane / LANES_TO_QUAD)) : 0);
+  return l.vector(vector) + (has_quad(l) ? 16 * (l.lane / LANES_TO_QUAD) : 0);
 }
 // Find the mean and 1 / deviation of all units from this lane's quad. Sums are around a number near the mean,
 // that of the step before: a difference of large sums would lose digits. All lanes and warps find the same.
@@ -42,22 +42,16 @@ DEV float gelu(float v) {
 DEV float sigmoid(float v) { return inverse(1.f + exp2_(-LOG2E * v)); }
 // Scores are multiplied by this.
 DEV float find_score_scale() { return LOG2E / sqrtf((float)REAL_D); }
-// Return 1 / the sum of the exponentials of the scores, which are e. Approximate ones lose no digit of the
-// result, here or in the gate: where one is far off, it is small. Exact ones have branches, across which the
-// compiler does not schedule.
-DEV float find_attention(float (&e)[4], const float (&s)[3]) {
+// Return the attended context: the softmax of the scores, times its rows. Approximate exponentials lose no
+// digit of the result, here or in the gate: where one is far off, it is small. Exact ones have branches,
+// across which the compiler does not schedule.
+DEV float attend(float h, float x, const float (&s)[3]) {
   const float t[4] = {s[0], s[1], s[0] + s[1], s[2]}, none = -3.0e38f;
-  float low = CONTEXT & 1 ? t[0] : none, high = CONTEXT & 4 ? t[2] : none;
+  float e[4], low = CONTEXT & 1 ? t[0] : none, high = CONTEXT & 4 ? t[2] : none;
   if (CONTEXT & 2) low = maximum(low, t[1]);
   if (CONTEXT & 8) high = maximum(high, t[3]);
   const float top = maximum(low, high);
 #pragma unroll
   for (int j = 0; j < 4; j++) e[j] = CONTEXT >> j & 1 ? exp2_(t[j] - top) : 0.f;
-  return inverse((e[0] + e[1]) + (e[2] + e[3]));
-}
-// Return the attended context: the softmax of the scores, times its rows.
-DEV float attend(float h, float x, const float (&s)[3]) {
-  float e[4];
-  const float one = find_attention(e, s);
-  return one * ((e[0] + e[2]) * h + ((e[1] + e[2]) * x + e[3] * (h * x)));
+  return inverse((e[0] + e[1]) + (e[2] + e[3])) * ((e[0] + e[2]) * h + ((e[1] + e[2]) * x + e[3] * (h * x)));
 }

@@ -9,8 +9,8 @@
 #include "runtime/cluster.cuh"
 
 static_assert(QUADS_IN_SHARED == 0, "two blocks have registers for all weights");
-constexpr int VECTOR_BYTES = 8 * H;      // of the message to the second block: two vectors
-constexpr int PAIR_BYTES = FLOATS + 16;  // of the product and a barrier
+constexpr int VECTOR_BYTES = 8 * H;     // of the message to the second block: two vectors
+constexpr int PAIR_BYTES = 4 * H + 16;  // of the product and a barrier
 
 struct Partner {
   const Lane& l;
@@ -23,7 +23,7 @@ struct Partner {
     is_second = block() & 1;
     other = ~block() & 1;
     product = l.four[0] + at;
-    barrier = hold(l.memory + at + FLOATS);
+    barrier = hold(l.memory + at + 4 * H);
     if (l.thread == 0) {
       make_barrier(barrier);
       show_barriers();
@@ -60,11 +60,10 @@ struct Partner {
       l.get(v, 0);
       const float more = read();
       if (i < steps) {
-        if (EARLY) push(i + 1);
         multiply(c, w, v);
         const float sum = l.scatter(c);
         if (!l.odd) send(result, other_barrier, sum);
-        if (!EARLY) push(i + 1);
+        push(i + 1);
         load(i + 2);
       }
       store(i, more);

@@ -5,11 +5,25 @@
 // Vectors: what the products see of the state and the output of the step, in the second block both. The state
 // differs from what is seen with a mask, the output with a reset.
 constexpr int SEEN = 0, AFTER = 1, STATE = MASK ? 1 : 0, CONTEXT_SUM = 2, OUT = 3, SUM = 4;
-constexpr int SLOT = SIZE * H * (1 + KEEP);  // the input of a step
+constexpr int SLOT = 4 * H * (1 + KEEP);  // the input of a step, in float32
 constexpr int AT_PARTNER = AT_RING + 2 * SLOT, ROW_PAIR_FORWARD_BYTES = AT_PARTNER + PAIR_BYTES;
 
+// Send 16 bytes of elements as floats.
+DEV void send_elements(u32 to, u32 barrier, const float (&v)[4]) {
+  if constexpr (TYPE == FP32)
+    send(to, barrier, v);
+  else
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      float w[4];
+      unpack<TYPE>(w[0], w[1], to_bits(v[2 * i]));
+      unpack<TYPE>(w[2], w[3], to_bits(v[2 * i + 1]));
+      send(to + 16 * i, barrier, w);
+    }
+}
+
 CLUSTER_KERNEL(attn_rnn_row_pair_forward, Forward, THREADS, 2) {
-  const Lane l;
+  const Lane l(false);
   const i64 row = block() / 2, at = row * H + l.unit;
   const int length = a.lengths ? (int)a.lengths[row] : a.T;
   l.clear();
@@ -20,14 +34,14 @@ CLUSTER_KERNEL(attn_rnn_row_pair_forward, Forward, THREADS, 2) {
     const u8* from =
         (const u8*)(KEEP && plane ? a.keep + row * a.T * H : a.x + row * a.x_row) + 16 * (l.thread % LINE);
     const i64 stride = SIZE * (KEEP && plane ? H : a.x_step);
-    const u32 ring = partner.map(l.memory + AT_RING + 16 * l.thread);
+    const u32 ring = partner.map(l.memory + AT_RING + 64 / SIZE * l.thread);
     float x[4] = {};
     Element* y = a.y + row * a.y_row + l.unit;
     auto load = [&](int t) {
       if (has_source && t < length) get_global(x, (const float*)(from + t * stride));
     };
     auto push = [&](int t) {
-      if (has_source && t < length) send(ring + (t & 1) * SLOT, partner.other_barrier, x);
+      if (has_source && t < length) send_elements(ring + (t & 1) * SLOT, partner.other_barrier, x);
     };
     auto read = [&] { return get_shared(l.four[0] + AFTER * VECTOR); };
     auto store = [&](int i, float after) {
@@ -85,10 +99,10 @@ CLUSTER_KERNEL(attn_rnn_row_pair_forward, Forward, THREADS, 2) {
     float v[DEEP][4], q[4] = {bq}, gate[4] = {}, c[4] = {bo}, past[4], x[4], s[3], quad_of_sum[4];
     l.get(v, SEEN);
     l.get_four(past, STATE * VECTOR);
-    l.get_elements(x, ring);
+    l.get_four(x, ring);
     partner.expect_next(4 * H + (t + 1 < length ? SLOT : 0));
     multiply(q, Wq, v);
-    l.sum_heads(s, q, past, x, find_score_scale());
+    l.sum_heads<true>(s, q, past, x, find_score_scale());
     l.put(CONTEXT_SUM, attend(h, x[0], s));
     wait_block();
     l.get(v, CONTEXT_SUM);
@@ -107,7 +121,7 @@ CLUSTER_KERNEL(attn_rnn_row_pair_forward, Forward, THREADS, 2) {
     if constexpr (NORM) find_moments(mean, r, quad_of_sum, l);
     const float n = NORM ? (z - mean) * r * scale + bias : o, g = sigmoid(l.scatter(gate) + past_gate);
     float after = h + g * (n - h);
-    if constexpr (KEEP) after += l.get_element(ring + SIZE * H) * (h - after);
+    if constexpr (KEEP) after += get_shared(l.four[0] + ring + 4 * H) * (h - after);
     h = after;
     begin(after, is_reset);
     wait_block();

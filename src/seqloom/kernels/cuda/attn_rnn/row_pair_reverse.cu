@@ -1,94 +1,24 @@
 // AttnRNN back through a chunk of time with one row of the batch to two blocks, from recomputed planes.
 // Letters as in block_reverse.cu.
-//
-// The gradient of the query is (of h) h + (of x) x + (of both) h x, with three numbers for each head that are
-// known late in a step. The products of W_q with h, x and h * x depend on nothing that happens in the step:
-// with EARLY the second block sums them by head and sends them before, so that a step has one product and one
-// exchange less. For that no lane may have numbers of two heads.
 #include "attn_rnn/row_pair.cuh"
 #include "attn_rnn/row_reverse.cuh"
 
-// A message: planes, attention, 1 / deviation and whether the step begins with a reset, and of EARLY each
-// lane's parts of W_q h, W_q x and W_q (h * x). Bytes that it takes, and that are sent.
-constexpr int AT_MORE = PLANE_BYTES + 16 * HEADS, AT_PARTS = AT_MORE + 16, PARTS = 16 * THREADS;
-constexpr int SLOT = AT_PARTS + (EARLY ? 3 * PARTS : 0);
-constexpr int SENT = SLOT - PLANE_BYTES + 4 * H + SIZE * H * (PLANES - 1);
-constexpr int H_OR_X = 1;  // vectors of the second block: h and x of two steps
+// Bytes of a message: planes, attention, then 1 / deviation and whether the step begins with a reset.
+constexpr int SLOT = PLANE_BYTES + 16 * HEADS + 16;
 constexpr int AT_PARTNER = AT_RING + 2 * SLOT, ROW_PAIR_REVERSE_BYTES = AT_PARTNER + PAIR_BYTES;
-
-// From the attention k of a head and s, the sums of its gradient times h, x and h * x: the gradients of q's
-// products with h, x and h * x.
-DEV void differentiate_scores(float (&z)[3], const float (&k)[4], const float (&s)[3], float root) {
-  const float two = s[0] + s[1], mid = k[0] * s[0] + k[1] * s[1] + k[2] * two + k[3] * s[2],
-              shared = k[2] * (two - mid);
-  z[0] = root * (k[0] * (s[0] - mid) + shared);
-  z[1] = root * (k[1] * (s[1] - mid) + shared);
-  z[2] = root * k[3] * (s[2] - mid);
-}
-
-// A thread's 16 bytes of a plane: where they lie in it, and how they become part of a vector.
-template <int FORM>
-DEV int place_chunk(int chunk) {
-  return FORM == FP32 ? Lane::place(4 * chunk) : 16 * chunk;
-}
-template <int FORM>
-DEV void put_chunk(const float (&v)[4], u32 vector, int chunk) {
-  if constexpr (FORM == FP32)
-    put_shared(vector + Lane::place(4 * chunk), v);
-  else
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-      float w[4];
-      unpack<FORM>(w[0], w[1], to_bits(v[2 * i]));
-      unpack<FORM>(w[2], w[3], to_bits(v[2 * i + 1]));
-      put_shared(vector + Lane::place(8 * chunk + 4 * i), w);
-    }
-}
 
 // Be the second block: bring the numbers of each step.
 DEV void help(const Reverse& a, const Lane& l, const Partner& partner, i64 row, int end) {
   const i64 steps = row * a.steps - a.from;
   const PlaneSource planes(a, l, row, steps);
-  const int place = planes.plane == PAST ? place_chunk<FP32>(planes.chunk)
-                                         : find_plane(planes.plane) + place_chunk<TYPE>(planes.chunk);
-  const u32 ring = partner.map(l.memory + AT_RING + place),
-            more = partner.map(l.memory + AT_RING + PLANE_BYTES + 16 * l.thread),
-            parts_at = partner.map(l.memory + AT_RING + AT_PARTS + 16 * l.thread);
+  const u32 ring = partner.map(l.memory + AT_RING + 16 * l.thread),
+            more = partner.map(l.memory + AT_RING + PLANE_BYTES + 16 * l.thread);
   const int count = end - a.from;
-  float v[4] = {}, w[4] = {}, next[4] = {}, parts[3][4];
-  Weight Wq;
-  if constexpr (EARLY) Wq.load(a.w.q, H, l, 0);
-  auto load_plane = [&](float (&to)[4], int i) {
-    if (planes.plane < PLANES && i < count)
-      get_global(to, (const float*)(planes.from + (end - 1 - i) * planes.stride));
-  };
+  float v[4] = {}, w[4] = {};
   auto load = [&](int i) {
     const int t = end - 1 - i;
-    if constexpr (EARLY) {
-      if (i == 0) load_plane(next, 0);
-#pragma unroll
-      for (int e = 0; e < 4; e++) {
-        v[e] = next[e];
-        parts[0][e] = parts[1][e] = parts[2][e] = 0.f;
-      }
-      load_plane(next, i + 1);
-      const int vectors = H_OR_X + 2 * (i & 1);
-      if (planes.plane == PAST) put_chunk<FP32>(v, l.vector(vectors), planes.chunk);
-      if (planes.plane == INPUT) put_chunk<TYPE>(v, l.vector(vectors + 1), planes.chunk);
-      wait_block();
-      float h[DEEP][4], x[DEEP][4];
-      l.get(h, vectors);
-      l.get(x, vectors + 1);
-      if constexpr (CONTEXT & 5) multiply(parts[0], Wq, h);
-      if constexpr (CONTEXT & 6) multiply(parts[1], Wq, x);
-#pragma unroll
-      for (int j = 0; j < DEEP; j++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) x[j][e] *= h[j][e];
-      if constexpr (CONTEXT & 8) multiply(parts[2], Wq, x);
-    } else
-      load_plane(v, i);
     if (i >= count) return;
+    if (planes.plane < PLANES) get_global(v, (const float*)(planes.from + t * planes.stride));
     if (l.thread < HEADS) get_global(w, a.attention + (steps + t) * HEADS * 4 + 4 * l.thread);
     if (l.thread == HEADS) {
       w[0] = NORM ? a.deviation[steps + t] : 1.f;
@@ -99,22 +29,18 @@ DEV void help(const Reverse& a, const Lane& l, const Partner& partner, i64 row, 
     if (i >= count) return;
     if (planes.plane < PLANES) send(ring + (i & 1) * SLOT, partner.other_barrier, v);
     if (l.thread <= HEADS) send(more + (i & 1) * SLOT, partner.other_barrier, w);
-    if constexpr (EARLY)
-#pragma unroll
-      for (int j = 0; j < 3; j++)
-        send(parts_at + (i & 1) * SLOT + j * PARTS, partner.other_barrier, parts[j]);
   };
   partner.help(a.w.g, H, 0.f, count, count, load, push, [] { return 0.f; }, [](int, float) {});
 }
 
 CLUSTER_KERNEL(attn_rnn_row_pair_reverse, Reverse, THREADS, 2) {
-  const Lane l;
+  const Lane l(true);
   const bool odd = l.odd, has_quad = l.lane < H / 4;
   const i64 row = block() / 2, at = row * H + l.unit;
   const int length = a.lengths ? (int)a.lengths[row] : a.T, last = a.from + a.steps,
             end = length < last ? length : last, count = end - a.from;
   l.clear();
-  const Partner partner(l, AT_PARTNER, count > 0 ? SENT : 0, count > 0 ? VECTOR_BYTES : 0);
+  const Partner partner(l, AT_PARTNER, count > 0 ? SLOT : 0, count > 0 ? VECTOR_BYTES : 0);
   if (partner.is_second) {
     if (count > 0) help(a, l, partner, row, end);
     return;
@@ -122,17 +48,16 @@ CLUSTER_KERNEL(attn_rnn_row_pair_reverse, Reverse, THREADS, 2) {
   Weight Wo, Wc, Wq;
   Wo.load(a.w.o, H, l, 0);
   Wc.load(a.w.g + H * H, H, l, 0);
-  if constexpr (!EARLY) Wq.load(a.w.q, H, l, 0);
+  Wq.load(a.w.q, H, l, 0);
   const float scale = NORM ? get_one(a.w.scale + l.unit) : 1.f,
               bias = NORM ? get_one(a.w.bias + l.unit) : 0.f, mask = MASK ? get_one(a.mask + at) : 1.f;
   const float root = 1.f / sqrtf((float)REAL_D);
   float dh = a.dh[at], dstart = 0.f;
   const Gradients d(a, l, row);
   d.clear(l, end > a.from ? end : a.from, last);
-  const u32 quad = hold(l.memory + (has_quad ? Lane::place(4 * l.lane) : 0)), others = partner.map(l.four[0]),
+  const u32 quad = hold(l.memory + (has_quad ? 16 * l.lane : 0)), others = partner.map(l.four[0]),
             dx_or_dxn = hold(l.four[0] + (odd ? DXN : DX) * VECTOR),
-            attention_at = hold(l.memory + PLANE_BYTES + 16 * (l.unit / D)),
-            attention_of_parts = hold(l.memory + PLANE_BYTES + 16 * l.head());
+            attention_at = hold(l.memory + PLANE_BYTES + 16 * (l.unit / D));
   // What the beginning of a step needs, loaded before it.
   float dy = 0.f, g = 0.f, n = 0.f, h = 0.f, keep = 0.f;
   auto get_first = [&](u32 ring) {
@@ -170,9 +95,9 @@ CLUSTER_KERNEL(attn_rnn_row_pair_reverse, Reverse, THREADS, 2) {
       get_shared(v, quad + DX * VECTOR);
       get_shared(w, quad + DXN * VECTOR);
     }
-    get_shared(extra, l.memory + ring + AT_MORE);
+    get_shared(extra, l.memory + ring + PLANE_BYTES + 16 * HEADS);
     const float slope = l.get_element(ring + find_plane(SLOPE));
-    partner.expect_next(4 * H + (i + 1 < count ? SENT : 0));
+    partner.expect_next(4 * H + (i + 1 < count ? SLOT : 0));
     multiply(c, Wc, p);
     const bool is_reset = RESET && extra[1] != 0.f;
     has_next = !is_reset;
@@ -202,40 +127,23 @@ CLUSTER_KERNEL(attn_rnn_row_pair_reverse, Reverse, THREADS, 2) {
     get_shared(k, attention_at + ring);
     if (!odd) put_one(d.sum + offset, ds);
     l.sum_heads(s, c, past, x, 1.f);
-    float turned = 0.f;  // W_q times the gradient of the query
-    if constexpr (EARLY) {
-      float of_h[4], of_x[4], of_both[4], z[3];
-      const u32 parts = l.memory + ring + AT_PARTS + 16 * l.thread;
-      get_shared(of_h, parts);
-      get_shared(of_x, parts + PARTS);
-      get_shared(of_both, parts + 2 * PARTS);
-      get_shared(v, attention_of_parts + ring);
-      differentiate_scores(z, v, s, root);
-#pragma unroll
-      for (int e = 0; e < 4; e++) back[e] = z[0] * of_h[e] + (z[1] * of_x[e] + z[2] * of_both[e]);
-      turned = l.scatter(back);
-      l.add_pieces(s, l.unit / D);
-    }
-    float z[3];
-    differentiate_scores(z, k, s, root);
-    const float both = k[3] * vC + z[2] * q, dq = z[0] * h + x[0] * (z[1] + z[2] * h);
-    if constexpr (!EARLY) l.put(DQ, dq);
-    acc += (k[0] + k[2]) * vC + z[0] * q + x[0] * both;
-    const float du = (k[1] + k[2]) * vC + z[1] * q + h * both;
+    const float two = s[0] + s[1], mid = k[0] * s[0] + k[1] * s[1] + k[2] * two + k[3] * s[2],
+                shared = k[2] * (two - mid);
+    const float zh = root * (k[0] * (s[0] - mid) + shared), zx = root * (k[1] * (s[1] - mid) + shared),
+                zp = root * k[3] * (s[2] - mid);
+    const float both = k[3] * vC + zp * q, dq = zh * h + x[0] * (zx + zp * h);
+    l.put(DQ, dq);
+    acc += (k[0] + k[2]) * vC + zh * q + x[0] * both;
+    const float du = (k[1] + k[2]) * vC + zx * q + h * both;
     put_one(d.query + offset, odd ? du : dq);
     const bool has_message = partner.has_message(i + 1);
-    if constexpr (!EARLY) {
-      wait_block();
-      l.get(p, DQ);
-    }
+    wait_block();
+    l.get(p, DQ);
     if (!has_message) partner.take_message(i + 1);
     const float product = get_shared(partner.product);
     get_first(AT_RING + (i + 1 & 1) * SLOT);  // after the last step not used
-    if constexpr (!EARLY) {
-      multiply(back, Wq, p);
-      turned = l.scatter(back);
-    }
-    const float dseen = turned + product;
+    multiply(back, Wq, p);
+    const float dseen = l.scatter(back) + product;
     acc += MASK ? mask * dseen : dseen;
     if constexpr (RESET)
       if (is_reset) {

@@ -47,7 +47,7 @@ DEV void sum_both(float& v, float& w, const Lane& l) {
 }
 
 KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
-  const Lane l;
+  const Lane l(false);
   const bool odd = l.odd;
   const i64 row = block(), at = row * H + l.unit;
   Weight Wo, Wc, Wh, Wq;

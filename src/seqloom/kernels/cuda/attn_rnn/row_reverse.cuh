@@ -8,19 +8,18 @@ constexpr int DGATE = 0, DX = 1, DXN = 2, DS = 3, DQ = 4;
 // Planes of a step's numbers, followed by the attention.
 constexpr int PAST = 0, INPUT = 1, DY = 2, G = 3, N = 4, SLOPE = 5, Q = 6, KEEP_PLANE = 7, PLANES = 7 + KEEP;
 // Bytes of the planes: that of states in float32, the others of elements.
-constexpr int PLANE_BYTES = FLOATS + ELEMENTS * (PLANES - 1);
-DEV constexpr int find_plane(int plane) { return plane == PAST ? 0 : FLOATS + ELEMENTS * (plane - 1); }
+constexpr int PLANE_BYTES = 4 * H + SIZE * H * (PLANES - 1);
+DEV constexpr int find_plane(int plane) { return plane == PAST ? 0 : 4 * H + SIZE * H * (plane - 1); }
 
 // Where a thread finds its 16 bytes of a step's planes in global memory.
 struct PlaneSource {
-  int plane, chunk;
+  int plane;
   i64 stride;      // bytes from a step to the next
   const u8* from;  // of step 0
   // steps: of the rows before this one and before the chunk
   DEV PlaneSource(const Reverse& a, const Lane& l, i64 row, i64 steps) {
     constexpr int STATE_LINE = H / 4;  // threads that load the states
     plane = l.thread < STATE_LINE ? PAST : 1 + (l.thread - STATE_LINE) / LINE;
-    chunk = plane == PAST ? l.thread : (l.thread - STATE_LINE) % LINE;
     const int row_stride = plane == Q ? 2 * H : H;
     const bool is_input = plane == INPUT || plane == DY || plane == KEEP_PLANE;
     const Element* planes = plane == INPUT   ? a.x
@@ -30,8 +29,9 @@ struct PlaneSource {
                             : plane == SLOPE ? a.slope
                             : plane == Q     ? a.q
                                              : a.keep;
-    from = 16 * chunk + (plane == PAST ? (const u8*)(a.past + steps * H)
-                                       : (const u8*)(planes + (is_input ? row * a.T : steps) * row_stride));
+    from = plane == PAST ? (const u8*)(a.past + steps * H) + 16 * l.thread
+                         : (const u8*)(planes + (is_input ? row * a.T : steps) * row_stride) +
+                               16 * ((l.thread - STATE_LINE) % LINE);
     stride = plane == PAST ? 4 * H : SIZE * row_stride;
   }
 };

@@ -150,7 +150,6 @@ DEV void fetch_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
-DEV void put_shared(u32 at, u16 v) { asm volatile("st.shared.b16 [%0], %1;" ::"r"(at), "h"(v) : "memory"); }
 DEV void put_shared(u32 at, u32 v) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(v) : "memory"); }
 DEV void put_shared(u32 at, float v) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory"); }
 DEV void put_shared(u32 at, float v, float w) {
