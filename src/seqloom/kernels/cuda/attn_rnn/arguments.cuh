@@ -16,6 +16,7 @@ struct Forward {
   const i64* lengths;       // (B,), or null
   Element* y;               // (B, T, H) with these strides, zeros past a length already
   float* last;              // (B, H)
+  Element* end;             // (B, H), or null: the last state in the type of y, by the kernels of rows alone
   i64 x_row, x_step, y_row, y_step;
   int B, T;
 };

@@ -62,6 +62,7 @@ class PreparedCell:
         self.is_large = self.B * self.T * self.H * cell.input_size >= tuning.EXACT_LEAST_PRODUCTS
         self.last_shape = torch.Size((*self.stack.state_shapes[0][:-1], self.H))
         self.h_like = torch.empty((), dtype=torch.float32, device=self.device).expand(self.last_shape)
+        self.end_like = self.h_like.to(self.dtype) if tier.gives_end else self.h_like
         self.code = tier.find_code(self.inputs.setting, "forward", self.B, self.device)
         own = [None if place is None else weights[place] for place in self.places]
         values = {"w": name_weights(own[:8]), "B": self.B, "T": self.T}
@@ -112,10 +113,13 @@ class PreparedCell:
             first = self.start
         else:  # that of another stream may not be ready
             first = self._make_start()
-        y, last = torch.empty_like(u), torch.empty_like(self.h_like)
+        y, last = torch.empty_like(u), torch.empty_like(self.end_like)
         arguments = self.fill_arguments(own)
-        arguments.x, arguments.y = u.data_ptr(), y.data_ptr()
-        arguments.h0, arguments.last = first.data_ptr(), last.data_ptr()
+        arguments.x, arguments.y, arguments.h0 = u.data_ptr(), y.data_ptr(), first.data_ptr()
+        if self.tier.gives_end:
+            arguments.end = last.data_ptr()
+        else:
+            arguments.last = last.data_ptr()
         self.code.start(arguments, self.B, self.device)
         return y, last.to(self.dtype), u, y, first
 

@@ -93,4 +93,4 @@ class _RowChunk(DividedChunk):
     find_code = staticmethod(choose_code)
 
 
-TIER = scan.Tier(choose_code, _RowChunk, count_steps)
+TIER = scan.Tier(choose_code, _RowChunk, count_steps, gives_end=True)

@@ -108,5 +108,6 @@ KERNEL(attn_rnn_row_forward, Forward, THREADS) {
     fetch_wait<STAGES - 2>();
     wait_block();
   }
-  if (!l.odd) a.last[at] = h;
+  if (!l.odd && a.last) a.last[at] = h;
+  if (!l.odd && a.end) put_one(a.end + at, h);
 }

@@ -126,5 +126,6 @@ CLUSTER_KERNEL(attn_rnn_row_pair_forward, Forward, THREADS, 2) {
     begin(after, is_reset);
     wait_block();
   }
-  if (!l.odd) a.last[at] = h;
+  if (!l.odd && a.last) a.last[at] = h;
+  if (!l.odd && a.end) put_one(a.end + at, h);
 }

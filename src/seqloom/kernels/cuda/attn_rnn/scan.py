@@ -33,6 +33,7 @@ class Tier:
     chunk: Callable[[AttnRNNInputs, int, Tensor], Chunk]  # of so many steps, for inputs like this u
     count_steps: Callable[[Tensor], int]  # of u that the backward takes at a time
     make_states: Callable[[Tensor], Tensor | None] = lambda y: y  # saved for the backward; y if it is enough
+    gives_end: bool = False  # whether the forward kernel writes the last state in the type of the outputs, too
     takes_strides: bool = False  # whether the way back takes inputs and outputs in any order of rows and steps
 
 
