@@ -227,8 +227,14 @@ def test_second_derivatives_come_from_the_loop(name, H):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "H", "wishes"), [("lstm", 48, ALL), ("ln_gru", 112, ""), ("ln_lstm", 144, ALL)])
-def test_a_block_or_a_cluster_takes_fewer_rows_than_it_has_room_for(name, H, wishes):
+@pytest.mark.parametrize(
+    ("name", "H", "wishes", "helped"),
+    [("lstm", 48, ALL, 1), ("ln_gru", 112, "", 1), ("ln_lstm", 48, ALL, 1), ("ln_lstm", 144, ALL, 16)],
+)
+def test_a_block_or_a_cluster_takes_fewer_rows_than_it_has_room_for(monkeypatch, name, H, wishes, helped):
+    monkeypatch.setattr(tuning, "GATED_HELPED_BLOCKS", helped)
+    choose_division.cache_clear()
+    _gated_code.make_code.cache_clear()
     cell = cell_of(name, 24, H)
     kind = find_kernel(f"{name}_cuda").code.kind
     assert choose_division(kind, H, True, 9, 132).taken == 4
@@ -291,6 +297,7 @@ def test_a_fault_in_the_text_is_caught(monkeypatch, fault, few):
     change = (FAULTS | HELPED_FAULTS)[fault]
     monkeypatch.setattr(launch.CudaCode, "launch", lambda *given: emulator.launch(*given, change=change))
     monkeypatch.setattr(_gated_code, "choose_division", lambda *_: GatedDivision(8, 2, 1, 8, 1, few=few))
+    monkeypatch.setattr(tuning, "GATED_HELPED_BLOCKS", 2)
     cell = cell_of("ln_gru", 24, 32)
     try:
         ratio, _ = worst("ln_gru", cell, job_of(cell, 2, 4, BF16), BF16)

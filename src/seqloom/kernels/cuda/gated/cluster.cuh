@@ -22,9 +22,9 @@
 #undef CLUSTER_KERNEL
 #define CLUSTER_KERNEL(name, Args, threads, size) KERNEL(name, Args, threads)
 #endif
-// On the way back of a normalised cell that leaves half of the warps without a row, these prepare the steps
-// of the others.
-#define HELPS (NORM && FORMAT != 2 && 2 * TAKEN <= ROWS)
+#ifndef HELPS
+#define HELPS 0  // whether warps without a row load, prepare and store the steps of those that have one
+#endif
 constexpr int H = HIDDEN, TILES = H / 16, NTILES = ROWS / 8;
 constexpr int UNITS = 16 * EACH;
 constexpr int WORKING = (H + UNITS - 1) / UNITS;  // blocks that have units

@@ -134,9 +134,14 @@ class GatedDivision:
         weights = self.in_shared * self.warps * self.tile_bytes
         return buffers + parts + stage + sums + 48 + self._handed_bytes(kind, back, spans) + weights
 
+    def helps(self, kind: Kind) -> bool:
+        """Return whether half of the warps have no row and help the others."""
+        few = 2 * self.taken <= self.rows and self.cluster <= tuning.GATED_HELPED_BLOCKS
+        return kind.norm and self.size == 2 and few
+
     def _handed_bytes(self, kind: Kind, back: bool, spans: int) -> int:
         """Return the bytes of what warps hand to each other where half of them help the others."""
-        if not kind.norm or self.size != 2 or 2 * self.taken > self.rows:
+        if not self.helps(kind):
             return 0
         gates, states, memory = kind.gates, kind.states, kind.memory
         there = 7 * gates + 2 * states + 10 + 3 * memory if back else 2 * gates + states + 4
@@ -229,6 +234,7 @@ def make_code(setting: GatedSetting, name: str, way: GatedDivision) -> GatedCode
     sizes = {"ROWS": way.rows, "CLUSTER": way.cluster, "EACH": way.each, "SPLIT": way.split}
     sizes |= {"IN_SHARED": way.in_shared, "FROM_CACHE": way.from_cache, **setting.list_kept(back)}
     sizes |= {"TAKEN": way.few} if way.few else {}
+    sizes |= {"HELPS": 1} if way.helps(setting.kind) else {}
     source = f"gated/{name}.cu"
     named = f"gated_{name}", source, (*setting.macros, *sizes.items())
     numbers = 32 * way.warps, way.shared_bytes(setting.kind, back), way.taken, way.cluster
