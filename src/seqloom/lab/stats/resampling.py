@@ -1,9 +1,9 @@
 """Resample the rows of a split, and turn the metrics of the resamples into a 95% interval.
 
 Rows are drawn with replacement (Efron 1979, Ann. Statist. 7). Windows whose forecasts overlap are drawn in blocks of
-neighbours (Kuensch 1989, Ann. Statist. 17). A block is one and a half times as long as the overlap: with blocks as long
-as the overlap, neighbouring blocks share steps, and 95% intervals contained the true value in 85 to 91% of
-simulated series; with these, in 91 to 95%.
+neighbours (Kuensch 1989, Ann. Statist. 17). A block is one and a half times as long as the overlap: blocks as long as
+the overlap share steps with the next, and 95% intervals contained the true value in 84 to 91% of simulated series;
+with these, in 91 to 95% (benchmarks/quality/coverage.py).
 
 Ten blocks or more: quantiles of the resampled metric (Hesterberg 2015, Am. Stat. 69, arXiv 1411.5279). Fewer: no
 resample lies outside the lowest and the highest block, so quantiles are too narrow, and the interval is the t-interval
