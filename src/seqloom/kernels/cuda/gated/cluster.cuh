@@ -140,9 +140,11 @@ struct Block {
     return memory + AT_HANDED_BACK + (((i & 1) * SPANS + span) * TAKEN + column) * 128 * HANDED_BACK;
   }
   // Return what this lane's warp, or the one it helps, has shared on this block in step i, the k-th number.
+#if FORMAT != 2
   DEV Pair get_shared_pair(int i, int k) const {
     return to_bits(get_shared(memory + (i & 1) * SIDE + k * BUFFER + column * ROW + SIZE * unit));
   }
+#endif
   // Write two units of this lane into step i's side of all blocks.
   DEV void share(const Pair (&pairs)[UNIT_VALUES], int i) const {
     Pair v[UNIT_VALUES];
