@@ -44,6 +44,7 @@ def run(one, layer, x, hx, train):
 CASES = [
     ("row", row, FP32, (5, 3, 16), {}),
     ("row", row, FP32, (5, 3, 6), {"batch_first": True, "num_layers": 2}),
+    ("row", row, BF16, (5, 3, 16), {}),  # the kernel writes the last state in the type of the layer
     ("row", row, FP32, (5, 6), {}),
     ("row", row, FP32, (4, 3, 6), {"units": 20}),  # heads of 10 units become 16
     ("row", row, FP32, (3, 2, 20), {"units": 20, "batch_first": True, "num_layers": 2}),
