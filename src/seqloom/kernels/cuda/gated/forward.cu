@@ -54,6 +54,13 @@ DEV void take_over(u32 (&w)[HANDED], int t, const Block& b) {
 }
 #endif
 
+// The first gates whose bias a helper has added.
+#if HELPS
+constexpr int BIASED = JOINED;
+#else
+constexpr int BIASED = 0;
+#endif
+
 CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
   const Block b(a);
   const int row = b.first + b.column;
@@ -204,7 +211,7 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
         }
       }
 #pragma unroll
-      for (int k = HELPS ? JOINED : 0; k < GATES; k++) {
+      for (int k = BIASED; k < GATES; k++) {
         float v[2];
         bias.get(v, k);
         u[0][k] += v[0];
