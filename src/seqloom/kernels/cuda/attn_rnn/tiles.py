@@ -3,7 +3,8 @@
 A group of blocks anywhere on the GPU takes its rows through all of time, as on a grid; but the weights stay in the
 GPU's memory, and a block fetches chunks of both factors of a product to shared memory. So a group has as many rows as a
 tile of a large product, and a block waits for the others four times in a step. Float32 is multiplied in halves of fp16.
-The equations and the backward are those of attn_rnn_cluster.
+On Hopper four warps multiply large tiles together (wgmma), and two blocks share their units: each fetches half of both
+factors of a product, and they exchange sums. The equations and the backward are those of attn_rnn_cluster.
 """
 
 from __future__ import annotations
