@@ -2,6 +2,7 @@
 
 import json
 import random
+from datetime import datetime, timedelta
 
 import numpy as np
 import polars as pl
@@ -29,6 +30,14 @@ def write_flowers(folder):
     for name, rows, labels in (("flowers", noise, species), ("sensor", noise.cumsum(0), states)):
         columns = {"length": rows[:, 0].round(3), "width": rows[:, 1].round(3)}
         pl.DataFrame(columns | {"species": labels}).write_csv(folder / f"{name}.csv")
+
+
+def write_date_parts(folder):
+    """Write an hourly table whose dates are spread over four columns."""
+    hours = [datetime(2026, 1, 1) + timedelta(hours=i) for i in range(200)]
+    columns = {name: [getattr(hour, name) for hour in hours] for name in ("year", "month", "day", "hour")}
+    measured = {f"m{k}": np.random.default_rng(k).normal(size=200).round(3) for k in range(5)}
+    pl.DataFrame(columns | measured | {"wind": ["NW", "SE"] * 100}).write_csv(folder / "parts.csv")
 
 
 def write_counter(folder):
@@ -202,6 +211,11 @@ def test_a_forecast_of_rows_in_no_order_is_warned_about(tmp_path, monkeypatch, c
         ),
         (write_flowers, "flowers.csv --target species --kind classify", "(scikit-learn's HistGradientBoostingClass"),
         (write_flowers, "sensor.csv", "what works is --kind tag"),
+        (
+            write_date_parts,
+            "parts.csv",
+            "'year', 'month', 'day', 'hour' are parts of a date; write them as one column, such as 2026-12-31 23:00:00",
+        ),
         (write_counter, "counter.csv", "if it is measured, forecast it with --target visits --kind forecast"),
     ],
 )
@@ -213,3 +227,14 @@ def test_a_request_that_is_refused_says_why_and_what_works(tmp_path, monkeypatch
     error = capsys.readouterr().err
     assert reason in error and error.count("\n") == 1
     assert "name input, target and kind" not in error
+
+
+def test_a_row_whose_columns_are_read_as_steps_says_so(tmp_path, monkeypatch, capsys):
+    values = np.random.default_rng(0).normal(size=(60, 9)).round(3)
+    columns = {f"m{k}": values[:, k] for k in range(9)} | {"kind": ["a", "b", "c"] * 20}
+    pl.DataFrame(columns).write_csv(tmp_path / "wide.csv")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["look", "wide.csv", "--json"])
+    text = capsys.readouterr().out
+    assert "its 9 columns of numbers, 'm0' to 'm8'; if they are different measurements and not steps, gradient" in text

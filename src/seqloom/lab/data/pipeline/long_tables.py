@@ -163,7 +163,12 @@ def mention_other_series(
     plan: TaskPlan, columns: Sequence[Column], source: Source, options: Reading, notes: Notes
 ) -> None:
     """Say which series were found; if a forecast was chosen, say which label of whole series could be predicted."""
-    if plan.layout == "long" and plan.group is None:
+    if plan.layout == "wide":
+        notes.say(
+            f"each row is read as one series whose steps are its {len(plan.input)} columns of numbers, {plan.input[0]!r} "
+            f"to {plan.input[-1]!r}; if they are different measurements and not steps, gradient boosting is the right tool"
+        )
+    elif plan.layout == "long" and plan.group is None:
         notes.say(
             f"the table is one series, cut into pieces of {options.lookback} steps (lookback=...); the last ones are "
             "held out; if a column names several series, choose it with group=..."

@@ -44,6 +44,7 @@ NAMED_LABEL_SETS = ("series", "text", "id")  # these only if the target is named
 MAX_LABELS = 200  # a list of names with more distinct ones is a target only if it is named
 MOST_LISTED = 6  # inputs that a message lists
 MOST_REPEATS = 0.01  # share of the rows of a table that may repeat a time stamp: the hour when summer time ends
+DATE_PARTS = ("year", "month", "day", "hour", "minute", "second")
 MIN_WIDE = 8  # fewest columns of numbers that make a row a series
 
 
@@ -114,6 +115,7 @@ def choose_plan(columns: Sequence[Column], source: Source, options: Reading, not
         raise UserError(f"{place}: no column {name!r}; {hint}{' ' if hint else ''}the columns are {', '.join(by_name)}")
     if source.stream and options.kind in (None, "generate"):
         return TaskPlan("generate", ("text",), ("text",), "stream")
+    _check_date_parts(columns, options, place)
     choices = list_choices(columns, source, options)
     if source.usual and not options.target:
         usual = [c for c in choices if c.input == source.usual[:1] and c.target == source.usual[1:]]
@@ -151,6 +153,18 @@ def choose_plan(columns: Sequence[Column], source: Source, options: Reading, not
             "classes (kind generate models the texts alone)"
         )
     return plan
+
+
+def _check_date_parts(columns: Sequence[Column], options: Reading, place: str) -> None:
+    """Refuse a table whose dates are spread over columns of years, months and days, unless its use is named."""
+    parts = [c.name for c in columns if c.name.lower() in DATE_PARTS and c.role != "time"]
+    is_spread = {"year", "month", "day"} <= {name.lower() for name in parts}
+    if not is_spread or options.kind or options.input or options.time or any(c.role == "time" for c in columns):
+        return
+    raise UserError(
+        f"{place}: {', '.join(map(repr, parts))} are parts of a date; write them as one column, such as 2026-12-31 "
+        "23:00:00, or give kind=forecast to forecast the rows in the order of the file"
+    )
 
 
 def _treat_as_asked(column: Column, columns: Sequence[Column], options: Reading) -> Column:
