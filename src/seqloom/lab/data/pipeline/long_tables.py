@@ -165,8 +165,9 @@ def mention_other_series(
     """Say which series were found; if a forecast was chosen, say which label of whole series could be predicted."""
     if plan.layout == "wide":
         notes.say(
-            f"each row is read as one series whose steps are its {len(plan.input)} columns of numbers, {plan.input[0]!r} "
-            f"to {plan.input[-1]!r}; if they are different measurements and not steps, gradient boosting is the right tool"
+            f"each row is read as one series whose steps are its {len(plan.input)} columns of numbers, "
+            f"{plan.input[0]!r} to {plan.input[-1]!r}; if they are different measurements and not steps, gradient "
+            "boosting is the right tool"
         )
     elif plan.layout == "long" and plan.group is None:
         notes.say(
