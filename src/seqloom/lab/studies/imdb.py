@@ -67,7 +67,6 @@ class Imdb(Epochs[TrialSettings], name="imdb"):
         ),
         (*READING, "mean"),
         budget=2_626_000,  # 66,000 besides the word embeddings, which all models meet within a few per cent
-        lrs=(1e-3, 3e-3, 1e-2),
         valid=2_500,
         test=25_000,
         tuning=0.5,

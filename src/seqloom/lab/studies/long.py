@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from seqloom.attention.local import LocalAttention
 from seqloom.lab.studies.data.examples import LabelledRows
-from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, ConditionOptions, TrialSettings
+from seqloom.lab.studies.support.conditions import LADDER, TEST, VALID, Condition, ConditionOptions, TrialSettings
 from seqloom.lab.studies.support.contenders import RATES, layer, rates
 from seqloom.lab.studies.support.epochs import TRAIN, Epochs
 from seqloom.lab.studies.support.mixers import HEADS, is_linear, make_linear
@@ -91,7 +91,10 @@ class Long(Epochs[TrialSettings], name="long"):
     def grid(self, model: str) -> list[tuple[float, str]]:
         if not is_block(model):
             return super().grid(model)
-        return [(lr, "default") for lr in rates(self.settings.lrs, self.settings.starts)]
+        s = self.settings
+        several = len(s.lrs) * len(s.starts)
+        tried = LADDER[-several:] if several > len(RATES) else rates(s.lrs, s.starts)
+        return [(lr, "default") for lr in tried]
 
     def trivial(self, condition: Condition) -> float:
         return 1 / KINDS
@@ -103,7 +106,7 @@ class Long(Epochs[TrialSettings], name="long"):
         return str(condition.task["problem"])
 
     def caption(self) -> str:
-        tried = ", ".join(f"{lr:g}" for lr in RATES)
+        tried = ", ".join(f"{lr:g}" for lr, _ in self.grid("dense"))
         return (
             f"{super().caption()}\nattention: two layers, {HEADS} heads, sinusoidal positions; local: {WINDOW} steps "
             "to each side; all models read out the last step.\n"
