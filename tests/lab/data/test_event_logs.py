@@ -78,3 +78,13 @@ def test_a_number_of_each_series_is_proposed_as_the_target():
         open_task(engines)
     task = open_task(engines, target="life")
     assert (task.kind, task.encoding.plan.group, task.encoding.plan.input) == ("regress", "unit_id", ("heat",))
+
+
+def test_dates_may_name_the_series():
+    days = [f"2026-01-{i // 5 + 1:02d}" for i in range(100)]
+    rows = pl.DataFrame({"day": days, "heat": [i * 7 % 60 + 0.5 for i in range(100)]}).with_columns(
+        pl.Series("weather", [("sun", "rain")[i // 5 % 2] for i in range(100)])
+    )
+    assert open_task(rows, group="day", target="weather", kind="classify").encoding.plan.time is None
+    with pytest.raises(UserError, match="'day' cannot be both the group and the time; leave one of them out"):
+        open_task(rows, group="day", time="day", kind="classify")

@@ -23,7 +23,7 @@ def list_event_choices(columns: Sequence[Column], source: Source, options: Readi
     """
     if options.kind not in (None, "classify", "regress", "tag") or len(options.input) > 1:
         return []
-    time = options.time or next((c.name for c in columns if c.role == "time"), None)
+    time = options.time or next((c.name for c in columns if c.role == "time" and c.name != options.group), None)
     split = options.split or next((c.name for c in columns if c.role == "split"), None)
     names = _list_names(columns, options, (time, split))
     if not names or (not options.input and any(c.role in INPUTS for c in columns)):

@@ -113,6 +113,8 @@ def choose_plan(columns: Sequence[Column], source: Source, options: Reading, not
     for name in [name for name in named if name is not None and name not in by_name]:
         hint = suggest(name, by_name)
         raise UserError(f"{place}: no column {name!r}; {hint}{' ' if hint else ''}the columns are {', '.join(by_name)}")
+    if options.group is not None and options.group == options.time:
+        raise UserError(f"{place}: {options.group!r} cannot be both the group and the time; leave one of them out")
     if source.stream and options.kind in (None, "generate"):
         return TaskPlan("generate", ("text",), ("text",), "stream")
     _check_date_parts(columns, options, place)
@@ -184,7 +186,7 @@ def _list_choices(columns: Sequence[Column], source: Source, options: Reading) -
     """List every plan that the columns and the options allow."""
     from seqloom.lab.data.pipeline.long_tables import list_long_choices
 
-    time = options.time or next((c.name for c in columns if c.role == "time"), None)
+    time = options.time or next((c.name for c in columns if c.role == "time" and c.name != options.group), None)
     times = next((c.name for c in columns if c.role == "times"), None)
     split = options.split or next((c.name for c in columns if c.role == "split"), None)
     free = [c for c in columns if c.name not in (options.group, options.split, options.time, split)]
