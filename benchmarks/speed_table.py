@@ -119,6 +119,8 @@ def main() -> None:
         write_record(args.json, **how, finished=False, refused=refused, rows=rows)
         if lost:
             sys.exit("the GPU is lost to this process: go on with --without")
+        if mode == "graph":
+            torch.cuda.empty_cache()  # of the graphs that are gone
     write_record(args.json, **how, finished=True, refused=refused, rows=rows)
 
 
