@@ -58,6 +58,15 @@ PREPARE_STEPS = 128  # long enough for every choice that depends on the length
 
 
 def main() -> None:
+    args = read_arguments()
+    torch.manual_seed(SEED)
+    if args.only_check:
+        check_all(args)
+    else:
+        time_all(args)
+
+
+def read_arguments() -> argparse.Namespace:
     parser = build_parser(__doc__)
     parser.add_argument("--types", default=",".join(TYPES))
     parser.add_argument("--cells", default=",".join(CELLS), help="of seqloom; torch's GRU and LSTM run beside them")
@@ -89,10 +98,11 @@ def main() -> None:
     args.types, args.cells, args.kernels, args.modes = (
         text.split(",") for text in (args.types, args.cells, args.kernels, args.modes)
     )
-    torch.manual_seed(SEED)
-    if args.only_check:
-        check_all(args)
-        return
+    return args
+
+
+def time_all(args: argparse.Namespace) -> None:
+    """Time the layers of every shape; write the record as it grows."""
     rows: list[dict[str, Any]] = []
     known = json.loads(args.checked.read_text()) if args.checked else None
     refused = known["refused"] if known else check_all(args) if args.processes else []
