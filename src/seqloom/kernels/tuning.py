@@ -217,18 +217,15 @@ _ALL, _FP32, _16_BITS, _ANY = ("gru", "lstm", "rnn"), ("float32", "tf32"), ("bfl
 # float16 with recorded passes, cuDNN and ours, both passes: GRU H=64 B=1, 16, 64 2.87, 3.09, 3.88 and 1.85, 1.79, 2.14;
 # LSTM 3.11, 3.08, 3.51 and 1.88, 1.97, 2.33; H=128 GRU 2.45, 3.83 and 2.08, 2.47, LSTM 4.27, 4.05, 4.67 and 3.06, 3.50,
 # 3.89 (LOG, recorded passes of gated cells). RNN was not measured. float32 in halves of fp16, cuDNN and ours, forward /
-# both passes: GRU H=512 B=256 15.1 / 51.9 and 9.8 / 27.5, LSTM as graphs 12.9 / 39.6 and 16.4 / 38.9, H=1024 B=64 19.5
-# / 50.9 and 13.2 / 39.3; bf16 GRU H=1024 B=256 as graphs 11.8 / 34.5 and 11.4 / 33.7, LSTM 13.9 / 37.6 and 15.8 / 53.0
-# (LOG, what surrounds a recurrence).
+# both passes: GRU H=512 B=256 15.2 / 51.9 and 9.6 / 28.9, LSTM 22.4 / 60.8 (as a graph 12.6 / 39.6) and 16.5 / 41.8,
+# H=1024 B=64 19.5 / 50.9 and 13.2 / 39.3 (LOG, what surrounds a recurrence).
 CUDNN_FASTER = (
     Region(("rnn",), ("float16",), (1, 128), (1, 7), trains=False),
     Region(("rnn",), ("float16",), (1, 96), (1, 96), trains=True),
     Region(("rnn",), ("float16",), (97, 128), (1, 32), trains=True),
     Region(("lstm",), ("float16",), (1, 96), (1, 7), trains=False),
     Region(("lstm",), ("float16",), (384, 1024), (8, 48), trains=False),
-    Region(("lstm", "rnn"), _16_BITS, (513, 1024), (129, _ANY[1])),
-    Region(("gru",), ("float16",), (513, 1024), (129, _ANY[1])),
-    Region(("gru",), ("bfloat16",), (513, 1024), (257, _ANY[1])),
+    Region(_ALL, _16_BITS, (513, 1024), (129, _ANY[1])),
     Region(_ALL, _FP32, (1, 128), _ANY, trains=False),
     Region(("gru", "rnn"), _FP32, (1, 128), (1, 128), trains=True),
     Region(("lstm",), _FP32, (1, 128), _ANY, trains=True),
