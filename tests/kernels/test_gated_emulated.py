@@ -91,8 +91,8 @@ def test_every_size_has_a_division_that_holds_it():
 
 
 def test_blocks_take_few_rows_if_the_batch_then_needs_half_of_the_gpu():
-    batches = [(64, 264), (64, 265), (256, 64), (256, 68)]
-    assert [choose_division(KINDS[0], H, False, B, 132).taken for H, B in batches] == [4, 8, 4, 8]
+    batches = [(64, 132), (64, 264), (64, 265), (256, 64), (256, 68)]
+    assert [choose_division(KINDS[0], H, False, B, 132).taken for H, B in batches] == [2, 4, 8, 4, 8]
     assert choose_division(KINDS[0], 64, False, 8, 132, size=4).taken == 4
 
 
@@ -228,16 +228,21 @@ def test_second_derivatives_come_from_the_loop(name, H):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "H", "wishes", "helped"),
-    [("lstm", 48, ALL, 1), ("ln_gru", 112, "", 1), ("ln_lstm", 48, ALL, 1), ("ln_lstm", 144, ALL, 16)],
+    ("name", "H", "wishes", "helped", "taken"),
+    [
+        ("lstm", 48, ALL, (1, 16), 2),
+        ("ln_gru", 112, "", (1, 16), 4),
+        ("ln_lstm", 48, ALL, (1, 16), 2),
+        ("ln_lstm", 144, ALL, (16, 16), 4),
+    ],
 )
-def test_a_block_or_a_cluster_takes_fewer_rows_than_it_has_room_for(monkeypatch, name, H, wishes, helped):
+def test_a_block_or_a_cluster_takes_fewer_rows_than_it_has_room_for(monkeypatch, name, H, wishes, helped, taken):
     monkeypatch.setattr(tuning, "GATED_HELPED_BLOCKS", helped)
     choose_division.cache_clear()
     _gated_code.make_code.cache_clear()
     cell = cell_of(name, 24, H)
     kind = find_kernel(f"{name}_cuda").code.kind
-    assert choose_division(kind, H, True, 9, 132).taken == 4
+    assert choose_division(kind, H, True, 9, 132).taken == taken
     assert worst(name, cell, job_of(cell, 9, 3, BF16, wishes), BF16)[0] < 2
 
 
@@ -297,7 +302,7 @@ def test_a_fault_in_the_text_is_caught(monkeypatch, fault, few):
     change = (FAULTS | HELPED_FAULTS)[fault]
     monkeypatch.setattr(launch.CudaCode, "launch", lambda *given: emulator.launch(*given, change=change))
     monkeypatch.setattr(_gated_code, "choose_division", lambda *_: GatedDivision(8, 2, 1, 8, 1, few=few))
-    monkeypatch.setattr(tuning, "GATED_HELPED_BLOCKS", 2)
+    monkeypatch.setattr(tuning, "GATED_HELPED_BLOCKS", (2, 2))
     cell = cell_of("ln_gru", 24, 32)
     try:
         ratio, _ = worst("ln_gru", cell, job_of(cell, 2, 4, BF16), BF16)

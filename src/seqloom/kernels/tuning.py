@@ -263,12 +263,14 @@ GATED_REGISTERS = {2: {8: 128, 12: 96, 16: 64}, 4: {8: 112, 12: 72, 16: 40}}
 # Rows of a block or a cluster if the batch then takes half of the GPU at most: one warp to a scheduler does what is
 # pointwise, not two. Kernels of both passes, 16 rows, eight to a block / four: GRU H=64 0.99 / 0.87, H=128 1.83 / 1.39,
 # H=256 2.11 / 1.48; LSTM 1.22 / 1.04, 1.90 / 1.51, 2.70 / 1.86; LN-LSTM 1.77 / 1.47, 3.08 / 2.48, 4.28 / 3.05; in
-# float32 GRU 2.38 / 2.10, 7.30 / 6.64, 5.09 / 4.17. Two rows are 1 to 6 % faster still, not checked against float64.
+# float32 GRU 2.38 / 2.10, 7.30 / 6.64, 5.09 / 4.17. In 16 bits one block takes two rows, if it can: H=64, four rows and
+# two, GRU 0.97 / 0.94, LSTM 1.02 / 1.00, LN-GRU 1.05 / 0.95, LN-LSTM 1.23 / 1.07.
 GATED_FEW_ROWS: tuple[int, ...] = (4,)
-# Blocks of a cluster up to which warps without a row help those of a normalised cell that have one. The way back, 16
-# rows, without and with: H=64 LN-GRU 0.68 / 0.64, LN-LSTM 0.85 / 0.77; on clusters H=256 1.19 / 1.34, 1.94 / 2.03:
-# they take turns with what others wait for (a first form, LOG).
-GATED_HELPED_BLOCKS = 1
+GATED_FEWEST_ROWS: tuple[int, ...] = (2,)
+# Blocks of a cluster up to which warps without a row help those of a normalised cell that have one, forward and back.
+# 16 rows, without and with: H=64 LN-GRU 0.45 / 0.44 and 0.70 / 0.61, LN-LSTM 0.61 / 0.50 and 0.85 / 0.73; on clusters
+# H=128 1.12 / 0.92 and 1.40 / 1.22 back, H=256 0.92 / 0.96 and 1.27 / 1.30 forward, 1.33 / 1.13 and 1.91 / 1.76 back.
+GATED_HELPED_BLOCKS = 1, 16
 GATED_TILES_UNDERWAY = 64  # tiles on their way from the cache to a block
 # A warp's tiles of weights in registers on a grid, by bytes of a number, pass and rows. With more, registers spill.
 GATED_GRID_REGISTERS = {

@@ -134,14 +134,14 @@ class GatedDivision:
         weights = self.in_shared * self.warps * self.tile_bytes
         return buffers + parts + stage + sums + 48 + self._handed_bytes(kind, back, spans) + weights
 
-    def helps(self, kind: Kind) -> bool:
+    def helps(self, kind: Kind, back: bool) -> bool:
         """Return whether half of the warps have no row and help the others."""
-        few = 2 * self.taken <= self.rows and self.cluster <= tuning.GATED_HELPED_BLOCKS
+        few = 2 * self.taken <= self.rows and self.cluster <= tuning.GATED_HELPED_BLOCKS[back]
         return kind.norm and self.size == 2 and few
 
     def _handed_bytes(self, kind: Kind, back: bool, spans: int) -> int:
         """Return the bytes of what warps hand to each other where half of them help the others."""
-        if not self.helps(kind):
+        if not self.helps(kind, back):
             return 0
         gates, states, memory = kind.gates, kind.states, kind.memory
         there = 7 * gates + 2 * states + 10 + 3 * memory if back else 2 * gates + states + 4
@@ -206,7 +206,8 @@ def choose_division(kind: Kind, hidden: int, back: bool, B: int, multiprocessors
     A division takes fewer rows than it can if half of the GPU is enough: two directions run at the same time.
     """
     ways = list_divisions(kind, hidden, back, size)
-    for rows in tuning.GATED_FEW_ROWS:
+    fewest = tuning.GATED_FEWEST_ROWS if ways[0].cluster == 1 and size == 2 else ()
+    for rows in (*fewest, *tuning.GATED_FEW_ROWS):
         if 2 * ways[0].cluster * -(-B // rows) <= multiprocessors:
             few = place_weights(replace(ways[0], few=rows, in_shared=0, from_cache=0), kind, back)
             if few is not None:
@@ -234,7 +235,7 @@ def make_code(setting: GatedSetting, name: str, way: GatedDivision) -> GatedCode
     sizes = {"ROWS": way.rows, "CLUSTER": way.cluster, "EACH": way.each, "SPLIT": way.split}
     sizes |= {"IN_SHARED": way.in_shared, "FROM_CACHE": way.from_cache, **setting.list_kept(back)}
     sizes |= {"TAKEN": way.few} if way.few else {}
-    sizes |= {"HELPS": 1} if way.helps(setting.kind) else {}
+    sizes |= {"HELPS": 1} if way.helps(setting.kind, back) else {}
     source = f"gated/{name}.cu"
     named = f"gated_{name}", source, (*setting.macros, *sizes.items())
     numbers = 32 * way.warps, way.shared_bytes(setting.kind, back), way.taken, way.cluster
