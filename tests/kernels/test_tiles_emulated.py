@@ -29,7 +29,7 @@ WGMMA = [  # four warps multiply together; whether one thread fetches
 
 
 def take_wgmma(monkeypatch, units):
-    divisions = ((64, units, True),)
+    divisions = ((1024, ((64, units, True),)),)
     monkeypatch.setattr(tuning, "TILES_HOPPER_DIVISIONS", {2: divisions, 4: divisions})
     monkeypatch.setattr(tiles, "has_wgmma", lambda _: True)
 
@@ -85,6 +85,23 @@ def test_larger_batches_have_larger_tiles_and_shared_memory_is_full(monkeypatch)
             assert all(0.8 * tuning.SHARED_BYTES < code.shared <= tuning.SHARED_BYTES for code in codes)
 
 
+def test_large_tiles_have_wgmma_on_hopper(monkeypatch):
+    monkeypatch.setattr(launch, "multiprocessors", lambda _: 132)
+    monkeypatch.setattr(tiles, "has_wgmma", lambda _: True)
+    chosen = {}
+    for hidden, dtype in ((512, BF16), (1024, BF16), (512, FP32), (1024, FP32)):
+        how = find_setting(hidden, 4, dtype, ("h", "x"), True, False, False, False)
+        for B in (64, 128, 256):
+            chosen[hidden, dtype, B] = tiles.choose_division(how, B, torch.device("cpu"))
+            code = tiles.find_code(how, "forward", B, torch.device("cpu"))
+            assert code.shared <= tuning.SHARED_BYTES
+            assert code.paired == (code.generation == "a") == chosen[hidden, dtype, B].wgmma
+    assert chosen[1024, BF16, 256] == (64, 64, True)
+    assert chosen[512, BF16, 256] == (32, 32, False)
+    assert [chosen[1024, FP32, B] for B in (64, 128, 256)] == [(64, 16, True), (64, 32, True), (64, 64, True)]
+    assert chosen[512, FP32, 256] == (64, 32, True)
+
+
 def test_heads_that_are_no_whole_blocks_are_refused():
     how = find_setting(192, 8, BF16, ("h", "x"), True, False, False, False)  # heads of 24 units
     assert not tiles.list_divisions(how, False)
@@ -122,7 +139,13 @@ def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
 
 @pytest.mark.parametrize(
     ("H", "B", "dtype", "expected"),
-    [(512, 64, BF16, False), (512, 256, BF16, True), (1024, 64, BF16, False), (1024, 64, FP32, True)],
+    [
+        (512, 64, BF16, False),
+        (512, 256, BF16, True),
+        (1024, 64, BF16, False),
+        (1024, 128, BF16, True),
+        (1024, 64, FP32, True),
+    ],
 )
 def test_auto_takes_tiles_where_they_were_measured_to_be_faster(H, B, dtype, expected):
     cell = cell_of(16, 2)

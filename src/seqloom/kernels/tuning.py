@@ -137,16 +137,24 @@ TILES_LARGEST_HIDDEN = 1024
 # Rows of a group and units of a block, the first whose groups all run at once. Smaller tiles fetch more in relation to
 # what they multiply, but more of them run.
 TILES_DIVISIONS = ((32, 16), (32, 32), (64, 32))
-# The same on Hopper, by bytes of a number; True: products by wgmma, two blocks to the same units. Forward / both, wgmma
-# and mma: bf16 H=1024 B=256 16.1 / 44.2 and 19.4 / 51.5, float32 26.1 / 92.5 and 37.9 / 116, H=512 B=256 15.0 /
-# 44.7 and 16.4 / 47.3, tf32 14.0 / 38.2 and 15.6 / 40.7 (LOG, tiles by wgmma). bf16 with 512 units was not faster.
-TILES_HOPPER_DIVISIONS: dict[int, tuple[tuple[int, int, bool], ...]] = {
-    2: ((32, 16, False), (32, 32, False), (64, 64, True), (64, 32, False)),
-    4: ((32, 16, False), (64, 32, True), (64, 64, True), (64, 32, False)),
+# The same on Hopper, by bytes of a number, each up to a number of units; True: products by wgmma, two blocks to the
+# same units. Forward / both passes, wgmma and mma: bf16 H=1024 B=128 13.3 / 33.9 and 15.1 / 37.9, B=256 16.1 / 44.2 and
+# 19.4 / 51.5, but H=512 B=256 10.9 / 28.3 and 9.6 / 25.8; float32 H=512 B=128 13.4 / 36.3 and 11.9 / 33.5, B=256 15.0 /
+# 44.7 and 16.4 / 47.3, H=1024 B=64 17.5 / 48.5 and 18.7 / 50.7, B=256 25.0 / 92.7 and 37.9 / 116; tf32 H=512 B=256 14.0
+# / 38.2 and 15.6 / 40.7, H=1024 B=64 16.5 / 41.5 and 19.9 / 47.6, B=256 22.9 / 73.5 and 35.2 / 98.2 (LOG, tiles by
+# wgmma). 513 to 768 units were not timed.
+TILES_HOPPER_DIVISIONS: dict[int, tuple[tuple[int, tuple[tuple[int, int, bool], ...]], ...]] = {
+    2: (
+        (768, ((32, 16, False), (32, 32, False), (64, 64, True), (64, 32, False))),
+        (1024, ((32, 16, False), (64, 32, True), (64, 64, True), (64, 32, False))),
+    ),
+    4: (
+        (768, ((32, 16, False), (64, 32, True), (64, 64, True), (64, 32, False))),
+        (1024, ((64, 16, True), (64, 32, True), (64, 64, True), (64, 32, False))),
+    ),
 }
-TILES_AHEAD = (
-    96 << 10
-)  # bytes of numbers and weights on their way to wgmma where not all weights stay, if there is room
+# Bytes of numbers and weights on their way to wgmma where not all weights stay, if there is room.
+TILES_AHEAD = 96 << 10
 # Chunks of numbers and of weights on their way, at least, in pieces of 128 bytes of a row, by planes; and chunks of
 # weights at most: as many as fill the time that the cache takes. What is left of shared memory keeps chunks of weights.
 TILES_CHUNK = (
@@ -234,12 +242,14 @@ CUDNN_FASTER = (
     Region(_ALL, ("tf32",), (769, 1024), (97, _ANY[1])),
 )
 # Where attn_rnn_tiles was measured to be faster than every other kernel of AttnRNN, with 512 steps; forward / both
-# passes, tiles and the other one: bf16 H=512 B=256 10.5 / 27.0 and 12.1 / 37.2, H=1024 B=256 16.1 / 44.2 and 26.5 /
-# 70.8; float32 H=512 B=256 15.0 / 44.7 and 18.7 / 57.1, H=1024 B=64 20.5 / 54.1 and 26.1 / 69.2, B=256 26.1 / 92.5 and
-# 111 / 308; tf32 H=512 B=256 14.0 / 38.2 and 16.7 / 42.9, H=1024 B=64 21.5 / 51.0 and 21.7 / 52.7, B=256 35.2 / 98.2
-# (by mma) and 38.2 / 115 (LOG, products of tiles; tiles by wgmma).
+# passes, tiles and the other one: bf16 H=512 B=256 9.6 / 25.8 and 12.1 / 37.2, H=1024 B=64 12.2 / 29.6 and 6.9 / 20.2,
+# B=128 13.3 / 33.9 and 13.7 / 38.8, B=256 16.1 / 44.2 and 26.5 / 70.8; float32 H=512 B=128 11.9 / 33.5 and 9.5 / 28.4,
+# B=256 15.0 / 44.7 and 18.7 / 57.1, H=1024 B=64 17.5 / 48.5 and 26.1 / 69.2, B=256 25.0 / 92.7 and 111 / 308; tf32
+# H=512 B=256 14.0 / 38.2 and 16.7 / 42.9, H=1024 B=64 16.5 / 41.5 and 21.7 / 52.7, B=256 22.9 / 73.5 and 38.2 / 115
+# (LOG, products of tiles; tiles by wgmma).
 TILES_FASTER = (
     Region(("attn_rnn",), _16_BITS, (449, 1024), (193, _ANY[1])),
+    Region(("attn_rnn",), _16_BITS, (769, 1024), (128, 192)),
     Region(("attn_rnn",), ("float32", "tf32"), (449, 512), (193, _ANY[1])),
     Region(("attn_rnn",), ("float32", "tf32"), (769, 1024), (33, _ANY[1])),
 )

@@ -134,7 +134,9 @@ def list_divisions(setting: AttnRNNSetting, wgmma: bool) -> list[Division]:
         wgmma: Whether the GPU has products of four warps.
     """
     H, head = setting.hidden, setting.hidden // setting.heads
-    ways = tuning.TILES_HOPPER_DIVISIONS[setting.dtype.itemsize] if wgmma else tuning.TILES_DIVISIONS
+    by_units = tuning.TILES_HOPPER_DIVISIONS[setting.dtype.itemsize]
+    hopper = next((ways for largest, ways in by_units if largest >= H), ())
+    ways = hopper if wgmma else tuning.TILES_DIVISIONS
     return [
         way
         for way in (Division(*way) for way in ways)
