@@ -1,7 +1,7 @@
 """Time layers against torch.nn on a GPU, eagerly and as CUDA graphs: python benchmarks/speed_table.py [--json FILE].
 
 Microseconds per step of one layer (input = hidden) for every type, hidden size and batch, forward and both passes; in
-float32 also of torch's layers with tf32 forbidden, which are as exact as ours (ordinary calls); with `--others` then also of FlashRNN,
+float32 also of torch's layers with tf32 forbidden, which are as exact as ours; with `--others` then also of FlashRNN,
 torchrecurrent and a compiled loop. Layers of one shape are timed in turns, three calls in a row each (one if it takes
 over 5 ms), after a dozen calls to warm up: some launches are recorded after three. The median of the rounds counts.
 Every kernel is checked against float64 first and not timed if it is more than twice as far from it as the reference
