@@ -157,7 +157,7 @@ def list_runs() -> Iterator[str]:
         time.record
         for row in read_times().values()
         for (layer, mode, _), time in row.items()
-        if layer in LAYERS or layer in (GRU, LSTM)
+        if layer in (*LAYERS, *OTHERS, GRU, LSTM)
     }
     names = {"eager": "Ordinary calls", "graph": "CUDA graphs"}
     for number in dict.fromkeys([*main.values(), *sorted(shown)]):
@@ -188,23 +188,21 @@ def other_packages() -> str:
 
 
 def exact_torch() -> str:
-    """Return how fast GRU and LSTM are beside torch's in float32 where neither side uses tf32."""
+    """Return how fast GRU and LSTM are beside torch's in float32 where neither side uses tf32, as ordinary calls."""
     rows: dict[Place, list[str]] = {}
     for place, times in sorted(read_times().items()):
-        for mode in MODES:
-            for layer in ("gru", "lstm"):
-                ours = [times.get((layer, mode, pass_)) for pass_ in PASSES]
-                torch = [times.get((EXACT[LAYERS[layer][1]], mode, pass_)) for pass_ in PASSES]
-                cell = " / ".join(
-                    f"{t.us / o.us:.2f}" if o and t and o.us and t.us and o.record == t.record and is_own(o) else "-"
-                    for o, t in zip(ours, torch, strict=True)
-                )
-                rows.setdefault(place, []).append("" if cell == "- / -" else cell)
+        for layer in ("gru", "lstm"):
+            ours = [times.get((layer, "eager", pass_)) for pass_ in PASSES]
+            torch = [times.get((EXACT[LAYERS[layer][1]], "eager", pass_)) for pass_ in PASSES]
+            cell = " / ".join(
+                f"{t.us / o.us:.2f}" if o and t and o.us and t.us and o.record == t.record and is_own(o) else "-"
+                for o, t in zip(ours, torch, strict=True)
+            )
+            rows.setdefault(place, []).append("" if cell == "- / -" else cell)
     rows = {place: cells for place, cells in rows.items() if any(cells)}
-    names = [f"{LAYERS[layer][0]}, {mode}" for mode in MODES for layer in ("gru", "lstm")]
-    lines = [f"| H | B | {' | '.join(names)} |", "|--:|--:|" + "--:|" * len(names)]
+    lines = ["| H | B | GRU | LSTM |", "|--:|--:|--:|--:|"]
     lines += [f"| {place.hidden} | {place.batch} | {' | '.join(cells)} |" for place, cells in rows.items()]
-    return "\n".join([*lines, ""]) if rows else "Not measured yet.\n"
+    return "\n".join([*lines, ""])
 
 
 def is_own(time: Time) -> bool:
