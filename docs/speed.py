@@ -56,7 +56,7 @@ def read_records() -> list[dict[str, Any]]:
     Last come those whose graphs of torch's layers have 128 steps (`--torch-steps`, an option that is gone): a step took
     up to 25 % longer or 21 % less than in graphs of 512.
     """
-    files = [json.loads(path.read_text(encoding="utf-8")) for path in RESULTS.rglob("*-speed-table-*.json")]
+    files = [json.loads(path.read_text(encoding="utf-8")) for path in RESULTS.glob("*/*-speed-table-*.json")]
     files.sort(key=lambda record: record["date"], reverse=True)
     return sorted(files, key=lambda record: (not is_whole(record), "--torch-steps" in record["command"]))
 
