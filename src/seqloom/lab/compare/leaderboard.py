@@ -142,7 +142,7 @@ def _milliseconds(seconds: float | None) -> str | None:
 
 
 def short_caption(results: Results) -> str:
-    """Explain the table of the terminal, and by which rule a row is recommended."""
+    """Explain the table of the terminal, then the rule of the recommendation."""
     metric = results.metric
     lower = "" if metric.higher else ", lower is better"
     title = metric.title if metric.title == "chrF" else metric.title[0].upper() + metric.title[1:]

@@ -240,7 +240,7 @@ def build_document(comparison: Comparison, results: Results, finished: bool) -> 
 
 
 def _record_row(row: Row) -> dict[str, Any]:
-    """Return a row for JSON, which has no infinite numbers: the half of an unknown interval is null."""
+    """Return a row for JSON. JSON has no infinity, so the half-width of an unknown interval is null."""
     record = asdict(row) | {"rank": None}
     for name in ("test", "behind"):
         if record[name] is not None and not math.isfinite(record[name]["half"]):

@@ -139,7 +139,7 @@ def make_code(setting: AttnRNNSetting, name: str, way: ClusterDivision, tf32: bo
 
 
 def find_code(setting: AttnRNNSetting, name: str, B: int, device: torch.device) -> ClusterCode:
-    """Return the kernel for a batch of B rows, and torch's flag for products of float32."""
+    """Return the kernel for B rows, in tf32 if torch allows it now."""
     tf32 = allows_tf32()
     return make_code(setting, name, choose_division(setting, B, launch.multiprocessors(device), tf32), tf32)
 

@@ -15,9 +15,8 @@
 
 constexpr int LINE = SIZE * H / 16;  // threads that load a plane of elements, 16 bytes each
 constexpr int WARPS = H / 16, THREADS = 32 * WARPS;
-constexpr int DEEP = (H + 31) / 32, QUADS = 4 * DEEP;  // a lane's quads of a vector, and of a weight
-// Half of the lanes have no last quad: it is zero.
-constexpr bool UNEVEN = H % 32 != 0;
+// A lane's quads of a vector, and of a weight. If 32 does not divide H, half of the lanes have a zero last.
+constexpr int DEEP = (H + 31) / 32, QUADS = 4 * DEEP;
 // Units of a head that are summed inside a warp.
 constexpr int PIECE = D % 4 ? 1 : D % 8 ? 4 : D % 16 ? 8 : 16;
 constexpr bool SPLIT_HEADS = PIECE != D;  // the pieces of a head meet in shared memory

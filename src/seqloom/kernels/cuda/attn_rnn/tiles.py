@@ -180,7 +180,7 @@ class _Plan:
         return chunk, stages, min(tuning.TILES_MOST_STAGES, room // of_weights - 2 * resident), resident
 
     def divide_for_wgmma(self, behind: int) -> tuple[int, int, int, int]:
-        """Return the same for products of four warps.
+        """Return the numbers of `divide` for products by wgmma.
 
         Args:
             behind: Chunks that products in the background still read while the next ones are fetched.

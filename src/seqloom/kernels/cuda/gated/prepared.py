@@ -200,7 +200,7 @@ class PreparedGated:
         return self._make_start()
 
     def _divide(self, t: Tensor) -> Tensor:
-        """Map (B * T, heads * n) to (*lead, n): one head after the other."""
+        """Put one head after the other: (B * T, heads * n) to (heads * B, T, n); one head keeps its order of time."""
         if self.heads == 1:
             return t.view(*self.order, -1)
         return t.view(self.B, self.T, self.heads, -1).permute(2, 0, 1, 3).reshape(self.rows, self.T, -1)
@@ -218,7 +218,7 @@ class PreparedGated:
         return F.pad(t, (0, self.more)) if self.more else t
 
     def _join(self, t: Tensor) -> Tensor:
-        """Map outputs (*lead, H) to the layer's."""
+        """Put the units of all heads side by side, in the order of the layer's outputs."""
         if self.keeps_time_first:
             return t[..., : self.units].reshape(self.T, self.B, -1)
         t = t.view(self.heads, self.B, self.T, self.H)[..., : self.units]

@@ -2,7 +2,7 @@
 // editors.
 #pragma once
 #ifndef BACK
-#define BACK 0  // reverse.cu has 1
+#define BACK 0  // reverse_step.cuh has 1
 #endif
 #ifndef INPUTS        // a compiled cell has its own
 #define INPUTS GATES  // planes of x

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from seqloom.lab.data.pipeline.long_tables import FEWEST_STEPS, find_group, list_targets
+from seqloom.lab.data.pipeline.long_tables import FEWEST_STEPS, find_group, list_series
 from seqloom.lab.data.pipeline.plan import INPUTS, TaskPlan
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.source import Source
@@ -31,14 +31,12 @@ def list_event_choices(columns: Sequence[Column], source: Source, options: Readi
     if options.kind == "tag":
         return _list_tag_choices(columns, source, options, names, time, split)
     plans = []
-    for target in list_targets(columns, options, time):
-        group = find_group(columns, source, options, time, target.name)
-        if group is None or (not options.input and _has_measurements(columns, source, (group, target.name, time))):
+    for kind, group, target in list_series(columns, source, options, time):
+        if not options.input and _has_measurements(columns, source, (group, target, time)):
             continue
-        kind = options.kind or ("classify" if target.role != "number" else "regress")
-        for name in [c.name for c in names if c.name not in (group, target.name)]:
+        for name in [c.name for c in names if c.name not in (group, target)]:
             if _varies(source, group, name):
-                plans.append(TaskPlan(kind, (name,), (target.name,), "long", group, time, split))
+                plans.append(TaskPlan(kind, (name,), (target,), "long", group, time, split))
     return plans
 
 

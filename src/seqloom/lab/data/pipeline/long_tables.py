@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import polars as pl
 
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
+from seqloom.lab.data.names import Kind
 from seqloom.lab.data.pipeline.columns import is_id_name
 from seqloom.lab.data.pipeline.order import have_order
 from seqloom.lab.data.pipeline.plan import TARGETS, TaskPlan
@@ -38,15 +39,21 @@ def list_long_choices(
     if options.kind == "tag":
         return _list_tag_choices(columns, source, options, time, split, numbers)
     plans = []
-    for target in list_targets(columns, options, time):
-        group = find_group(columns, source, options, time, target.name)
-        if group is None:
-            continue
-        names = options.input or tuple(n for n in numbers if n not in (group, target.name))
-        kind = options.kind or ("classify" if target.role != "number" else "regress")
+    for kind, group, target in list_series(columns, source, options, time):
+        names = options.input or tuple(n for n in numbers if n not in (group, target))
         if names:
-            plans.append(TaskPlan(kind, names, (target.name,), "long", group, time, split))
+            plans.append(TaskPlan(kind, names, (target,), "long", group, time, split))
     return plans
+
+
+def list_series(
+    columns: Sequence[Column], source: Source, options: Reading, time: str | None
+) -> Iterator[tuple[Kind, str, str]]:
+    """List what may be predicted of whole series: the kind of task, the column that names the series, the target."""
+    for target in _list_targets(columns, options, time):
+        group = find_group(columns, source, options, time, target.name)
+        if group is not None:
+            yield options.kind or ("classify" if target.role != "number" else "regress"), group, target.name
 
 
 def _list_tag_choices(
@@ -68,7 +75,7 @@ def _list_tag_choices(
     return plans
 
 
-def list_targets(columns: Sequence[Column], options: Reading, time: str | None) -> list[Column]:
+def _list_targets(columns: Sequence[Column], options: Reading, time: str | None) -> list[Column]:
     """List the columns that may be the target of a whole series."""
     if options.target:
         return [c for c in columns if options.target == (c.name,) and c.role in ("label", "number", "category", "text")]
