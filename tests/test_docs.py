@@ -135,6 +135,18 @@ def test_every_link_to_a_local_file_leads_somewhere(page: Path) -> None:
     assert not broken, "\n" + "\n".join(broken)
 
 
+def test_the_navigation_of_the_site_lists_every_page() -> None:  # mkdocs is strict: a page that is missing stops it
+    nav = (ROOT / "mkdocs.yml").read_text()
+    pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
+    assert not [page for page in pages if page not in nav]
+
+
+def test_the_first_screen_of_the_readme_names_the_two_commands() -> None:
+    screen = (ROOT / "README.md").read_text().splitlines()[:40]
+    assert any(line.startswith("make compare") for line in screen)
+    assert any(line.startswith("make test") for line in screen)
+
+
 @pytest.mark.parametrize(
     "page",
     [
