@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from seqloom.compiler.nodes import UnsupportedError
 from seqloom.compiler.plan import RESHAPES, Call, Plan, find_operator, references
 
 LONGEST_SUM = 512  # products that `multiply_heads` adds up one after the other
@@ -65,11 +66,16 @@ class Evaluator:
         Args:
             wanted: The nodes.
             known: The nodes that have a value.
+
+        Raises:
+            UnsupportedError: If a node that has no value is needed; a fault of the compiler.
         """
         todo, needed = list(wanted), set()
         while todo:
             n = todo.pop()
             if n not in known and n not in needed:
+                if n not in self.needs:
+                    raise UnsupportedError(f"the compiler lost node {n} of the step; please report this cell")
                 needed.add(n)
                 todo += self.needs[n]
         return [self.steps[n] for n in sorted(needed)]

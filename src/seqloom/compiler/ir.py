@@ -177,6 +177,11 @@ class Program:
     parts: tuple[Product | Nest, ...]
     reverse: bool = False
 
+    def list_written(self) -> set[int]:
+        """Return the numbers of the buffers that a part writes."""
+        products = {part.out for part in self.parts if isinstance(part, Product)}
+        return products | {a.buffer for part in self.parts if isinstance(part, Nest) for a in part.writes()}
+
     @property
     def stages(self) -> int:
         """How many products must run one after the other, because each needs a result of the one before."""

@@ -169,10 +169,25 @@ def is_internal(file: str) -> bool:
 
 
 def line_of(node: fx.Node) -> str:
-    """Return the place in the user's code that a node comes from, as ' (file.py:31)'; empty if it is unknown."""
+    """Return the place in the user's code that a node comes from, as ' (file.py:31)'; empty if it is unknown.
+
+    A node of the derivative has no place of its own: its nearest operand or user that has one stands for it.
+    """
+    todo, seen = [node], {node}
+    for n in todo:  # grows: the nearest first
+        line = _own_line(n)
+        if line:
+            return f" ({line})"
+        near = [a for a in (*n.all_input_nodes, *n.users) if a not in seen]
+        todo += near
+        seen.update(near)
+    return ""
+
+
+def _own_line(node: fx.Node) -> str:
     for text in reversed((node.meta.get("stack_trace") or "").splitlines()):
         if text.strip().startswith('File "'):
             file, _, rest = text.strip()[6:].partition('", line ')
             if not is_internal(file):
-                return f" ({Path(file).name}:{rest.split(',')[0]})"
+                return f"{Path(file).name}:{rest.split(',')[0]}"
     return ""

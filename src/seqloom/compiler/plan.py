@@ -18,10 +18,12 @@ class Value:
     Attributes:
         batch: Which dimension is the batch; None if the value is the same for all rows.
         sizes: Its shape; for a batch dimension, the number of rows in each row of the batch (mostly 1).
+        is_truth: Whether its values are True or False; programs store them as 1 and 0.
     """
 
     batch: int | None
     sizes: tuple[int, ...]
+    is_truth: bool = False
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def prune(program: Program) -> tuple[Program, list[int]]:
         if remaining == parts:
             break
         parts = remaining
-    used = sorted(_read_buffers(parts) | {b for part in parts for b in _written_buffers(part)})
+    used = sorted(_read_buffers(parts) | Program((), tuple(parts)).list_written())
     number = {old: new for new, old in enumerate(used)}
     buffers = tuple(program.buffers[b] for b in used)
     return Program(buffers, tuple(_renumber(part, number) for part in parts), program.reverse), used
@@ -40,10 +40,6 @@ def _read_buffers(parts: list[Product | Nest]) -> frozenset[int]:
     for part in parts:
         read |= {part.source, part.weight} if isinstance(part, Product) else {a.buffer for a in part.reads()}
     return frozenset(read)
-
-
-def _written_buffers(part: Product | Nest) -> list[int]:
-    return [part.out] if isinstance(part, Product) else [a.buffer for a in part.writes()]
 
 
 def _shorten(part: Product | Nest, is_needed: Callable[[int], bool]) -> Product | Nest | None:

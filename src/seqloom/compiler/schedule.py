@@ -8,7 +8,7 @@ computes the rest again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -21,6 +21,7 @@ from seqloom.compiler.nodes import (
     UnsupportedError,
     batch,
     count,
+    is_truth,
     kind,
     line_of,
     name_of,
@@ -53,6 +54,22 @@ def plan(trace: Trace, is_wide: bool = False) -> Plan:
         except UnsupportedError:
             pass  # because of a move that only torch can follow, or of the step: the next attempt tells
     return _Schedule(trace).plan()
+
+
+class _Stage(NamedTuple):
+    """A loop with what torch computes around it.
+
+    Attributes:
+        low: The loop.
+        known: What earlier loops have stored.
+        stored: What this loop stores.
+        ends: What torch computes afterwards.
+    """
+
+    low: Lowered
+    known: Sequence[fx.Node]
+    stored: Sequence[fx.Node]
+    ends: Sequence[fx.Node]
 
 
 class _Schedule:
@@ -135,7 +152,11 @@ class _Schedule:
         inside = sorted({*inside, *asked}, key=self.order.__getitem__)
         wanted = {n: Source("gradient", index=i) for i, n in enumerate(self.dbefore)}
         reverse = lower(inside, wanted, memory, asked, self.unit, reverse=True)
-        stages = [(infer, for_y, [t.y]), (train, saved, [t.y]), (reverse, [*saved, *asked], self.gradients)]
+        stages = [
+            _Stage(infer, [], for_y, [t.y]),
+            _Stage(train, [], saved, [t.y]),
+            _Stage(reverse, saved, asked, self.gradients),
+        ]
         return self._build(stages)
 
     def _saved(self, ends: Sequence[fx.Node], known: set[fx.Node]) -> list[fx.Node]:
@@ -199,12 +220,7 @@ class _Schedule:
 
     # --- plain data ---
 
-    def _build(self, stages: Sequence[tuple[Lowered, Sequence[fx.Node], Sequence[fx.Node]]]) -> Plan:
-        """Build the plan.
-
-        Args:
-            stages: For each loop, what was lowered, what the loops so far have stored, and what torch computes next.
-        """
+    def _build(self, stages: Sequence[_Stage]) -> Plan:
         t, number = self.trace, self.order
         inputs = {"x": t.x, "dy": t.dy} | t.others
         for name, nodes in (("state", t.states), ("start", t.starts), ("dafter", t.dafter)):
@@ -214,13 +230,15 @@ class _Schedule:
         given = {*inputs.values(), *t.weights.values(), *(n for pair in self.twins for n in pair)}
         called: set[fx.Node] = set()
         touched = set(given)
-        for low, stored, ends in stages:
-            sources = [s.node for s in low.sources if s.node is not None]
-            values = [s.node for s in low.sources if s.node is not None and s.kind != "stored"]
-            called |= self._computed_by_torch([*values, *ends], given | set(stored))
-            touched |= {*sources, *ends}
+        for stage in stages:
+            before = given | set(stage.known)
+            sources = [s.node for s in stage.low.sources if s.node is not None]
+            values = [s.node for s in stage.low.sources if s.node is not None and s.kind != "stored"]
+            called |= self._computed_by_torch(values, before)
+            called |= self._computed_by_torch(stage.ends, before | set(stage.stored))
+            touched |= {*sources, *stage.ends}
         shaped = [n for n in self.graph.nodes if n in touched | called and isinstance(n.meta.get("val"), torch.Tensor)]
-        infer, train, reverse = (self._scan(low) for low, _, _ in stages)
+        infer, train, reverse = (self._scan(stage.low) for stage in stages)
         return Plan(
             {number[n]: self._call(n) for n in self.graph.nodes if n in called},
             {number[n]: _value(n) for n in shaped},
@@ -278,4 +296,4 @@ def _largest(n: fx.Node) -> int:
 
 
 def _value(n: fx.Node) -> Value:
-    return Value(batch(n), row(n) if batch(n) is not None else shape(n))
+    return Value(batch(n), row(n) if batch(n) is not None else shape(n), is_truth(n))

@@ -80,7 +80,7 @@ def _path(description: str) -> Path:
 def _encode(plan: Plan) -> dict[str, Any]:
     return {
         "calls": [[n, c.operator, c.arguments, c.named] for n, c in plan.calls.items()],
-        "values": [[n, v.batch, v.sizes] for n, v in plan.values.items()],
+        "values": [[n, v.batch, v.sizes, v.is_truth] for n, v in plan.values.items()],
         "inputs": plan.inputs,
         "weights": plan.weights,
         "results": plan.results,
@@ -95,7 +95,7 @@ def _decode(data: Mapping[str, Any]) -> Plan:
     infer, train, reverse = (_decode_scan(scan) for scan in data["scans"])
     return Plan(
         {n: Call(name, _tuple(arguments), _pairs(named)) for n, name, arguments, named in data["calls"]},
-        {n: Value(batch, tuple(sizes)) for n, batch, sizes in data["values"]},
+        {n: Value(batch, tuple(sizes), is_truth) for n, batch, sizes, is_truth in data["values"]},
         dict(data["inputs"]),
         dict(data["weights"]),
         dict(data["results"]),

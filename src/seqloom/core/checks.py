@@ -67,6 +67,15 @@ def check_placement(x: Tensor, weight: Tensor, name: str = "input") -> None:
         raise DtypeError(f"{name} is {x.dtype}, the layer's weights are {weight.dtype}; convert one with .to()")
 
 
+def can_read(values: Tensor) -> bool:
+    """Return whether Python may read the values of a tensor: not while a graph is traced or recorded, nor in vmap."""
+    if type(values) is not Tensor or values.is_meta or _wrapped(values):
+        return False
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined]
+        return False
+    return not (values.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
 def read_lengths(
     lengths: Tensor | Sequence[int], rows: int, steps: int, device: torch.device, name: str = "lengths"
 ) -> Tensor:

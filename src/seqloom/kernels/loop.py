@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from seqloom.core.cell import Cell, State
+from seqloom.core.checks import can_read
 from seqloom.core.job import ScanJob, advance
 
 
@@ -15,11 +19,18 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
 
 
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
-    """Return the outputs (B, T, H) and the last state."""
-    x, state, now = cell.project(job.x), job.state, job.per_step()
-    start = cell.start(job.x) if job.reset is not None else ()
-    ys = []
+    """Return the outputs (B, T, H) and the last state.
+
+    A step sees the rows that have not ended: at padding its derivative may be infinite, as that of a square root of 0,
+    and infinity times 0 would be NaN. Where the lengths cannot be read, as in a graph that is being recorded, the step
+    sees all rows, and what it returns for padding is not used.
+    """
     try:
+        if job.lengths is not None and can_read(job.lengths):
+            return _run_sorted(cell, job, job.lengths.tolist())
+        x, state, now = cell.project(job.x), job.state, job.per_step()
+        start = cell.start(job.x) if job.reset is not None else ()
+        ys = []
         for t in range(x.shape[1]):
             y, state = advance(cell, x[:, t], state, {n: v[t] for n, v in now.items()}, start, job.mask)
             ys.append(y)
@@ -31,3 +42,37 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
             )
         raise
     return torch.stack(ys, 1), state
+
+
+def _run_sorted(cell: Cell, job: ScanJob, lengths: Sequence[int]) -> tuple[Tensor, State]:
+    """Run the longest rows first, so that those of a step are the first ones."""
+    B, T = len(lengths), job.x.shape[1]
+    rows = sorted(range(B), key=lambda i: -lengths[i])
+    order = torch.tensor(rows, device=job.x.device)
+    x, mask = cell.project(job.x)[order], None if job.mask is None else job.mask[order]
+    start = tuple(s[order] for s in cell.start(job.x)) if job.reset is not None else ()
+    state, now = tuple(s[order] for s in job.state), replace(job, lengths=None).per_step()
+    now = {name: t[:, order] for name, t in now.items()}
+    ys: list[Tensor] = []
+    ended: list[State] = []  # rows with fewer steps first
+    running = B
+    for t in range(max(lengths, default=0)):
+        n = sum(length > t for length in lengths)
+        if n < running:
+            ended.append(tuple(s[n:] for s in state))
+            state, running = _cut(state, n), n
+        step = {name: v[t, :n] for name, v in now.items()}
+        y, state = advance(cell, x[:n, t], state, step, _cut(start, n), None if mask is None else mask[:n])
+        ys.append(y if n == B else torch.cat([y, y.new_zeros(B - n, *y.shape[1:])]))
+    if not ys:
+        return job.x.new_zeros(B, T, cell.output_size), job.state
+    outputs = torch.stack(ys, 1)
+    if len(ys) < T:
+        outputs = torch.cat([outputs, outputs.new_zeros(B, T - len(ys), *outputs.shape[2:])], 1)
+    back = torch.argsort(order)
+    parts = zip(state, *reversed(ended), strict=True)
+    return outputs[back], tuple(torch.cat(part)[back] for part in parts)
+
+
+def _cut(state: State, n: int) -> State:
+    return tuple(s[:n] for s in state)

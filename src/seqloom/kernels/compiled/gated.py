@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from types import new_class
 
@@ -31,6 +31,7 @@ from seqloom.core.precision import autocast_dtype
 from seqloom.core.weights import bind_weights
 from seqloom.kernels import tuning
 from seqloom.kernels.compiled.stages import as_rows
+from seqloom.kernels.compiled.validation import Verdicts
 from seqloom.kernels.cuda.gated.code import GatedSetting, Kind, why_not_job, why_not_setting
 from seqloom.kernels.cuda.gated.scan import GatedInputs, run_scan
 
@@ -92,11 +93,13 @@ class Prepared:
         plan: The compiled step, for what torch computes before the loop.
         fitted: The cell as code for one unit.
         kind: The same for the kernels.
+        verdicts: What the checks against the loop found.
     """
 
     plan: Plan
     fitted: GatedCell
     kind: Kind
+    verdicts: Verdicts = field(default_factory=Verdicts)
 
     @property
     def output(self) -> int:

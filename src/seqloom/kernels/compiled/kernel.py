@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from threading import local
 from typing import cast
 from weakref import ref
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from seqloom.compiler.compile import compile_cell
+from seqloom.compiler.nodes import UnsupportedError
 from seqloom.compiler.plan import Plan, Scan
 from seqloom.compiler.report import summarize
 from seqloom.core.cell import Cell, State
@@ -27,7 +28,7 @@ from seqloom.kernels.compiled.packing import Packing
 from seqloom.kernels.compiled.run import Compiled
 from seqloom.kernels.cpu.engine import why_not_cpu
 from seqloom.kernels.cpu.kept_memory import kept_memory
-from seqloom.kernels.cpu.machine import Rows, encode, run_trusted, why_not_machine
+from seqloom.kernels.cpu.machine import Encoded, Rows, encode, run_trusted, why_not_machine
 from seqloom.kernels.fused import flatten_loop, why_not_fused
 
 _latest = local()  # what this thread's last `why_not` has found, for `run`
@@ -40,19 +41,19 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _take(cell: Cell, job: ScanJob) -> Prepared | Plan | str:
+def _take(cell: Cell, job: ScanJob) -> Prepared | Compiled | str:
     """Return what `why_not` has just found for the same job, or find it."""
     last, _latest.found = getattr(_latest, "found", None), None
     if last is not None and last[0]() is cell and last[1]() is job:
-        return cast(Prepared | Plan | str, last[2])
+        return cast(Prepared | Compiled | str, last[2])
     return _find(cell, job)
 
 
-def _find(cell: Cell, job: ScanJob) -> Prepared | Plan | str:
-    """Return the cell as the gated kernels of a GPU run it, else its plan, else why it has none."""
+def _find(cell: Cell, job: ScanJob) -> Prepared | Compiled | str:
+    """Return the cell as the gated kernels of a GPU run it, else its programs, else why it has none."""
     if job.x.is_cuda:
         prepared = gated.find(cell, job)
-        if isinstance(prepared, Prepared):
+        if isinstance(prepared, Prepared) and _is_valid(prepared, cell, job):
             return prepared
         job = _leave_autocast(cell, job)
         reason = why_not_gpu(cell, job) or _why_not_masks(job) or _why_not_recording(job)
@@ -62,7 +63,17 @@ def _find(cell: Cell, job: ScanJob) -> Prepared | Plan | str:
         return reason
     if 0 in job.x.shape[:2]:
         return "there is no step to run"
-    return compile_cell(cell, job)
+    plan = compile_cell(cell, job)
+    if isinstance(plan, str):
+        return plan
+    compiled = _prepare(plan, job.x.is_cuda)
+    if isinstance(compiled, str):
+        return compiled
+    return compiled.verdicts.find(cell, job, partial(_run_in_type, compiled)) or compiled
+
+
+def _is_valid(prepared: Prepared, cell: Cell, job: ScanJob) -> bool:
+    return prepared.verdicts.find(cell, job, partial(gated.run, prepared=prepared)) is None
 
 
 def _leave_autocast(cell: Cell, job: ScanJob) -> ScanJob:
@@ -111,16 +122,22 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     found = _take(cell, job)
     if isinstance(found, Prepared):
         return gated.run(cell, job, found)
-    assert isinstance(found, Plan), found
+    assert isinstance(found, Compiled), found
+    return _run_in_type(found, cell, job)
+
+
+def _run_in_type(compiled: Compiled, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
+    """Run programs in the type of the cell's weights, also under autocast."""
     if job.x.is_cuda and autocast_dtype("cuda") is not None:
         matched = _leave_autocast(cell, job)
         with torch.autocast("cuda", enabled=False):
-            y, state = _run_plan(found, cell, matched)
+            y, state = _run_programs(compiled, cell, matched)
         return y, tuple(s.to(before.dtype) for s, before in zip(state, job.state, strict=True))
-    return _run_plan(found, cell, job)
+    return _run_programs(compiled, cell, job)
 
 
-def _run_plan(plan: Plan, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
+def _run_programs(compiled: Compiled, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
+    plan = compiled.plan
     own = read_tensors(cell, plan.weights)
     if job.reset is not None:  # the states after a reset may be learned
         own |= {n: p for n, p in cell.own_parameters().items() if n.startswith("initial_")}
@@ -131,18 +148,23 @@ def _run_plan(plan: Plan, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
         return x if plan.projects else view.project(x), start
 
     slow, is_direct = flatten_loop(cell, job, tuple(own)), plan.projects and job.reset is None
-    return _prepare(plan, job.x.is_cuda).run_cell(job, job.x, job.state, own, None if is_direct else enter, slow)
+    return compiled.run_cell(job, job.x, job.state, own, None if is_direct else enter, slow)
 
 
 @lru_cache(maxsize=256)
-def _prepare(plan: Plan, on_gpu: bool) -> Compiled:
-    if on_gpu:
-        return Compiled(plan, run_on_gpu)
+def _prepare(plan: Plan, on_gpu: bool) -> Compiled | str:
+    """Prepare the programs of a plan; return why that is not possible."""
+    try:
+        if on_gpu:
+            return Compiled(plan, run_on_gpu)
+        encoded = {scan: encode(scan.program) for scan in (plan.infer, plan.train, plan.reverse)}
+        return Compiled(plan, partial(_run_on_cpu, encoded), is_direct=True, allocate=kept_memory.allocate)
+    except UnsupportedError as error:
+        return str(error)
 
-    encoded = {scan: encode(scan.program) for scan in (plan.infer, plan.train, plan.reverse)}
 
-    def run_on_cpu(scan: Scan, tensors: Sequence[Tensor | None], packing: Packing) -> None:
-        rows = Rows(packing.B, packing.T, packing.N, packing.offset, packing.count)
-        run_trusted(encoded[scan], tensors, rows)
-
-    return Compiled(plan, run_on_cpu, is_direct=True, allocate=kept_memory.allocate)
+def _run_on_cpu(
+    encoded: Mapping[Scan, Encoded], scan: Scan, tensors: Sequence[Tensor | None], packing: Packing
+) -> None:
+    rows = Rows(packing.B, packing.T, packing.N, packing.offset, packing.count)
+    run_trusted(encoded[scan], tensors, rows)

@@ -234,10 +234,7 @@ def _run_backward(
     if entered is not None:
         wanted += [f"dstart_{i}" for i, s in enumerate(entered.start) if s.requires_grad]
     wanted = [name for name in wanted if name in plan.results]
-    ends = tuple(plan.results[name] for name in wanted)
-    stage = compiled.reverse.get(ends)
-    if stage is None:
-        stage = compiled.reverse[ends] = compiled.prepare(plan.reverse, compiled.known_in_reverse, set(), ends)
+    stage = compiled.prepare_reverse(wanted)
     named = call.name_inputs(rows, tuple(start), own)
     dy, *dlast = grads
     if dy is None:

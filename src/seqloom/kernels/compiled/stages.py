@@ -15,6 +15,7 @@ from seqloom.compiler.ir import Buffer, Place
 from seqloom.compiler.plan import Memory, Plan, Scan, Value
 from seqloom.core.cell import State
 from seqloom.kernels.compiled.packing import Packing
+from seqloom.kernels.compiled.validation import Verdicts
 from seqloom.kernels.cpu.machine import is_transposed
 
 # Operators that copy nothing, or whose result is no tensor.
@@ -58,6 +59,8 @@ class Stages:
         self.saved += self._find_reused()
         self.known_in_reverse |= set(self.saved)
         self.reverse: dict[tuple[int, ...], Stage] = {}  # by the gradients that are wanted
+        self.prepare_reverse([name for name in plan.results if name != "y"])  # fails now, if at all
+        self.verdicts = Verdicts()
 
     # --- stages ---
 
@@ -89,6 +92,14 @@ class Stages:
     def _dafter(self) -> list[int]:
         return [self.plan.inputs[f"dafter_{i}"] for i in range(self.plan.states)]
 
+    def prepare_reverse(self, wanted: Iterable[str]) -> Stage:
+        """Return the reverse program for the gradients of these names."""
+        ends = tuple(self.plan.results[name] for name in wanted)
+        stage = self.reverse.get(ends)
+        if stage is None:
+            stage = self.reverse[ends] = self.prepare(self.plan.reverse, self.known_in_reverse, set(), ends)
+        return stage
+
     def prepare(self, scan: Scan, known: set[int], after: set[int], ends: Iterable[int]) -> Stage:
         """Prepare a program.
 
@@ -100,8 +111,10 @@ class Stages:
         """
         plan, ends = self.plan, tuple(ends)
         rows = {n: name for name, n in plan.inputs.items() if name == "mask" or name.startswith("start_")}
+        written = scan.program.list_written()
         sources = [
-            self._source(b, m, m.node in known, rows) for b, m in zip(scan.program.buffers, scan.memory, strict=True)
+            self._source(b, m, i in written, rows)
+            for i, (b, m) in enumerate(zip(scan.program.buffers, scan.memory, strict=True))
         ]
         read = [s.node for s in sources if s.kind in ("weight", "shared", "rows")]
         first = self.evaluator.order(read, known)
@@ -118,11 +131,11 @@ class Stages:
             tuple((n, i) for i, nodes in enumerate(plan.after) for n in nodes if n in needed),
         )
 
-    def _source(self, buffer: Buffer, memory: Memory, is_known: bool, rows: Mapping[int, str]) -> Source:
+    def _source(self, buffer: Buffer, memory: Memory, is_written: bool, rows: Mapping[int, str]) -> Source:
         if memory.kind in ("state", "gradient"):
             return Source(memory.kind, memory.index)
         value, size = self.plan.values.get(memory.node), buffer.size
-        if memory.kind == "stored" and not is_known:
+        if memory.kind == "stored" and is_written:  # also where torch has computed the same node before
             return Source("new" if buffer.place is Place.TIME else "scratch", memory.node, size, value)
         if buffer.place is Place.ROW:
             return Source("row", memory.node, size, name=rows[memory.node])
@@ -186,13 +199,14 @@ class Stages:
             memory: The states and their gradients, each (B + N, ...).
         """
         like, N = memory["state"][0], packing.N
+        is_reverse = stage.scan.program.reverse
         for n, kind, name in stage.leaves:
             if kind == "named":
                 known[n] = named[name]
-            else:
-                known[n] = (
-                    packing.states_before(memory["state"][name]) if kind == "before" else packing.spread(named[name])
-                )
+            elif kind == "spread":
+                known[n] = packing.spread(named[name])
+            elif is_reverse:
+                known[n] = packing.states_before(memory["state"][name])
         self.evaluate(stage.first, known, N, like.device)
         dtype, tensors, stored = like.dtype, [], []
         for s in stage.sources:
@@ -213,6 +227,10 @@ class Stages:
         self.run_program(stage.scan, tensors, packing)
         for s, t in stored:
             known[s.node] = as_node(s.value, t, N)
+        if not is_reverse:  # a forward program writes the states
+            for n, kind, name in stage.leaves:
+                if kind == "before":
+                    known[n] = packing.states_before(memory["state"][name])
 
     def _read(self, s: Source, t: Tensor, packing: Packing) -> Tensor:
         """Return the memory of a value as a program expects it."""
@@ -286,10 +304,11 @@ def as_rows(value: Value | None, t: Tensor, N: int) -> Tensor:
 
 
 def as_node(value: Value | None, t: Tensor, N: int) -> Tensor:
-    """Return (N, numbers of a row) in a node's own shape."""
+    """Return (N, numbers of a row) in a node's own shape and kind."""
     assert value is not None
     d = value.batch
     assert d is not None
+    t = t != 0 if value.is_truth else t
     if d == 0 and value.sizes[0] == 1:
         return t if len(value.sizes) == 2 else t.view(N, *value.sizes[1:])
     return t.view(N, *value.sizes).movedim(0, d).flatten(d, d + 1)

@@ -1,0 +1,261 @@
+"""Check a compiled cell once against the reference loop, before its results are used.
+
+The compiler has faults that no test has found yet. A user's cell is therefore run on a few random rows when it is first
+compiled for a kind of call: outputs, last states and, in training, all gradients must be those of the loop.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from seqloom.core.cell import Cell, State
+from seqloom.core.job import ScanJob
+from seqloom.core.precision import autocast_dtype
+from seqloom.core.weights import bind_weights, weights
+from seqloom.kernels import loop
+
+Run = Callable[[Cell, ScanJob], tuple[Tensor, State]]
+Verdict = str | None  # the difference; None if there is none
+
+B, T = 3, 4
+# On a GPU, kernels are generated for a number of rows: the check uses those of the call, at most so many.
+MOST_ROWS = 256
+# The difference that rounding may make, as a share of the largest number of a result.
+ALLOWED = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+# A larger difference counts unless so small a change of the weights changes the loop's results as much: a value may
+# lie next to a threshold of the step.
+SHIFT = {torch.float64: 1e-13, torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 1e-2}
+SHIFTS = 4
+
+
+class Kind(NamedTuple):
+    """The kinds of call that are checked one by one.
+
+    Attributes:
+        train: Whether gradients are enabled: both forward programs and the reverse one are checked then.
+        lengths: Whether the call has lengths; likewise `reset`, `dt`, `mask` and `keep`.
+        device: "cpu" or "cuda".
+        dtype: The type of the products.
+    """
+
+    train: bool
+    lengths: bool
+    reset: bool
+    dt: bool
+    mask: bool
+    keep: bool
+    device: str
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, job: ScanJob) -> Kind:
+        """Return the kind of a call."""
+        has = (t is not None for t in (job.lengths, job.reset, job.dt, job.mask))
+        device = job.x.device.type
+        return cls(torch.is_grad_enabled(), *has, bool(job.keep), device, autocast_dtype(device) or job.x.dtype)
+
+
+@dataclass
+class Verdicts:
+    """What the check of one compiled cell found, by kind of call."""
+
+    known: dict[Kind, Verdict] = field(default_factory=dict)
+
+    def find(self, cell: Cell, job: ScanJob, run: Run) -> Verdict:
+        """Return why the compiled cell must not be used; None if it matches the loop.
+
+        Args:
+            cell: The cell.
+            job: A call, for its kind.
+            run: Runs the compiled cell.
+        """
+        if type(cell).__module__.startswith("seqloom."):
+            return None  # checked by the project's own tests
+        kind = Kind.of(job)
+        if kind not in self.known:
+            if job.x.is_cuda and torch.cuda.is_current_stream_capturing():
+                return "a CUDA graph is being recorded before the compiled cell was checked; call the layer once before"
+            self.known[kind] = verdict = check_alone(cell, job, run, kind)
+            if verdict is not None:
+                name = type(cell).__qualname__
+                warnings.warn(
+                    f"the compiled form of {name} is not used, because {verdict}; the slower loop runs it instead. "
+                    f"Please report this cell: its equations are right, the compiler is not",
+                    stacklevel=2,
+                )
+        return self.known[kind]
+
+
+def check_alone(cell: Cell, job: ScanJob, run: Run, kind: Kind) -> Verdict:
+    """Check a compiled cell in a thread of its own, free of the caller's modes: hooks, autocast, inference mode."""
+
+    def work() -> Verdict:
+        with ExitStack() as stack:
+            if job.x.is_cuda:
+                stack.enter_context(torch.cuda.device(job.x.device))
+                stack.enter_context(torch.cuda.stream(stream))
+            stack.enter_context(torch.random.fork_rng())  # `project` may draw random numbers
+            if autocast is not None:
+                stack.enter_context(torch.autocast(job.x.device.type, dtype=autocast))
+            stack.enter_context(torch.set_grad_enabled(kind.train))
+            return check(cell, job, run, kind)
+
+    autocast = autocast_dtype(job.x.device.type)
+    stream = torch.cuda.current_stream(job.x.device) if job.x.is_cuda else None
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
+
+
+def check(cell: Cell, job: ScanJob, run: Run, kind: Kind) -> Verdict:
+    """Compare a compiled cell with the loop; return the difference, or None."""
+    case = _Case(cell, job, kind)
+    try:
+        exact = case.compute(loop.run)
+        if _differs(case.compute(loop.run, seed=1), [exact], 0.0):
+            case.skip_projection()  # it draws random numbers
+            exact = case.compute(loop.run)
+    except Exception as error:
+        return f"the loop fails on random numbers: {_describe(error)}"
+    allowed, loops = ALLOWED[kind.dtype], [exact]
+    for train in {False, kind.train}:
+        try:
+            with torch.set_grad_enabled(train):
+                ours = case.compute(run)
+        except Exception as error:
+            return f"it fails: {_describe(error)}"
+        if _differs(ours, loops, allowed):
+            loops += [case.compute(loop.run, shift=SHIFT[kind.dtype] * (i + 1)) for i in range(SHIFTS)]
+        name = _differs(ours, loops, allowed)
+        if name:
+            return f"its {name} differs from the loop's"
+    return None
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+class _Case:
+    """A random call of one kind.
+
+    Args:
+        cell: The cell.
+        job: The call that it stands for.
+        kind: The kind.
+    """
+
+    def __init__(self, cell: Cell, job: ScanJob, kind: Kind) -> None:
+        self.cell, self.kind = cell, kind
+        self.random = torch.Generator().manual_seed(0)
+        rows = min(job.x.shape[0], MOST_ROWS) if job.x.is_cuda else B
+        x = self._draw(job.x, rows, T, *job.x.shape[2:])
+        state = tuple(s.detach() + self._draw(s, *s.shape) * 0.3 for s in _start(cell, x, job.state))
+        lengths, reset = torch.arange(rows).neg().remainder(T + 1), self._draw_share(x, rows, T) < 0.3
+        lengths[0] = T
+        keep = tuple((self._draw_share(k, rows, T, *k.shape[2:]) < 0.4).to(k.dtype) for k in job.keep)
+        mask = None if job.mask is None else (self._draw_share(x, rows, *job.mask.shape[1:]) < 0.7).to(job.mask.dtype)
+        dt = None if job.dt is None else self._draw_share(job.dt, rows, T)
+        self.job = ScanJob(
+            x,
+            state,
+            lengths.to(x.device) if kind.lengths else None,
+            reset if kind.reset else None,
+            dt,
+            mask,
+            keep,
+        )
+        # weights that are 0 at the start, as those of a residual branch often are, would hide a fault
+        self.weights = {
+            name: w.detach() + (0.1 * w.detach() + 0.02) * self._draw(w, *w.shape) if w.is_floating_point() else w
+            for name, w in weights(cell).items()
+        }
+        self.projects = True
+
+    def _draw(self, like: Tensor, *shape: int) -> Tensor:
+        return torch.randn(shape, generator=self.random).to(like.device, like.dtype)
+
+    def _draw_share(self, like: Tensor, *shape: int) -> Tensor:
+        return torch.rand(shape, generator=self.random).to(like.device, like.dtype)
+
+    def skip_projection(self) -> None:
+        """Let the cell's input be what `project` returns."""
+        with torch.no_grad():
+            self.job = replace(self.job, x=self.cell.project(self.job.x).detach())
+        self.projects = False
+
+    def compute(self, run: Run, seed: int = 0, shift: float = 0.0) -> dict[str, Tensor]:
+        """Return outputs, last states and, if gradients are enabled, those of all inputs, by name.
+
+        Args:
+            run: The loop, or the compiled cell.
+            seed: Of the random numbers that `project` draws.
+            shift: The share by which weights are changed.
+        """
+        torch.manual_seed(seed)
+        noise = torch.Generator().manual_seed(1)
+
+        def leaf(t: Tensor) -> Tensor:
+            if not t.is_floating_point():
+                return t
+            if shift:
+                t = t * (1 + shift * torch.randn(t.shape, generator=noise).to(t.device, t.dtype))
+            return t.detach().clone().requires_grad_(torch.is_grad_enabled())
+
+        own = {name: leaf(w) for name, w in self.weights.items()}
+        x, state = leaf(self.job.x), tuple(leaf(s) for s in self.job.state)
+        view = bind_weights(self.cell, own)
+        if not self.projects:
+            view.project = lambda x: x  # type: ignore[method-assign]
+        y, last = run(view, replace(self.job, x=x, state=state))
+        results = {"output": y} | {f"last state {i}": s for i, s in enumerate(last)}
+        if torch.is_grad_enabled():
+            leaves = {"the input": x} | {f"state {i}": s for i, s in enumerate(state)} | own
+            leaves = {name: t for name, t in leaves.items() if t.requires_grad}
+            pull = torch.Generator().manual_seed(2)
+            loss = sum((r * torch.randn(r.shape, generator=pull).to(r.device, r.dtype)).sum() for r in results.values())
+            if isinstance(loss, Tensor) and loss.requires_grad:
+                gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+                results |= {
+                    f"gradient of {name}": torch.zeros_like(t) if g is None else g
+                    for (name, t), g in zip(leaves.items(), gradients, strict=True)
+                }
+        return {name: r.detach().to(torch.float64) for name, r in results.items()}
+
+
+def _start(cell: Cell, x: Tensor, like: State) -> State:
+    with torch.no_grad():
+        return tuple(s.to(t.dtype) for s, t in zip(cell.start(x), like, strict=True))
+
+
+def _differs(ours: dict[str, Tensor], loops: Sequence[dict[str, Tensor]], allowed: float) -> str:
+    """Return the name of the first result that differs by more than rounding; empty if none does.
+
+    Args:
+        ours: The results.
+        loops: Those of the loop, and of the loop with slightly different weights.
+        allowed: The difference that is allowed, as a share of the largest number.
+    """
+    exact = loops[0]
+    for name, mine in ours.items():
+        theirs = exact[name]
+        if mine.shape != theirs.shape:
+            return name
+        finite = theirs.isfinite()
+        own = max(_distance(other[name], theirs, finite) for other in loops)
+        largest = float(theirs[finite].abs().max()) if bool(finite.any()) else 0.0
+        if not _distance(mine, theirs, finite) <= 4 * own + allowed * max(largest, 1e-3):
+            return name
+    return ""
+
+
+def _distance(a: Tensor, b: Tensor, finite: Tensor) -> float:
+    """Return the largest difference where b is finite."""
+    return float((a - b)[finite].abs().max()) if bool(finite.any()) else 0.0
