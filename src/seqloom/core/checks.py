@@ -186,13 +186,21 @@ def read_saved(ctx: SavedTensors) -> tuple[Any, ...]:
         ) from None
 
 
-def read_moved(weights: Sequence[Any], shapes: Sequence[torch.Size | None], like: Tensor) -> list[Any]:
+def are_contiguous(weights: Sequence[Tensor | None]) -> bool:
+    """Return whether all weights are contiguous; None for those that a cell lacks."""
+    return all(w is None or w.is_contiguous() for w in weights)
+
+
+def read_moved(
+    weights: Sequence[Any], shapes: Sequence[torch.Size | None], dtype: torch.dtype, device: torch.device
+) -> list[Any]:
     """Return the weights of a backward pass, contiguous, when they are not where the forward pass read them.
 
     Args:
         weights: As the forward pass saved them; None for those that a cell lacks.
         shapes: Their shapes in the forward pass.
-        like: Has the type and the device that they had in the forward pass.
+        dtype: Their type in the forward pass.
+        device: Where they were in the forward pass.
 
     Raises:
         RuntimeError: If a weight has another shape, type or device now, or no memory.
@@ -200,9 +208,9 @@ def read_moved(weights: Sequence[Any], shapes: Sequence[torch.Size | None], like
     for w, shape in zip(weights, shapes, strict=True):
         if w is None:
             continue
-        if w.shape != shape or w.dtype != like.dtype or w.device != like.device:
+        if w.shape != shape or w.dtype != dtype or w.device != device:
             raise RuntimeError(
-                f"a weight of shape {tuple(shape or ())}, {like.dtype} on {like.device}, has become one of shape "
+                f"a weight of shape {tuple(shape or ())}, {dtype} on {device}, has become one of shape "
                 f"{tuple(w.shape)}, {w.dtype} on {w.device} after the forward pass; change the layer after backward"
             )
         if not has_memory(w):

@@ -230,7 +230,7 @@ class StackPlan:
         threads, templates = self.split.threads, self.templates
         # FSDP and ZeRO-3 free the weights after the forward pass, and bring them back elsewhere
         if list(map(_address, weights)) != self.addresses or not all(map(_is_contiguous, weights)):
-            weights = read_moved(weights, self.shapes, self.like)
+            weights = read_moved(weights, self.shapes, self.dtype, self.like.device)
             templates = self._fill_templates(list(map(_address, weights)))
         gradients: list[Maybe] = [None] * len(weights)
         before = states or self.starts
