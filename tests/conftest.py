@@ -55,9 +55,9 @@ def free_and_refill(tensors):
     return litter
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def move_weights():
-    """A function that moves the memory of weights; stale addresses then read large numbers."""
+    """Return a function that moves the memory of weights; stale addresses then read large numbers."""
     alive = []
     return lambda tensors: alive.append(free_and_refill(list(tensors)))
 
