@@ -11,7 +11,7 @@ CPP := $(wildcard csrc/*.h csrc/*pp $(foreach folder, src/seqloom/kernels/cuda t
 # One worker runs all tests of a file, so that what they share is built once.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
-GPU_TESTS := $(addprefix tests/, layers/test_gpu.py kernels/test_gpu_kernels.py compiler/test_gpu_compiled.py compiler/test_gpu_gated.py tools/test_doctor.py lab/training/test_train_many.py layers/test_tcn.py lab/studies/test_trials.py layers/test_memory_safety.py)
+GPU_TESTS := $(addprefix tests/, layers/test_gpu.py kernels/test_gpu_kernels.py compiler/test_gpu_compiled.py compiler/test_gpu_gated.py tools/test_doctor.py lab/training/test_train_many.py layers/test_tcn.py lab/studies/test_trials.py layers/test_memory_safety.py conformance)
 
 .PHONY: compare test test-quick test-long test-cluster test-examples test-gpu fuzz hostile kills sanitize audit docs results lint check format wheel clean
 

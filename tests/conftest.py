@@ -38,6 +38,30 @@ def _seeded():
     torch.manual_seed(0)
 
 
+def free_and_refill(tensors):
+    """Free the memory of tensors and bring their values back elsewhere, as FSDP does; return what lies there now."""
+    values = [t.detach().clone() for t in tensors]
+    storages = {t.untyped_storage()._cdata: t.untyped_storage() for t in tensors}
+    sizes = {key: storage.nbytes() for key, storage in storages.items()}
+    for storage in storages.values():
+        storage.resize_(0)
+    # as many large numbers of each size as the allocator has free pieces, where stale addresses would read
+    litter = [torch.full((size // 4,), 1e38, device=tensors[0].device) for size in sizes.values() for _ in range(8)]
+    for key, storage in storages.items():
+        storage.resize_(sizes[key])
+    with torch.no_grad():
+        for t, value in zip(tensors, values, strict=True):
+            t.data.copy_(value)
+    return litter
+
+
+@pytest.fixture(scope="module")
+def move_weights():
+    """Return a function that moves the memory of weights; stale addresses then read large numbers."""
+    alive = []
+    return lambda tensors: alive.append(free_and_refill(list(tensors)))
+
+
 def pytest_collection_modifyitems(config, items):
     seen = Counter()
     for item in items:

@@ -110,6 +110,44 @@ def test_passes_in_chunks_are_recorded(monkeypatch, kernel, code, dtype, units):
         torch.testing.assert_close(actual, expected, **close)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "shape", "settings"),
+    [(FP32, (4, 3, 6), {}), (BF16, (4, 3, 16), {"num_layers": 2}), (FP32, (4, 2, 6), {"units": 20})],
+)
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_weights_that_move_between_the_passes_are_read_where_they_are(
+    monkeypatch, move_weights, dtype, shape, settings, is_recorded
+):
+    if is_recorded:
+        monkeypatch.setattr(tuning, "RUNS_BEFORE_RECORDING", 1)
+        monkeypatch.setattr(graphs, "_record_launches", Replayed)
+        monkeypatch.setattr(prepared_cell.PreparedCell, "_find_recording_stream", lambda _: 7)
+    layer, prepared, _ = make_plans("row", row, dtype, shape, **settings)
+    x, weights = torch.randn(shape, dtype=dtype), list(layer.parameters())
+    expected = [run(prepared, layer, x, [], True)[2:] for _ in range(2)][1]
+    y, last = prepared.run(x.requires_grad_(), [], weights, True)
+    loss = y.float().square().sum() + last.float().sin().sum()
+    for moves in range(3):  # once, twice, and then not
+        if moves < 2:
+            move_weights(weights)
+        actual = torch.autograd.grad(loss, [x, *weights], retain_graph=True)
+        torch.testing.assert_close(list(actual), expected, rtol=0, atol=0)
+
+
+def test_weights_that_move_to_odd_addresses_are_copied_in_every_pass():
+    layer, prepared, ordinary = make_plans("row", row, FP32, (4, 3, 6))
+    x, weights = torch.randn(4, 3, 6), list(layer.parameters())
+    for _ in range(3):
+        y, _ = prepared.run(x, [], weights, True)
+        expected = torch.autograd.grad(ordinary.run(x, [], weights, True)[0].square().sum(), weights)
+        original = [w.data for w in weights]
+        for w in weights:
+            w.data = torch.cat([w.new_zeros(1), w.flatten().detach()])[1:].view(w.shape)
+        torch.testing.assert_close(torch.autograd.grad(y.square().sum(), weights), expected)
+        for w, value in zip(weights, original, strict=True):
+            w.data = value.mul_(1.1)
+
+
 def test_only_the_latest_cells_keep_memory_and_only_a_little(monkeypatch):
     monkeypatch.setattr(prepared_cell, "_with_pass", type(prepared_cell._with_pass)())
     monkeypatch.setattr(tuning, "CELLS_KEPT", 1)

@@ -127,6 +127,27 @@ def test_a_prepared_call_has_second_derivatives_and_takes_missing_gradients():
     torch.testing.assert_close(*more)
 
 
+@pytest.mark.parametrize(("name", "dtype", "amp"), [("GRU", FP32, None), ("LSTM", FP32, BF16), ("LNLSTM", BF16, None)])
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_weights_that_move_between_the_passes_are_read_where_they_are(
+    monkeypatch, move_weights, name, dtype, amp, is_recorded
+):
+    if is_recorded:
+        monkeypatch.setattr(tuning, "RUNS_BEFORE_RECORDING", 1)
+        monkeypatch.setattr(graphs, "_record_launches", Replayed)
+        monkeypatch.setattr(prepared.PreparedGated, "_find_recording_stream", lambda _: 7)
+    layer, ready, _ = make_plans(name, dtype, (3, 2, 16), amp=amp)
+    x, weights = torch.randn(3, 2, 16, dtype=dtype, requires_grad=True), list(layer.parameters())
+    with torch.autocast("cpu", BF16, enabled=amp is not None):
+        loss = ready.run(x, [], weights, True)[0].float().square().sum()
+    expected = torch.autograd.grad(loss, [x, *weights], retain_graph=True)
+    for moves in range(3):  # once, twice, and then not
+        if moves < 2:
+            move_weights(weights)
+        actual = torch.autograd.grad(loss, [x, *weights], retain_graph=True)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+
+
 def test_frozen_weights_get_no_gradient(monkeypatch):
     monkeypatch.setattr(tuning, "GATED_CHUNK_NUMBERS", 1)  # many chunks
     layer, ready, ordinary = make_plans("GRU", FP32, (7, 2, 6))

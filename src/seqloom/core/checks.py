@@ -193,3 +193,38 @@ def read_saved(ctx: SavedTensors) -> tuple[Any, ...]:
             f"{cause}. The input, output, state or a weight of a seqloom layer was changed in place before backward; "
             "write y = y.relu() instead of y.relu_(), or change a clone()"
         ) from None
+
+
+def are_contiguous(weights: Sequence[Tensor | None]) -> bool:
+    """Return whether all weights are contiguous; None for those that a cell lacks."""
+    return all(w is None or w.is_contiguous() for w in weights)
+
+
+def read_moved(
+    weights: Sequence[Any], shapes: Sequence[torch.Size | None], dtype: torch.dtype, device: torch.device
+) -> list[Any]:
+    """Return the weights of a backward pass, contiguous, when they are not where the forward pass read them.
+
+    Args:
+        weights: As the forward pass saved them; None for those that a cell lacks.
+        shapes: Their shapes in the forward pass.
+        dtype: Their type in the forward pass.
+        device: Where they were in the forward pass.
+
+    Raises:
+        RuntimeError: If a weight has another shape, type or device now, or no memory.
+    """
+    for w, shape in zip(weights, shapes, strict=True):
+        if w is None:
+            continue
+        if w.shape != shape or w.dtype != dtype or w.device != device:
+            raise RuntimeError(
+                f"a weight of shape {tuple(shape or ())}, {dtype} on {device}, has become one of shape "
+                f"{tuple(w.shape)}, {w.dtype} on {w.device} after the forward pass; change the layer after backward"
+            )
+        if not has_memory(w):
+            raise RuntimeError(
+                f"the memory of a weight of shape {tuple(w.shape)} was freed after the forward pass; "
+                "bring its values back before backward"
+            )
+    return [None if w is None else w.contiguous() for w in weights]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from seqloom.core.cell import Cell, State
-from seqloom.core.checks import read_saved
+from seqloom.core.checks import read_moved, read_saved
 from seqloom.kernels import tuning
 from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES
 from seqloom.kernels.cpu.engine import CELLS, TYPES, Args, load_library, record_size, split_threads
@@ -35,7 +35,8 @@ SETTINGS = {"bias", "nonlinearity", "reset_after", "update_bias", "proj_size", "
 SETTINGS |= {"heads", "context", "norm", "gate_bias", "slots", "initial", "input_norm"}
 Maybe = Tensor | None
 
-_address, _empty_like, _linear = Tensor.data_ptr, torch.empty_like, torch._C._nn.linear
+_address, _is_contiguous = Tensor.data_ptr, Tensor.is_contiguous
+_empty_like, _linear = torch.empty_like, torch._C._nn.linear
 _keep_like = kept_memory.allocate_like  # for what no caller sees; new pages are in the cache, old gradients are not
 
 
@@ -65,7 +66,7 @@ class Part:
     weight: int | None  # places among the weights: of the matrix and the bias that multiply the input
     bias: int | None
     own: tuple[int | None, ...]  # of the engine's weights
-    template: bytes
+    settings: bytes  # the engine's arguments without an address
     record: Maybe  # like what is saved for the backward; None: it computes that again
     width: int  # of the projected input
     gx_like: Tensor
@@ -98,6 +99,8 @@ class StackPlan:
         self.split = split_threads(self.B, self.H)
         self.parts = [self._prepare(i, weights) for i in range(len(stack.cells))]
         self.layers = [self.parts[i : i + self.ways] for i in range(0, len(self.parts), self.ways)]
+        self.addresses, self.shapes = list(map(_address, weights)), [w.shape for w in weights]
+        self.templates = self._fill_templates(self.addresses)
         self.step = self.B * self.H * self.dtype.itemsize  # bytes between the states of two cells
         start = first.initial_state(weights[0].detach().new_empty(self.B, 1))
         self.starts: State = ()  # zeros
@@ -115,9 +118,6 @@ class StackPlan:
         elif cell.name == "rnn":
             args.kind = int(cell.nonlinearity == "relu")
         places = tuple(names.get(name) for name in own)
-        for i, place in enumerate(places):
-            if place is not None:
-                args.w[i] = _address(weights[place])
         size = record_size(cell.name, self.dtype, args) * self.B * self.T
         record = self.like.expand(size) if size * self.dtype.itemsize <= tuning.SAVED_BYTES else None
         width = self.H if weight not in names else len(weights[names[weight]])
@@ -133,6 +133,17 @@ class StackPlan:
             self.like.expand(*self.rows, width),
             self.T * self.B * width * self.dtype.itemsize >= LEAST_BYTES,
         )
+
+    def _fill_templates(self, addresses: Sequence[int]) -> list[bytes]:
+        """Return the engine's arguments for each part, with the addresses of its weights."""
+        templates = []
+        for part in self.parts:
+            args = Args.from_buffer_copy(part.settings)
+            for i, place in enumerate(part.own):
+                if place is not None:
+                    args.w[i] = addresses[place]
+            templates.append(bytes(args))
+        return templates
 
     def run(self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], train: bool) -> tuple[Tensor, Any]:
         """Run the stack.
@@ -161,12 +172,13 @@ class StackPlan:
         states = states or self.starts
         end = [_empty_like(self.h_like) for _ in range(self.states)]
         at_start, at_end, offset = [_address(s) for s in states], [_address(s) for s in end], 0
+        templates = iter(self.templates)  # the owner has compared the addresses
         for layer in self.layers:
             outputs = []
             for part in layer:
                 gx = x if part.weight is None else self._project(part, x, weights, train)
                 y = _keep_like(self.y_like) if train and self.copies_output else _empty_like(self.y_like)
-                args: Any = Args.from_buffer_copy(part.template)
+                args: Any = Args.from_buffer_copy(next(templates))
                 args.x, args.y = _address(gx), _address(y)
                 s0, s1 = args.s0, args.s1
                 for k, place in enumerate(at_end):
@@ -215,7 +227,11 @@ class StackPlan:
         """Return the gradients of x, the states and the weights."""
         needs = ctx.needs_input_grad
         needs_x, needs_states, needs_weights = needs[1], needs[3 : 3 + len(states)], needs[3 + len(states) :]
-        threads = self.split.threads
+        threads, templates = self.split.threads, self.templates
+        # FSDP and ZeRO-3 free the weights after the forward pass, and bring them back elsewhere
+        if list(map(_address, weights)) != self.addresses or not all(map(_is_contiguous, weights)):
+            weights = read_moved(weights, self.shapes, self.dtype, self.like.device)
+            templates = self._fill_templates(list(map(_address, weights)))
         gradients: list[Maybe] = [None] * len(weights)
         before = states or self.starts
         dstart = [_empty_like(self.h_like) if n else None for n in needs_states]
@@ -230,7 +246,7 @@ class StackPlan:
                 index -= 1
                 part, offset = layer[way], index * self.step
                 x, gx, y, c, record = saved[5 * index : 5 * index + 5]
-                args: Any = Args.from_buffer_copy(part.template)
+                args: Any = Args.from_buffer_copy(templates[index])
                 own = None
                 if dy is not None:
                     own = dy if self.ways == 1 else dy.narrow(-1, way * self.H, self.H)

@@ -233,7 +233,7 @@ class DividedChunk(Chunk):
         self._take_weights(weights)
         self.turn_weights()
         self.reverse = self.find_reverse()  # torch's flags may have changed
-        norm = {"scale": weights[6], "bias": weights[7]}
+        norm = dict(zip(("scale", "bias"), (None if w is None else align(w) for w in weights[6:]), strict=True))
         (x_row, x_step, _), (y_row, y_step, _) = values["x"].stride(), values["y"].stride()
         strides = {"x_row": x_row, "x_step": x_step, "y_row": y_row, "y_step": y_step}
         super().load(values | strides | norm | {"w": norm}, weights)
@@ -255,7 +255,7 @@ class DividedChunk(Chunk):
         torch.cat(biases, out=self.bqg)
 
     def prepare(self, weights: Weights) -> None:
-        """Take weights that stay where they are, for passes that fill in the other arguments (WholePass)."""
+        """Read these weights in all passes until the next `prepare`; passes fill in the other arguments (WholePass)."""
         self.clear_padding(self.rows)
         self._take_weights(weights)
         norm = {"scale": weights[6], "bias": weights[7]}

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seqloom.core.checks import read_saved
+from seqloom.core.checks import are_contiguous, read_moved, read_saved
 from seqloom.core.job import ScanJob
 from seqloom.core.precision import product_flags
 from seqloom.kernels import tuning
@@ -23,7 +23,7 @@ from seqloom.kernels.cuda.attn_rnn.scan import Tier, read_padded
 from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs
 from seqloom.kernels.cuda.attn_rnn.whole_pass import WholePass
 from seqloom.kernels.cuda.products import exact
-from seqloom.kernels.cuda.runtime.recorded import Recorder
+from seqloom.kernels.cuda.runtime.recorded import Recorder, list_addresses
 from seqloom.kernels.current_stream import find_stream
 from seqloom.kernels.stack import Stack
 
@@ -65,6 +65,7 @@ class PreparedCell:
         self.end_like = self.h_like.to(self.dtype) if tier.gives_end else self.h_like
         self.code = tier.find_code(self.inputs.setting, "forward", self.B, self.device)
         own = [None if place is None else weights[place] for place in self.places]
+        self.addresses, self.shapes = list_addresses(own), [None if w is None else w.shape for w in own]
         values = {"w": name_weights(own[:8]), "B": self.B, "T": self.T}
         B, T, H = self.B, self.T, self.H
         by_row = {"x_row": T * H, "x_step": H, "y_row": T * H, "y_step": H}
@@ -138,6 +139,8 @@ class PreparedCell:
             own: The weights, as in OWN.
             needs: Whether the gradients of x, of the first state, weight_u and bias_u are needed.
         """
+        if list_addresses(own) != self.addresses or not are_contiguous(own):
+            own = read_moved(own, self.shapes, self.dtype, self.device)
 
         def launch(tensors: Sequence[Maybe]) -> list[Maybe]:
             return self.launch_back(tensors, own, needs)
@@ -158,8 +161,7 @@ class PreparedCell:
         stream = self._find_recording_stream()
         if stream is None:
             return launch(tensors)
-        addresses = tuple(0 if w is None else w.data_ptr() for w in own)
-        key = stream, product_flags(), needs, addresses, tuple(t is None for t in tensors)
+        key = stream, product_flags(), needs, list_addresses(own), tuple(t is None for t in tensors)
         return recorder.run(launch, key, tensors)
 
     def _find_recording_stream(self) -> int | None:
@@ -209,6 +211,8 @@ class PreparedCell:
             return self._go_back_in_chunks(saved, own, dy, dlast)
         stream = find_stream(self.device)
         kept = self.passes.pop(stream, None) or self._make_pass(saved[0], own)
+        if not kept.reads(own[:8]):
+            kept.take_weights(own[:8])
         du = saved[0].new_empty(self.B, self.T, self.H) if needs[0] else None
         dh = torch.empty_like(self.h_like) if needs[1] else None
         is_alone = stream is not None and self.device.type == "cuda"

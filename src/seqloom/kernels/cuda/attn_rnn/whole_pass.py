@@ -11,10 +11,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from seqloom.kernels.cuda.attn_rnn.backward import WEIGHTS, DividedChunk
+from seqloom.kernels.cuda.attn_rnn.backward import WEIGHTS, DividedChunk, align
 from seqloom.kernels.cuda.runtime import launch
 from seqloom.kernels.cuda.runtime.graphs import Recording
 from seqloom.kernels.cuda.runtime.launch import CudaCode
+from seqloom.kernels.cuda.runtime.recorded import list_addresses
 
 Maybe = Tensor | None
 
@@ -27,17 +28,15 @@ class WholePass:
         u: An input of the cell: (B, T, H) or, with `is_time_first`, (T, B, H).
         T: Steps.
         is_time_first: Whether inputs and outputs are (T, B, H).
-        weights: The cell's, as in WEIGHT_NAMES, where they are during every pass.
+        weights: The cell's, as in WEIGHT_NAMES.
     """
 
     def __init__(self, chunk: DividedChunk, u: Tensor, T: int, is_time_first: bool, weights: Sequence[Maybe]) -> None:
         B, H = chunk.B, chunk.setting.hidden
         self.chunk, self.rows, self.device = chunk, B * T, u.device
-        self.weights = [None if w is None else w.detach() for w in weights]
-        self.present = [w for w in self.weights if w is not None]
         self.names = [name for name, w in zip(WEIGHTS, weights, strict=True) if w is not None]
+        self.take_weights(weights)
         self.count = sum(map(torch.numel, self.present))
-        chunk.prepare(self.weights)
         self.u, self.dy, self.du = u.new_empty(3, B, T, H)
         self.dh = u.new_empty(B, H, dtype=torch.float32)
         self.before, self.back = chunk.arguments["before"], chunk.arguments["reverse"]
@@ -52,9 +51,22 @@ class WholePass:
         launch.fill(self.back, {"x_row": T * H, "x_step": H, "y_row": T * H, "y_step": H})  # of those that have strides
         products = {"products": chunk.products, "partial": chunk.partial, "pieces": chunk.pieces, "parts": chunk.parts}
         self.finish = chunk.setting.finish.pack(products)
-        self.inside, self.sums = Recording(self._find_inside), Recording(self._add_products)
+        self.sums = Recording(self._add_products)
         self.flags: tuple[object, ...] | None = None
         self.reverse: CudaCode = chunk.reverse
+
+    def take_weights(self, weights: Sequence[Maybe]) -> None:
+        """Read the weights where they are now; launches that were recorded with other addresses are discarded."""
+        self.weights = [None if w is None else align(w.detach()) for w in weights]
+        self.present = [w for w in self.weights if w is not None]
+        # an aligned copy has an address that no weight has, so that the next pass copies it again
+        self.addresses = list_addresses(self.weights)
+        self.chunk.prepare(self.weights)
+        self.inside = Recording(self._find_inside)
+
+    def reads(self, weights: Sequence[Maybe]) -> bool:
+        """Return whether the launches read these weights, contiguous ones, where they are now."""
+        return list_addresses(weights) == self.addresses
 
     def _find_inside(self) -> None:
         self.chunk.turn_weights()

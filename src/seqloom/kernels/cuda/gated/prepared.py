@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from seqloom.core.cell import Cell
-from seqloom.core.checks import read_saved
+from seqloom.core.checks import are_contiguous, read_moved, read_saved
 from seqloom.core.heads import HeadsCell
 from seqloom.core.job import ScanJob
 from seqloom.core.precision import product_flags
@@ -26,7 +26,7 @@ from seqloom.kernels.cuda.gated.heads import GatedHeads
 from seqloom.kernels.cuda.gated.input_norm import normalise, undo_norm
 from seqloom.kernels.cuda.gated.kernels import KINDS, Gated, pad_weight, round_up
 from seqloom.kernels.cuda.products import exact
-from seqloom.kernels.cuda.runtime.recorded import Recorder
+from seqloom.kernels.cuda.runtime.recorded import Recorder, list_addresses
 from seqloom.kernels.current_stream import find_stream
 from seqloom.kernels.stack import Stack
 
@@ -67,6 +67,9 @@ class PreparedGated:
         self.units, self.H = one.hidden_size, round_up(one.hidden_size)  # of a head, and of the kernels
         self.more, self.rows = self.H - self.units, self.heads * self.B  # of the kernels
         self.places = [names.get(name) for name in OWN]
+        own = [None if place is None else weights[place] for place in self.places]
+        self.shapes = [None if w is None else w.shape for w in own]
+        self.addresses = () if self.is_cast else list_addresses(own)  # a pass reads copies of weights that are cast
         self.is_time_first = len(stack.shape) == 3 and not stack.batch_first
         # kernels take the layer's order, but of heads one after the other
         self.keeps_time_first = self.is_time_first and self.heads == 1
@@ -133,7 +136,7 @@ class PreparedGated:
         if stream is None:
             found = launch((x, *states))
         else:
-            key = stream, product_flags(), train, x.dtype, len(states), _list_addresses(own)
+            key = stream, product_flags(), train, x.dtype, len(states), list_addresses(own)
             found = self.recorder.run(launch, key, (x, *states))
         many, (y, *rest) = 6 + 2 * k, found
         return cast(Tensor, y), cast(list[Tensor], rest[:k]), rest[k : k + many], rest[k + many :]
@@ -247,12 +250,15 @@ class PreparedGated:
             own: The weights, as in OWN.
             needs: Whether the gradients of x, weight_ih and bias_ih are needed.
         """
+        addresses = () if self.is_cast else list_addresses(own)
+        if addresses != self.addresses or not are_contiguous(own):
+            own = read_moved(own, self.shapes, self.weight_dtype, self.device)
+            addresses = list_addresses(own)
         stream = self._find_recording_stream()
         if stream is None:
             return self._launch_back(tensors, own, needs)
         many = len(tensors)
         arguments = (*tensors, *own) if self.is_cast else tensors  # copies of weights are elsewhere in every pass
-        addresses = () if self.is_cast else _list_addresses(own)
 
         def launch(arguments: Sequence[Maybe]) -> list[Maybe]:
             return self._launch_back(arguments[:many], arguments[many:] or own, needs)
@@ -335,10 +341,6 @@ class PreparedGated:
             dbias = dbias.view(n, g, self.H)[..., real].reshape(own[3].shape)
         ds = [None if d is None else self._join_state(d) for d in rest[4:]]
         return du, dweight, dbias, rest[0], rest[1], rest[2], ds
-
-
-def _list_addresses(weights: Sequence[Any]) -> tuple[int, ...]:
-    return tuple(0 if w is None else w.data_ptr() for w in weights)
 
 
 def _flatten(bias: Maybe) -> Maybe:

@@ -68,6 +68,11 @@ class Recorder:
         return found
 
 
+def list_addresses(tensors: Sequence[Maybe]) -> tuple[int, ...]:
+    """Return where tensors are, for the key of a recording; 0 for None."""
+    return tuple(0 if t is None else t.data_ptr() for t in tensors)
+
+
 def _read_room(device: torch.device) -> int:
     """Return the memory of a GPU in bytes."""
     if device.type != "cuda":
