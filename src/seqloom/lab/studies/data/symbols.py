@@ -72,6 +72,26 @@ def make_problem(name: str) -> SymbolProblem:
     )
 
 
+def find_late(steps: int, late: int) -> int:
+    """Return the first of the last 1 / `late` of the steps, which are the ones that are scored."""
+    return steps - -(-steps // late)
+
+
+@cache
+def count_labels(name: str, rows: int, steps: int, late: int) -> int:
+    """Return how many labels test sequences have in the last 1 / `late` of their steps, without reading a data set.
+
+    Problems in which chance decides what is asked ("keyed") have about so many: each device draws its own sequences.
+    """
+    first = find_late(steps, late)
+    if name == PIXEL_ROWS:
+        return rows
+    if name == TEXT:
+        return rows * (steps - first)
+    _, y = make_problem(name).draw(torch.Generator().manual_seed(0), rows, steps, "test")
+    return int((y[:, first:] != IGNORE).sum())
+
+
 def _draw_first(random: torch.Generator, rows: int, steps: int, split: str) -> tuple[Tensor, Tensor]:
     """Draw random symbols; the label of every step is the first one."""
     x = torch.randint(KINDS, (rows, steps), generator=random, device=random.device)

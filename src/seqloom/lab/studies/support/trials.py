@@ -29,7 +29,8 @@ from seqloom.lab.studies.support.conditions import (
 )
 from seqloom.lab.studies.support.contenders import count_trained, find_hidden_size, multiple, starts
 from seqloom.lab.studies.support.ledger import Ledger
-from seqloom.lab.studies.support.outcome import Contest, Trial, TrialMetric, contests, format_contests, groups
+from seqloom.lab.studies.support.metric import TrialMetric
+from seqloom.lab.studies.support.outcome import Contest, Trial, contests, format_contests, groups
 from seqloom.lab.studies.support.reproduction import describe_reproduction
 from seqloom.lab.training.cpu import use_one_thread
 from seqloom.lab.training.many import Recipe, SmallTraining, TrainedModel, train_many
@@ -63,6 +64,13 @@ class Trials(Study[S, Trial]):
 
     def score(self, model: nn.Module, condition: Condition, split: str, device: torch.device) -> dict[str, float]:
         """Return every metric by name, on "valid" or "test"."""
+        raise NotImplementedError
+
+    def count_answers(self, condition: Condition) -> int | None:
+        """Return how many test answers are right or wrong by the first metric, see `TrialMetric.resolution`.
+
+        It is called if the kind of the metric is counted, or may be, and must not read any data.
+        """
         raise NotImplementedError
 
     def trivial(self, condition: Condition) -> float | None:
@@ -396,5 +404,10 @@ class Trials(Study[S, Trial]):
 
     def compare_models(self, rows: Sequence[Trial]) -> list[Contest]:
         """Compare the model `against` with all others by the first metric."""
-        first = self.metrics[0]
-        return contests(rows, first, self.against, first.resolution(self.settings.test))
+        return contests(rows, self.metrics[0], self.against, self.find_answers)
+
+    def find_answers(self, condition: str) -> int | None:
+        """Return how many test answers the first metric counts under the condition of this name, or None."""
+        if self.metrics[0].kind.is_counted is False:
+            return None
+        return next(self.count_answers(c) for c in self.settings.conditions if c.name == condition)
