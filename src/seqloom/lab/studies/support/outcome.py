@@ -230,9 +230,9 @@ def _format_interval(c: Contest, metric: TrialMetric) -> str:
 
 
 def format_score(value: float | None) -> str:
-    """Format a score with the digits that distinguish scores of its size: 0.0028, 0.38, 0.9903, 3.6e+05."""
+    """Format a score with the digits that distinguish scores of its size: 0.0028, 0.38, 0.9903, 34.6, 3.6e+05."""
     if value is None:
         return "failed"
     if 0.9 <= value < 1:
         return f"{value:.4f}"
-    return f"{value:.2g}" if abs(value) < 0.1 or abs(value) >= 10 else f"{value:.3g}"
+    return f"{value:.2g}" if abs(value) < 0.1 or abs(value) >= 1_000 else f"{value:.3g}"
