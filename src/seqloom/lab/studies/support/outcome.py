@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
 from seqloom.lab.stats.counts import Count, compare_counts, count_hits
 from seqloom.lab.stats.intervals import Summary, holm, summarise
@@ -41,6 +43,18 @@ class Trial:
         result = self.failed or ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
         tuning = f", lr {self.lr:g}, {self.start}" if self.split == "valid" else ""
         return f"{self.condition}, {self.model}, {'tuning' if tuning else f'seed {self.seed}'}{tuning}: {result}"
+
+
+def read_trial(stored: dict[str, Any], file: Path | None) -> Trial:
+    """Return a trial from the ledger in this file.
+
+    Raises:
+        UserError: If another version has stored it.
+    """
+    try:
+        return Trial(**stored)
+    except TypeError as error:
+        raise UserError(f"{file} was written by another version: {error}; move it away to continue") from error
 
 
 @dataclass(frozen=True)
