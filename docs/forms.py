@@ -10,7 +10,9 @@ from pathlib import Path
 from records import RESULTS, Row
 
 from seqloom.lab.stats.intervals import holm
-from seqloom.lab.studies.support.outcome import LEVEL, Contest, Trial, TrialMetric, contests
+from seqloom.lab.studies.support.metric import ACCURACY, TrialMetric
+from seqloom.lab.studies.support.outcome import LEVEL, Contest, Trial, contests
+from seqloom.lab.studies.support.replay import restore_study
 
 DOCUMENTS = "*/variants*/*/study.json"
 TASKS = {
@@ -61,7 +63,7 @@ def _read_results(file: Path) -> list[Result]:
     document = json.loads(file.read_text())
     task = TASKS[file.parent.name] + ("" if document["device"] == "cuda" else ", small models on a CPU")
     rows = [Trial(**row) for row in document["rows"]]
-    against = contests(rows, TrialMetric("accuracy"), PUBLISHED, resolution=0.5 / document["settings"]["test"])
+    against = contests(rows, TrialMetric("accuracy", ACCURACY), PUBLISHED, restore_study(file.parent).find_answers)
     by_model = {contest.other: contest for contest in against}
     seeds = Counter(trial.model for trial in rows if trial.split == "test")
     return [

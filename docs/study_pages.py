@@ -177,7 +177,10 @@ def shorten(models: Sequence[str]) -> str:
 
 
 def score(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}" if 0.1 <= value < 1 else f"{value:.2g}"
+    """Return an accuracy with four digits, a larger number with three and a small error with two."""
+    if value is None:
+        return ""
+    return f"{value:.4f}" if 0.1 <= value < 1 else f"{value:.3g}" if value >= 1 else f"{value:.2g}"
 
 
 def effect(row: Row) -> str:

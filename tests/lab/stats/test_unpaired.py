@@ -5,7 +5,7 @@ import torch
 from scipy import stats as scipy_stats
 
 from seqloom.lab.stats.counts import compare_counts, count_hits
-from seqloom.lab.stats.unpaired import compare_groups, compare_on_scale, compare_ranks
+from seqloom.lab.stats.unpaired import SMALLEST, compare_groups, compare_on_scale, compare_ranks
 
 
 def normal(n, seed, spread=1.0):
@@ -29,18 +29,18 @@ def test_groups_without_spread_differ_or_do_not():
 
 
 def test_errors_are_compared_by_their_ratio_and_accuracies_by_their_odds():
-    ratio = compare_on_scale([0.01, 0.04], [0.1, 0.4], "log")
+    ratio = compare_on_scale([0.01, 0.04], [0.1, 0.4], "log", SMALLEST)
     assert (ratio.mean_a, ratio.mean_b, ratio.effect) == pytest.approx((0.025, 0.25, 0.1))
-    odds = compare_on_scale([0.5, 0.5], [0.8, 0.8], "logit")
+    odds = compare_on_scale([0.5, 0.5], [0.8, 0.8], "logit", 0.01)
     assert (odds.effect, odds.low, odds.high) == pytest.approx((0.25, 0.25, 0.25))
-    plain = compare_on_scale([30.0, 32.0], [29.0, 29.5], "plain")
+    plain = compare_on_scale([30.0, 32.0], [29.0, 29.5], "plain", SMALLEST)
     assert plain.effect == pytest.approx(1.75) and plain.n == (2, 2)
 
 
 def test_perfect_scores_stay_finite_at_the_resolution_of_the_test_set():
     perfect = compare_on_scale([1.0, 1.0], [0.5, 0.6], "logit", resolution=0.5 / 1_000)
     assert math.isfinite(perfect.effect) and perfect.effect > 1_000 and perfect.p < 0.05
-    wide = compare_on_scale([0.0, 1e-3], [1.0, 1e9], "log")
+    wide = compare_on_scale([0.0, 1e-3], [1.0, 1e9], "log", SMALLEST)
     assert all(math.isfinite(v) for v in (wide.low, wide.high))
 
 

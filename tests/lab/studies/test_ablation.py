@@ -58,10 +58,11 @@ def test_variants_without_a_fused_kernel_run_on_short_sequences_only():
 
 
 def test_a_variant_whose_name_has_a_comma_stays_one_in_the_verdict():
+    condition = Ablation.full.conditions[0].name
     rows = [
-        Trial("c", model, 1e-3, "default", seed, "test", 4, 9, {"error": at + seed**2 / 100}, [], None)
+        Trial(condition, model, 1e-3, "default", seed, "test", 4, 9, {"error": at + seed**2 / 100}, [], None)
         for model, at in (("attn_rnn", 0.1), ("no residual, no LayerNorm", 0.9), ("gru", 0.8))
         for seed in range(4)
     ]
-    assert "c: better than 'no residual, no LayerNorm', gru." in Ablation().verdict(rows)
+    assert f"{condition}: better than 'no residual, no LayerNorm', gru." in Ablation().verdict(rows)
     assert Ablation().verdict(rows[::4]).startswith("One seed is not enough")

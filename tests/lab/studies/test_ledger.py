@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from seqloom.cli import main
+from seqloom.lab.report.stored import page_to_json
 from seqloom.lab.studies.support.ledger import FILE, Ledger
 from seqloom.lab.studies.support.replay import STUDY, agree, rebuild, replay, restore_study
 
@@ -44,6 +45,7 @@ def test_a_trial_is_kept_once_and_nothing_without_a_folder(tmp_path):
     assert memory.get({"n": 1}) == {"v": 1}
 
 
+REBUILD = "run `seqloom results --rebuild --out docs/results/studies.md`"
 STORED = [file.parent for file in sorted((ROOT / "benchmarks/results/studies").glob("*/trials.jsonl"))]
 
 
@@ -54,7 +56,8 @@ def test_a_stored_study_is_what_its_trials_say(folder):
     rows, document = replay(study)
     assert study.missing == [] and len(rows) == len(stored["rows"])
     for part in ("table", "verdict", "caption"):
-        assert agree(stored[part], document[part]), "run `seqloom results --rebuild --out docs/results/studies.md`"
+        assert agree(stored[part], document[part]), REBUILD
+    assert agree(stored["page"]["blocks"], page_to_json(study.page(rows, document))["blocks"]), REBUILD
 
 
 @pytest.fixture
@@ -74,6 +77,16 @@ def test_a_changed_verdict_is_rebuilt_from_the_trials_and_a_right_one_is_left_al
     again = json.loads((copied / STUDY).read_text())
     assert again["verdict"] == stored["verdict"]
     assert all(again[fact] == stored[fact] for fact in ("date", "hardware", "versions"))
+
+
+def test_a_changed_number_of_the_report_alone_is_rebuilt(copied):
+    right = json.loads((copied / STUDY).read_text())
+    wrong = json.loads((copied / STUDY).read_text())
+    (differences,) = (b for b in wrong["page"]["blocks"] if b["title"].startswith("Differences in "))
+    differences["rows"][0]["ratio of odds"] *= 2
+    (copied / STUDY).write_text(json.dumps(wrong))
+    assert rebuild(copied).endswith("trials, report changed")
+    assert json.loads((copied / STUDY).read_text())["page"] == right["page"]
 
 
 def test_a_ledger_that_lacks_a_trial_is_named_and_a_replay_shows_the_rest(copied, capsys):

@@ -20,7 +20,8 @@ from seqloom.lab.studies.support.contenders import (
     starts,
 )
 from seqloom.lab.studies.support.ledger import FILE
-from seqloom.lab.studies.support.outcome import Trial, TrialMetric, contests, format_contests, tabulate_contests
+from seqloom.lab.studies.support.metric import ACCURACY, ERROR, TrialMetric
+from seqloom.lab.studies.support.outcome import Trial, contests, format_contests, tabulate_contests
 from seqloom.lab.studies.support.trial_report import describe_edges
 
 ONE, TWO = at(4, 3), at(6, 3, tuned_at="T = 4, marks anywhere")
@@ -176,12 +177,6 @@ def test_the_best_settings_are_tuned_again_with_all_steps_and_that_round_decides
     assert steps == [len(rows) - 2, len(rows)]
 
 
-def test_an_interval_ends_at_values_that_the_metric_can_have():
-    assert [TrialMetric("accuracy").cut(v) for v in (-0.2, 0.4, 1.7, None)] == [0.0, 0.4, 1.0, None]
-    assert [TrialMetric("error", lower=True).cut(v) for v in (-0.2, 1.7)] == [0.0, 1.7]
-    assert TrialMetric("bits", scale="plain").cut(-0.2) == -0.2
-
-
 def test_the_second_round_has_seeds_of_its_own_and_leaves_out_conditions_that_take_too_long():
     settings = replace(TINY, conditions=(ONE,), models=("gru",), lrs=(1e-3, 1e-2), starts=("default",), finalists=2)
     several = replace(settings, finalist_seeds=2)
@@ -264,10 +259,10 @@ def trials_of(scores, condition="c"):
 
 def test_a_difference_is_significant_if_the_corrected_p_value_is():
     rows = trials_of({"a": (0.10, 0.11, 0.12), "b": (0.2, 0.21, 0.22), "c": (0.11, 0.10, 0.13)})
-    low, high = TrialMetric("MAE", lower=True), TrialMetric("MAE")
+    low, high = TrialMetric("MAE", ERROR), TrialMetric("MAE", ACCURACY)
     actual = contests(rows, low, "a")
     assert [(c.other, c.better) for c in actual] == [("b", True), ("c", None)]
-    assert [c.better for c in contests(rows, high, "a")] == [False, None]
+    assert [c.better for c in contests(rows, high, "a", lambda _: 1_000)] == [False, None]
     text = format_contests(actual, "a", low)
     assert "a is better than b in 1 of 1 condition (c: 0.11 against 0.21)." in text
     assert "a shows no significant difference from c in the only condition (c: ratio 0.7" in text
@@ -278,13 +273,13 @@ def test_a_difference_is_significant_if_the_corrected_p_value_is():
 def test_conditions_of_a_pair_of_models_are_corrected_together_and_other_pairs_apart():
     values = {"a": (0.10, 0.11, 0.12), "b": (0.2, 0.21, 0.22), "c": (0.13, 0.14, 0.16)}
     rows = [t for condition in "uvw" for t in trials_of(values, condition)]
-    actual = contests(rows, TrialMetric("MAE", lower=True), "a")
+    actual = contests(rows, TrialMetric("MAE", ERROR), "a")
     assert [(c.condition, c.other) for c in actual] == [(x, m) for x in "uvw" for m in "bc"]
     assert all(c.p == pytest.approx(3 * c.p_alone) for c in actual)
 
 
 def test_outcomes_that_are_solved_or_not_are_compared_as_counts():
-    metric = TrialMetric("MAE", lower=True, solved=0.05)
+    metric = TrialMetric("MAE", ERROR, solved=0.05)
     rows = trials_of(
         {"a": (0.01,) * 6, "b": (0.3, 0.3, 0.3, 0.3, 0.3, 0.01), "c": (0.04, 0.06, 0.04, 0.05, 0.05, 0.04)}
     )
@@ -300,7 +295,7 @@ def test_outcomes_that_are_solved_or_not_are_compared_as_counts():
 def test_failed_trainings_are_the_worst_results():
     good, lost = [(0.10 + i / 1_000) for i in range(10)], [trial("a", i, 0.0, "lost") for i in range(9)]
     rows = [*lost, trial("a", 9, 0.05), *(trial("b", i, v) for i, v in enumerate(good))]
-    metric = TrialMetric("MAE", lower=True)
+    metric = TrialMetric("MAE", ERROR)
     contest = contests(rows, metric, "a")[0]
     assert contest.failed == (9, 0) and contest.better is False  # although the only result is the best of all
     assert "c: 0.05 (9 failed seeds) against 0.105" in format_contests([contest], "a", metric)

@@ -10,6 +10,7 @@ from typing import Literal
 from seqloom.lab.stats.intervals import Difference
 
 Scale = Literal["plain", "log", "logit"]
+SMALLEST = 1e-12  # a continuous error below it is as good as 0
 
 
 @dataclass(frozen=True)
@@ -79,15 +80,15 @@ def _variance(values: Sequence[float]) -> float:
     return math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)
 
 
-def compare_on_scale(a: Sequence[float], b: Sequence[float], scale: Scale, resolution: float = 1e-12) -> Change:
+def compare_on_scale(a: Sequence[float], b: Sequence[float], scale: Scale, resolution: float) -> Change:
     """Compare two groups on a scale on which seeds spread alike: errors on "log", accuracies on "logit".
 
     Args:
         a: One value per seed.
         b: One value per seed, of another model.
         scale: "plain" compares means by their difference, "log" errors by their ratio, "logit" accuracies by odds.
-        resolution: The smallest error that the test set can show, such as 0.5 / rows; values are kept this far from
-            0, and from 1 on "logit", where the scale is infinite.
+        resolution: The smallest error that can be shown: half an answer for shares of test answers, `SMALLEST` for
+            continuous values. Values are kept this far from 0, and from 1 on "logit", where the scale is infinite.
 
     Returns:
         The means on the original scale, the effect and its interval.

@@ -18,7 +18,8 @@ from seqloom.lab.studies.adding import TRIVIAL
 from seqloom.lab.studies.copy import KINDS, SYMBOLS
 from seqloom.lab.studies.support.conditions import Condition, ConditionOptions, TrialSettings
 from seqloom.lab.studies.support.contenders import layer, multiple, starts
-from seqloom.lab.studies.support.outcome import Trial, TrialMetric
+from seqloom.lab.studies.support.metric import MIXED_ERROR, TrialMetric
+from seqloom.lab.studies.support.outcome import Trial
 from seqloom.lab.studies.support.synthetic import Shape, SyntheticTrials
 from seqloom.lab.studies.support.trials import Tensors
 from seqloom.layers.recurrent.layer import Recurrent
@@ -84,7 +85,7 @@ def copies(T: int, steps: int, count: int = SYMBOLS, **more: Unpack[ConditionOpt
 class Ablation(SyntheticTrials[TrialSettings], name="ablation"):
     """What attention, LayerNorm, the gate, each context row, heads and slots contribute to AttnRNN."""
 
-    metrics = (TrialMetric("error", lower=True, log=True),)
+    metrics = (TrialMetric("error", MIXED_ERROR, log=True),)
     full = TrialSettings(
         (adds(20, 600), copies(10, 600), adds(200, 1_200, models=FAST), copies(100, 1_500, models=FAST)),
         (*VARIANTS, *BESIDE),
@@ -152,6 +153,11 @@ class Ablation(SyntheticTrials[TrialSettings], name="ablation"):
         asked = y > 0
         wrong = (output.argmax(-1) != y) & asked
         return {"error": wrong.sum() / asked.sum() / (1 - 1 / KINDS)}
+
+    def count_answers(self, condition: Condition) -> int | None:
+        """Return the symbols that guesses get wrong; the error of adding is continuous."""
+        task = condition.task
+        return None if task["problem"] == "adding" else self.settings.test * task["count"] * (KINDS - 1) // KINDS
 
     def trivial(self, condition: Condition) -> float:
         return 1.0

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from seqloom.lab.data.synthetic.adding import adding
 from seqloom.lab.data.synthetic.task import Problem
 from seqloom.lab.studies.support.conditions import Condition, ConditionOptions, TrialSettings
-from seqloom.lab.studies.support.outcome import Trial, TrialMetric, groups
+from seqloom.lab.studies.support.metric import ERROR, TrialMetric
+from seqloom.lab.studies.support.outcome import Trial, groups
 from seqloom.lab.studies.support.synthetic import Shape, SyntheticTrials
 from seqloom.lab.studies.support.trial_report import describe_schedule
 from seqloom.lab.studies.support.trials import Tensors
@@ -39,7 +40,7 @@ EARLIER = ("", *(f"T = {T}, marks anywhere" for T in (50, 100, 200)))
 class Adding(SyntheticTrials[TrialSettings], name="adding"):
     """Longest gap at which each cell still solves the adding problem, up to 10,000 steps."""
 
-    metrics = (TrialMetric("MAE", lower=True, log=True, solved=SOLVED), TrialMetric("MSE", lower=True, log=True))
+    metrics = (TrialMetric("MAE", ERROR, log=True, solved=SOLVED), TrialMetric("MSE", ERROR, log=True))
     full = TrialSettings(
         conditions=(
             at(20, 1_500),

@@ -14,7 +14,8 @@ from seqloom.lab.data.synthetic.task import FIRST_SYMBOL, Problem
 from seqloom.lab.data.task import IGNORE
 from seqloom.lab.studies.adding import PAPER_STEPS
 from seqloom.lab.studies.support.conditions import Condition, ConditionOptions, TrialSettings
-from seqloom.lab.studies.support.outcome import Trial, TrialMetric, groups
+from seqloom.lab.studies.support.metric import ACCURACY, ERROR, TrialMetric
+from seqloom.lab.studies.support.outcome import Trial, groups
 from seqloom.lab.studies.support.synthetic import Shape, SyntheticTrials
 from seqloom.lab.studies.support.trial_report import describe_schedule
 from seqloom.lab.studies.support.trials import Tensors
@@ -46,7 +47,7 @@ def span(task: dict[str, Any]) -> int:
 class Copy(SyntheticTrials[TrialSettings], name="copy"):
     """Symbols to repeat after a delay, and symbols scattered among blanks."""
 
-    metrics = (TrialMetric("accuracy", solved=SOLVED), TrialMetric("loss", lower=True, log=True))
+    metrics = (TrialMetric("accuracy", ACCURACY, solved=SOLVED), TrialMetric("loss", ERROR, log=True))
     full = TrialSettings(
         conditions=(
             at(100, 3_000),
@@ -107,6 +108,10 @@ class Copy(SyntheticTrials[TrialSettings], name="copy"):
         right = (scores.argmax(-1) == y) & asked
         loss = F.cross_entropy(scores.flatten(0, 1), y.flatten(), ignore_index=IGNORE)
         return {"accuracy": right.sum() / asked.sum(), "loss": loss}
+
+    def count_answers(self, condition: Condition) -> int | None:
+        task = condition.task
+        return self.settings.test * (task["steps"] // 3 if task["form"] == "third" else task["count"])
 
     def trivial(self, condition: Condition) -> float:
         return 1 / (KINDS - 1) if condition.task["form"] == "third" else 1 / KINDS

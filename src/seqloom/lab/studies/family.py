@@ -16,7 +16,8 @@ from seqloom.lab.studies.data.text import encode, names, vocabulary
 from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, ConditionOptions, TrialSettings
 from seqloom.lab.studies.support.contenders import count_trained, find_hidden_size, layer
 from seqloom.lab.studies.support.epochs import TRAIN, Epochs, SnapshotModel, fast
-from seqloom.lab.studies.support.outcome import Trial, TrialMetric, groups
+from seqloom.lab.studies.support.metric import COST, TrialMetric
+from seqloom.lab.studies.support.outcome import Trial, groups
 from seqloom.models.classify import Classify
 from seqloom.models.embed import Embed
 from seqloom.tools.measure import saved_bytes
@@ -43,7 +44,7 @@ def at(layers: int, steps: int, both: bool = False, data: str = "names", **more:
 class Family(Epochs[TrialSettings], name="family"):
     """Accuracy, stability, time and memory of RNN, LSTM, GRU and AttnRNN with one to eight layers."""
 
-    metrics = (*Epochs.metrics, TrialMetric("ms per batch", lower=True), TrialMetric("MB saved", lower=True))
+    metrics = (*Epochs.metrics, TrialMetric("ms per batch", COST), TrialMetric("MB saved", COST))
     full = TrialSettings(
         (at(1, 1_000), at(2, 1_000), at(4, 1_000), at(8, 1_000), at(1, 1_000, both=True), at(2, 1_000, both=True)),
         CELLS,

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from seqloom.lab.studies.support.conditions import EXPLORATORY, EXPLORATORY_QUICK, VALID, Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import FUSED, MULTIPLE, layer, starts
 from seqloom.lab.studies.support.epochs import use_precision
-from seqloom.lab.studies.support.outcome import Trial, TrialMetric
+from seqloom.lab.studies.support.metric import ERROR, TrialMetric
+from seqloom.lab.studies.support.outcome import Trial
 from seqloom.lab.studies.support.symbol_trials import rank_models
 from seqloom.lab.studies.support.trials import Draw, Tensors, Trials
 
@@ -33,7 +34,7 @@ def wave(name: str, steps: int, samples: int, irregular: bool) -> Condition:
 class Irregular(Trials[TrialSettings], name="irregular"):
     """ODE-GRU against a GRU that reads the gaps, on samples of waves at irregular times."""
 
-    metrics = (TrialMetric("MSE", lower=True, log=True, is_share=False), TrialMetric("MAE", lower=True))
+    metrics = (TrialMetric("MSE", ERROR, log=True), TrialMetric("MAE", ERROR))
     against = ODE
     full = replace(
         EXPLORATORY,

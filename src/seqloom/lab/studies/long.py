@@ -14,8 +14,9 @@ from seqloom.lab.studies.data.examples import LabelledRows
 from seqloom.lab.studies.support.conditions import LADDER, TEST, VALID, Condition, ConditionOptions, TrialSettings
 from seqloom.lab.studies.support.contenders import RATES, layer, rates
 from seqloom.lab.studies.support.epochs import TRAIN, Epochs
+from seqloom.lab.studies.support.metric import ACCURACY, TrialMetric
 from seqloom.lab.studies.support.mixers import HEADS, is_linear, make_linear
-from seqloom.lab.studies.support.outcome import Trial, TrialMetric, groups
+from seqloom.lab.studies.support.outcome import Trial, groups
 from seqloom.lab.studies.support.trials import Draw, Tensors
 from seqloom.layers.transformer.layer import Projected, Transformer
 from seqloom.models.classify import Classify
@@ -37,7 +38,7 @@ def recall(T: int, steps: int, batch: int = 16, test: int = 10_000, **more: Unpa
 class Long(Epochs[TrialSettings], name="long"):
     """Dense, local and linear attention and recurrent cells that recall the first of up to 16,384 symbols."""
 
-    metrics = (TrialMetric("accuracy", solved=SOLVED), *Epochs.metrics[1:])
+    metrics = (TrialMetric("accuracy", ACCURACY, solved=SOLVED), *Epochs.metrics[1:])
     full = TrialSettings(
         (
             recall(1_024, 1_200),
@@ -95,6 +96,9 @@ class Long(Epochs[TrialSettings], name="long"):
         several = len(s.lrs) * len(s.starts)
         tried = LADDER[-several:] if several > len(RATES) else rates(s.lrs, s.starts)
         return [(lr, "default") for lr in tried]
+
+    def count_answers(self, condition: Condition) -> int | None:
+        return int(condition.task["test"])
 
     def trivial(self, condition: Condition) -> float:
         return 1 / KINDS

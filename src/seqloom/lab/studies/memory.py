@@ -17,7 +17,8 @@ from seqloom.lab.studies.data.symbols import FIRST, KINDS, TEXT, split_text
 from seqloom.lab.studies.support.conditions import EXPLORATORY, EXPLORATORY_QUICK, VALID, Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import FUSED, layer
 from seqloom.lab.studies.support.growing import Generate
-from seqloom.lab.studies.support.outcome import Trial, TrialMetric, format_contests, groups
+from seqloom.lab.studies.support.metric import ACCURACY, AMOUNT, TrialMetric
+from seqloom.lab.studies.support.outcome import Trial, format_contests, groups
 from seqloom.lab.studies.support.probe import fit_probes
 from seqloom.lab.studies.support.symbol_trials import MIN_WIDTH, SymbolReader, SymbolTrials, draw_curve, rank_models
 from seqloom.layers.recurrent.layer import Recurrent
@@ -52,10 +53,10 @@ class Memory(SymbolTrials[TrialSettings], name="memory"):
     """How much of the first input is left in the state of RNN, LSTM, GRU and AttnRNN after n steps."""
 
     metrics = (
-        TrialMetric("bits", scale="plain"),
-        TrialMetric("reach", scale="plain"),
-        TrialMetric("accuracy"),
-        TrialMetric("training task"),
+        TrialMetric("bits", AMOUNT, highest=ALL_BITS),
+        TrialMetric("reach", AMOUNT),
+        TrialMetric("accuracy", ACCURACY),
+        TrialMetric("training task", ACCURACY),
     )
     full = replace(
         EXPLORATORY,

@@ -14,7 +14,8 @@ from seqloom.lab.studies.support.conditions import TEST, Condition, TrialSetting
 from seqloom.lab.studies.support.contenders import layer, starts
 from seqloom.lab.studies.support.corpora import Corpora, Corpus
 from seqloom.lab.studies.support.epochs import fast
-from seqloom.lab.studies.support.outcome import Trial, TrialMetric, groups
+from seqloom.lab.studies.support.metric import ACCURACY, TrialMetric
+from seqloom.lab.studies.support.outcome import Trial, groups
 from seqloom.lab.studies.support.trials import Tensors
 from seqloom.layers.registry import make
 from seqloom.models.classify import Classify
@@ -53,7 +54,7 @@ class PickSentence(nn.Module):
 class Reading(Corpora[TrialSettings], name="reading"):
     """Answers to questions about stories, and the sentence that sums up a review."""
 
-    metrics = (TrialMetric("accuracy"),)
+    metrics = (TrialMetric("accuracy", ACCURACY),)
     full = TrialSettings(
         (*(at(name, 1_000, 60) for name in QUESTIONS), at(SUMMARY, 600, 160, 400_000)),
         ("lstm", "gru", "attn_rnn", "transformer"),
@@ -113,6 +114,9 @@ class Reading(Corpora[TrialSettings], name="reading"):
     def score(self, model: nn.Module, condition: Condition, split: str, device: torch.device) -> dict[str, float]:
         scores = super().score(model, condition, split, device)
         return scores | {TRIVIAL: self.trivial_accuracy(condition, split)}
+
+    def count_answers(self, condition: Condition) -> int | None:
+        return self.settings.test
 
     def trivial_accuracy(self, condition: Condition, split: str) -> float:
         """Return the accuracy of the most frequent answer, or of the longest sentence if that is better."""

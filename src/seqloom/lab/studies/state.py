@@ -14,13 +14,15 @@ from torch import Tensor, nn
 from seqloom.lab.data.synthetic.state import StateProblem, make_state_problem
 from seqloom.lab.data.task import IGNORE
 from seqloom.lab.report.page import PageBlock
+from seqloom.lab.studies.data.symbols import count_labels, find_late
 from seqloom.lab.studies.support import state_report
 from seqloom.lab.studies.support.conditions import VALID, Condition, Spec, TrialSettings
 from seqloom.lab.studies.support.contenders import FUSED, MULTIPLE, layer, rates, starts
 from seqloom.lab.studies.support.epochs import SnapshotModel
 from seqloom.lab.studies.support.growing import GROWING, GrowingBatches, labelled_loss
+from seqloom.lab.studies.support.metric import ACCURACY, SCALED, TrialMetric
 from seqloom.lab.studies.support.mixers import HEADS, is_linear, make_linear
-from seqloom.lab.studies.support.outcome import Trial, TrialMetric
+from seqloom.lab.studies.support.outcome import Trial
 from seqloom.lab.studies.support.state_report import PRIMARY, SOLVED
 from seqloom.lab.studies.support.trials import Draw, Tensors, Trials
 from seqloom.layers.transformer.layer import Projected, Transformer
@@ -29,6 +31,7 @@ UNIFORM = "uniform weights"
 LAYERS = {"min_gru": 2, "min_gru_4": 4, "transformer": 2, "transformer_4": 4}  # models of more than one layer
 CELLS = {UNIFORM: "attn_rnn", "min_gru_4": "min_gru"}  # the cell of a model with another name
 MODELS = ("attn_rnn", UNIFORM, "gru", "lstm", "ln_gru", "min_gru", "transformer")
+LATE = 8  # the last eighth of the steps is scored
 TIE = 1e-3  # weight of learning speed in tuning: it decides between settings that solve the problem
 TUNING_ROUNDS = 5  # while tuning, every fifth round is validated
 SCORED, MIN_WIDTH = {"cpu": 1 << 20, "cuda": 1 << 27}, 128  # numbers of a layer's input or output scored at once
@@ -63,7 +66,11 @@ def lower_rate(problem: str, *models: str) -> Condition:
 class State(Trials[StateSettings], name="state"):
     """Which models track state past the lengths they were trained on: parity, groups, a register, flip-flops."""
 
-    metrics = (TrialMetric("accuracy"), TrialMetric("scaled"), TrialMetric("while training"))
+    metrics = (
+        TrialMetric("accuracy", ACCURACY),
+        TrialMetric("scaled", SCALED),
+        TrialMetric("while training", ACCURACY),
+    )
     axis = "test length"
     full = StateSettings(
         (
@@ -204,7 +211,7 @@ class State(Trials[StateSettings], name="state"):
             random = torch.Generator(device).manual_seed(_seed(problem.name, split, steps))
             held[problem.name, split, steps] = problem.draw(random, total, steps)
         x, y = held[problem.name, split, steps]
-        late = y[:, steps - -(-steps // 8) :]
+        late = y[:, find_late(steps, LATE) :]
         most = max(1, SCORED[device.type] // (steps * max(problem.symbols, MIN_WIDTH)))
         parts = zip(x.split(most), late.split(most), strict=True)
         hits = torch.stack([(model(one)[:, -late.shape[1] :].argmax(-1) == label).sum() for one, label in parts]).sum()
@@ -212,6 +219,9 @@ class State(Trials[StateSettings], name="state"):
 
     def rate_tuning(self, trial: Trial) -> float:
         return trial.scores["accuracy"] + TIE * trial.scores["while training"]
+
+    def count_answers(self, condition: Condition) -> int | None:
+        return count_labels(condition.task["problem"], self.settings.test, self.settings.main_length, LATE)
 
     def trivial(self, condition: Condition) -> float:
         return self.problem(condition).chance

@@ -17,7 +17,8 @@ from seqloom.lab.studies.support.conditions import TEST, Condition, TrialSetting
 from seqloom.lab.studies.support.contenders import layer, starts
 from seqloom.lab.studies.support.corpora import Corpora, Corpus
 from seqloom.lab.studies.support.epochs import fast
-from seqloom.lab.studies.support.outcome import Trial, TrialMetric, groups
+from seqloom.lab.studies.support.metric import ACCURACY, ERROR, TrialMetric
+from seqloom.lab.studies.support.outcome import Trial, groups
 from seqloom.lab.studies.support.trials import Tensors
 from seqloom.layers.registry import make
 from seqloom.layers.transformer.layer import Transformer
@@ -50,7 +51,7 @@ def at(name: str, steps: int, budget: int, vocabulary: int, T: int, every: int =
 class Topologies(Corpora[TrialSettings], name="topologies"):
     """Accuracy of N-to-N, N-to-1, 1-to-N and N-to-M models on poems, requests, names and translation."""
 
-    metrics = (TrialMetric("accuracy"), TrialMetric("bits", lower=True))
+    metrics = (TrialMetric("accuracy", ACCURACY), TrialMetric("bits", ERROR))
     full = TrialSettings(
         (
             at(INTENT, 400, 600_000, 8_000, 30),
@@ -135,6 +136,10 @@ class Topologies(Corpora[TrialSettings], name="topologies"):
             with fast(model, device):
                 self.ledger.add(key, {"texts": _generate_texts(model, self.read(condition))})
         return scores
+
+    def count_answers(self, condition: Condition) -> int | None:
+        """Return the test rows: the tokens of a row are more, but counting them takes the data set."""
+        return self.settings.test
 
     def blocks(self, rows: Sequence[Trial]) -> list[PageBlock]:
         blocks = list(super().blocks(rows))

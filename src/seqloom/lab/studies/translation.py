@@ -18,7 +18,8 @@ from seqloom.lab.studies.data.target_texts import join_tokens, multi30k
 from seqloom.lab.studies.support.conditions import TEST, Condition, TrialSettings
 from seqloom.lab.studies.support.corpora import ROWS, Corpora, Corpus
 from seqloom.lab.studies.support.epochs import use_precision
-from seqloom.lab.studies.support.outcome import Trial, TrialMetric, groups
+from seqloom.lab.studies.support.metric import AMOUNT, TrialMetric
+from seqloom.lab.studies.support.outcome import Trial, groups
 from seqloom.lab.studies.support.trials import Tensors
 from seqloom.lab.training.cpu import use_one_thread
 from seqloom.layers.recurrent.layer import Recurrent
@@ -58,7 +59,7 @@ def at(steps: int, vocabulary: int, T: int, budget: int, pairs: int = 29_000, **
 class Translation(Corpora[TrialSettings], name="translation"):
     """BLEU and training time of encoder-decoders without attention, with attention, and Transformers."""
 
-    metrics = (TrialMetric("BLEU", scale="plain"),)
+    metrics = (TrialMetric("BLEU", AMOUNT, highest=100.0),)
     against = "transformer"
     full = TrialSettings(
         (at(1_000, 8_000, 30, 9_000_000),),

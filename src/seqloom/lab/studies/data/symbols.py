@@ -24,6 +24,7 @@ CHARACTERS, SPACES = 65, 0.1527  # of the text: different characters; share of t
 SIDE = 28  # pixels of an image
 SHADES, ONES = 16, 0.1135  # of "pixels": grey values; share of the most frequent digit, 1
 VALID_IMAGES = 5_000  # of the training images
+COUNTED_ROWS = 64  # rows in which labels are counted; all rows have the same number of them, except for "keyed"
 HELD_OUT = 0.05  # share of the text for validation, and again for the test: its end
 
 ABOUT = {  # what a problem asks, for captions
@@ -70,6 +71,27 @@ def make_problem(name: str) -> SymbolProblem:
     return SymbolProblem(
         name, state.symbols, state.classes, state.chance, lambda random, rows, steps, _: state.draw(random, rows, steps)
     )
+
+
+def find_late(steps: int, late: int) -> int:
+    """Return the first of the last 1 / `late` of the steps, which are the ones that are scored."""
+    return steps - -(-steps // late)
+
+
+@cache
+def count_labels(name: str, rows: int, steps: int, late: int) -> int:
+    """Return how many labels test sequences have in the last 1 / `late` of their steps, without reading a data set.
+
+    Where chance decides what is asked ("keyed"), the number is an estimate: each device draws other sequences.
+    """
+    first = find_late(steps, late)
+    if name == PIXEL_ROWS:
+        return rows
+    if name == TEXT:
+        return rows * (steps - first)
+    some = min(rows, COUNTED_ROWS)
+    _, y = make_problem(name).draw(torch.Generator().manual_seed(0), some, steps, "test")
+    return int((y[:, first:] != IGNORE).sum()) * rows // some
 
 
 def _draw_first(random: torch.Generator, rows: int, steps: int, split: str) -> tuple[Tensor, Tensor]:

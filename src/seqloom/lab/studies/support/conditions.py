@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
@@ -53,6 +53,15 @@ def check_sources(trained: Sequence[tuple[Condition, Sequence[str]]]) -> None:
                 earlier = " or ".join(map(repr, c.sources))
                 raise UserError(f"condition {c.name!r} builds on {earlier}, where {model!r} is not trained")
         seen[c.name] = models
+
+
+def find_next_rates(rates: Set[float], edge: float | None) -> set[float]:
+    """Return the rates of LADDER beyond these, if `edge`, the best of them, is the lowest or the highest one."""
+    if edge is None:
+        return set()
+    lower = [lr for lr in LADDER if lr < edge][-1:] if edge == min(rates) else []
+    higher = [lr for lr in LADDER if lr > edge][:1] if edge == max(rates) else []
+    return {*lower, *higher}
 
 
 class ConditionOptions(TypedDict, total=False):

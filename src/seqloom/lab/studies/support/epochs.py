@@ -14,7 +14,8 @@ from seqloom.lab.report.page import Chart, Curve, PageBlock
 from seqloom.lab.studies.data.examples import LabelledRows
 from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import natural
-from seqloom.lab.studies.support.outcome import Group, Trial, TrialMetric, groups
+from seqloom.lab.studies.support.metric import ACCURACY, TrialMetric
+from seqloom.lab.studies.support.outcome import Group, Trial, groups
 from seqloom.lab.studies.support.trials import Draw, Tensors, Trials
 from seqloom.layers.transformer.layer import Transformer
 
@@ -84,7 +85,10 @@ class Epochs(Trials[S]):
     the test set chooses the round, as in the articles.
     """
 
-    metrics: ClassVar[tuple[TrialMetric, ...]] = (TrialMetric("accuracy"), TrialMetric("last round"))
+    metrics: ClassVar[tuple[TrialMetric, ...]] = (
+        TrialMetric("accuracy", ACCURACY),
+        TrialMetric("last round", ACCURACY),
+    )
 
     def examples(self, condition: Condition, split: str) -> LabelledRows:
         """Return the examples of "train", "valid" or "test"; called once for each."""
@@ -138,6 +142,9 @@ class Epochs(Trials[S]):
             rows = data.part(begin, begin + count)
             right += (model(rows.x, rows.lengths).argmax(-1) == rows.y).sum()
         return float(right) / len(data)
+
+    def count_answers(self, condition: Condition) -> int | None:
+        return self.settings.test
 
     def _on(self, condition: Condition, split: str, device: torch.device) -> LabelledRows:
         """Return the examples on the device; they are read once."""

@@ -3,64 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
 from seqloom.lab.stats.counts import Count, compare_counts, count_hits
 from seqloom.lab.stats.intervals import Summary, holm, summarise
 from seqloom.lab.stats.unpaired import Change, Scale, compare_on_scale, compare_ranks
+from seqloom.lab.studies.support.metric import TrialMetric
 
 LEVEL = 0.05  # significance level for corrected p values
 LISTED = 2  # differences that a verdict names for each pair of models
 EFFECTS: dict[Scale, str] = {"plain": "difference", "log": "ratio", "logit": "ratio of odds"}
-SMALLEST = 1e-12  # a squared error below it is as good as 0
-
-
-@dataclass(frozen=True)
-class TrialMetric:
-    """A score of a model; `lower` means that lower is better.
-
-    `scale` is the scale on which seeds are compared, by default "log" if lower is better (errors) and "logit"
-    otherwise (accuracies). `solved`: the value from which a problem counts as solved, if there is one.
-    `is_share`: whether it is a share of the test rows, of which the test set shows half a row at best.
-    """
-
-    name: str
-    lower: bool = False
-    log: bool = False  # drawn on a logarithmic axis
-    scale: Scale | None = None
-    solved: float | None = None
-    is_share: bool = True
-
-    def resolution(self, rows: int) -> float:
-        """Return the smallest error that so many test rows can show."""
-        return 0.5 / rows if self.is_share else SMALLEST
-
-    @property
-    def compared_on(self) -> Scale:
-        return self.scale or ("log" if self.lower else "logit")
-
-    def cut(self, value: float | None) -> float | None:
-        """Return the end of an interval, moved to the nearest value that the metric can have."""
-        if value is None or self.compared_on == "plain":
-            return value
-        return max(0.0, value if self.compared_on == "log" else min(1.0, value))
-
-    def solves(self, value: float | None) -> bool:
-        """Whether a value is a solution; a failed training is none."""
-        if value is None or self.solved is None:
-            return False
-        return value < self.solved if self.lower else value >= self.solved
-
-    def is_far(self, value: float | None) -> bool:
-        """Whether a value is no solution, with at least twice the error that a solution may have."""
-        if self.solved is None:
-            return False
-        if value is None:
-            return True
-        return value >= 2 * self.solved if self.lower else 1 - value >= 2 * (1 - self.solved)
 
 
 @dataclass(frozen=True)
@@ -86,6 +43,18 @@ class Trial:
         result = self.failed or ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
         tuning = f", lr {self.lr:g}, {self.start}" if self.split == "valid" else ""
         return f"{self.condition}, {self.model}, {'tuning' if tuning else f'seed {self.seed}'}{tuning}: {result}"
+
+
+def read_trial(stored: dict[str, Any], file: Path | None) -> Trial:
+    """Return a trial from the ledger in this file.
+
+    Raises:
+        UserError: If another version has stored it.
+    """
+    try:
+        return Trial(**stored)
+    except TypeError as error:
+        raise UserError(f"{file} was written by another version: {error}; move it away to continue") from error
 
 
 @dataclass(frozen=True)
@@ -140,18 +109,29 @@ def groups(trials: Sequence[Trial]) -> list[Group]:
 
 
 def contests(
-    trials: Sequence[Trial], metric: TrialMetric, reference: str, resolution: float = SMALLEST
+    trials: Sequence[Trial],
+    metric: TrialMetric,
+    reference: str,
+    count_answers: Callable[[str], int | None] = lambda _: None,
 ) -> list[Contest]:
     """Compare the reference model with every other model under every condition.
 
     p-values are corrected by Holm's method over the conditions of each pair of models, which are one question.
-    `resolution` is the smallest error that the test set can show.
+
+    Args:
+        trials: The trials of all models.
+        metric: The score to compare.
+        reference: The model that is compared with all others.
+        count_answers: Returns the number of test answers of a condition, see `TrialMetric.resolution`.
     """
     by_name = {(g.condition, g.model): g for g in groups(trials)}
     answers: dict[tuple[str, str], Contest] = {}
     for other in dict.fromkeys(m for _, m in by_name if m != reference):
         conditions = [c for c, m in by_name if m == other and (c, reference) in by_name]
-        mine = [_compare(by_name[c, reference], by_name[c, other], metric, resolution) for c in conditions]
+        mine = [
+            _compare(by_name[c, reference], by_name[c, other], metric, metric.resolution(count_answers(c)))
+            for c in conditions
+        ]
         for one, p in zip(mine, holm([m.p_alone for m in mine]), strict=True):
             answers[one.condition, other] = replace(one, p=p, better=_better(one, p, metric))
     return [answers[key] for key in by_name if key in answers]
@@ -159,7 +139,7 @@ def contests(
 
 def _compare(one: Group, other: Group, metric: TrialMetric, resolution: float) -> Contest:
     values = [[v for v in g.values(metric.name) if v is not None] for g in (one, other)]
-    change = compare_on_scale(values[0], values[1], metric.compared_on, resolution)
+    change = compare_on_scale(values[0], values[1], metric.scale, resolution)
     counts = [count_hits(metric.solves(v) for v in g.values(metric.name)) for g in (one, other)]
     mixed = any(
         any(metric.solves(v) for v in g.values(metric.name)) and any(metric.is_far(v) for v in g.values(metric.name))
@@ -187,7 +167,7 @@ def _better(contest: Contest, p: float | None, metric: TrialMetric) -> bool | No
         return one > other
     if contest.share is not None:
         return contest.share > 0.5
-    neutral = 0.0 if metric.compared_on == "plain" else 1.0
+    neutral = 0.0 if metric.scale == "plain" else 1.0
     effect = contest.change.effect
     return None if effect is None or effect == neutral else (effect < neutral) == metric.lower
 
@@ -201,7 +181,7 @@ def tabulate_contests(comparisons: Sequence[Contest], metric: TrialMetric) -> li
             "comparison": f"{c.model} - {c.other}",
             c.model: c.change.mean_a,
             "other": c.change.mean_b,
-            EFFECTS[metric.compared_on]: c.change.effect,
+            EFFECTS[metric.scale]: c.change.effect,
             "low": c.change.low,
             "high": c.change.high,
             "solved": f"{c.solved[0]} / {c.solved[1]}" if c.solved else "",
@@ -260,13 +240,13 @@ def _format_interval(c: Contest, metric: TrialMetric) -> str:
         return str(c).partition(": ")[2]
     if c.change.low is None or c.change.high is None:
         return "too few seeds"
-    return f"{EFFECTS[metric.compared_on]} {format_score(c.change.low)} to {format_score(c.change.high)}"
+    return f"{EFFECTS[metric.scale]} {format_score(c.change.low)} to {format_score(c.change.high)}"
 
 
 def format_score(value: float | None) -> str:
-    """Format a score with the digits that distinguish scores of its size: 0.0028, 0.38, 0.9903, 3.6e+05."""
+    """Format a score with the digits that distinguish scores of its size: 0.0028, 0.38, 0.9903, 34.6, 3.6e+05."""
     if value is None:
         return "failed"
     if 0.9 <= value < 1:
         return f"{value:.4f}"
-    return f"{value:.2g}" if abs(value) < 0.1 or abs(value) >= 10 else f"{value:.3g}"
+    return f"{value:.2g}" if abs(value) < 0.1 or abs(value) >= 1_000 else f"{value:.3g}"

@@ -86,6 +86,7 @@ def agree(stored: object, computed: object) -> bool:
 def rebuild(folder: Path) -> str:
     """Compute study.json again from the trials beside it; return what has changed in one line."""
     from seqloom.lab.report import store_document
+    from seqloom.lab.report.stored import page_to_json
 
     study = restore_study(folder)
     before = json.loads((folder / STUDY).read_text(encoding="utf-8"))
@@ -93,7 +94,9 @@ def rebuild(folder: Path) -> str:
     if study.missing:
         missing = count(len(study.missing), "trial")
         raise UserError(f"{folder / TRIALS} lacks {missing} of the study, such as {study.missing[0]}; run it again")
+    page = study.page(rows, document)
     changed = [name for name in ("table", "verdict", "caption") if not agree(before[name], document[name])]
+    changed += ["report"] if not agree(before["page"]["blocks"], page_to_json(page)["blocks"]) else []
     if changed:
-        store_document(study.page(rows, document), folder, document)
+        store_document(page, folder, document)
     return f"{folder.name}: {len(rows):,} trials, {' and '.join(changed) + ' changed' if changed else 'unchanged'}"

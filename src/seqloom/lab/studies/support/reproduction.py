@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from seqloom.lab.studies.support.outcome import Group, TrialMetric, format_score
+from seqloom.lab.studies.support.metric import TrialMetric
+from seqloom.lab.studies.support.outcome import Group, format_score
 
 FACTOR = 2.0  # an error is reproduced within this factor of the printed one
 POINTS = 0.05  # an accuracy is reproduced within this difference of the printed one
@@ -18,9 +19,11 @@ def is_reproduced(printed: float, values: Sequence[float], metric: TrialMetric) 
     if min(values) <= printed <= max(values):
         return True
     mean = sum(values) / len(values)
-    if metric.lower:
+    if metric.scale == "log":
         return printed / FACTOR <= mean <= printed * FACTOR
-    return abs(mean - printed) <= POINTS
+    if metric.scale == "logit":
+        return abs(mean - printed) <= POINTS
+    raise NotImplementedError(f"no rule says when a printed {metric.name} is reproduced")
 
 
 def describe_reproduction(
@@ -67,7 +70,7 @@ def _distance(mean: float | None, printed: float, metric: TrialMetric) -> float:
     """Return how far a mean is from the printed number: as a factor for errors, in points for accuracies."""
     if mean is None:
         return float("inf")
-    if not metric.lower:
+    if metric.scale != "log":
         return abs(mean - printed)
     low, high = sorted((max(mean, 1e-12), max(printed, 1e-12)))
     return high / low

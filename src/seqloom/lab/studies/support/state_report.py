@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from seqloom.lab.report.page import Chart, Curve, PageBlock, Table
 from seqloom.lab.stats.counts import Count, compare_counts, count_hits
 from seqloom.lab.stats.intervals import holm
-from seqloom.lab.stats.unpaired import Change, compare_on_scale
+from seqloom.lab.stats.unpaired import SMALLEST, Change, compare_on_scale
 from seqloom.lab.studies.support import trial_report
 from seqloom.lab.studies.support.conditions import Condition
 from seqloom.lab.studies.support.mixers import HEADS, NEGATIVE, is_linear
@@ -106,7 +106,8 @@ def contrasts(study: State, rows: Sequence[Trial]) -> list[Contrast]:
 def _contrast(question: str, condition: str, a: Sequence[Trial], b: Sequence[Trial], length: int) -> Contrast:
     mine, theirs = ([t.scores["steps to solve"] for t in side if "steps to solve" in t.scores] for side in (a, b))
     one, other = count_solved(a, length), count_solved(b, length)
-    return Contrast(question, condition, one, other, compare_counts(one, other), compare_on_scale(mine, theirs, "log"))
+    steps = compare_on_scale(mine, theirs, "log", SMALLEST)
+    return Contrast(question, condition, one, other, compare_counts(one, other), steps)
 
 
 def table(study: State, rows: Sequence[Trial]) -> list[dict[str, Any]]:

@@ -14,12 +14,13 @@ from torch import Tensor, nn
 
 from seqloom.lab.data.task import IGNORE
 from seqloom.lab.report.page import Chart, Curve, PageBlock
-from seqloom.lab.studies.data.symbols import SymbolProblem, make_problem
+from seqloom.lab.studies.data.symbols import SymbolProblem, count_labels, find_late, make_problem
 from seqloom.lab.studies.support.conditions import VALID, Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import FUSED
 from seqloom.lab.studies.support.epochs import use_precision
 from seqloom.lab.studies.support.growing import GROWING, Generate, GrowingBatches, labelled_loss
-from seqloom.lab.studies.support.outcome import Contest, Trial, TrialMetric, contests, format_contests, groups
+from seqloom.lab.studies.support.metric import ACCURACY, ERROR, TrialMetric
+from seqloom.lab.studies.support.outcome import Contest, Trial, contests, format_contests, groups
 from seqloom.lab.studies.support.trials import Draw, Tensors, Trials
 
 SCORED = {"cpu": 1 << 20, "cuda": 1 << 26}  # numbers of a layer's input scored at once
@@ -52,7 +53,7 @@ def read_symbols(
 class SymbolTrials(Trials[S]):
     """A subclass defines `layer`, from one-hot symbols (B, T, D) to features (B, T, H)."""
 
-    metrics: ClassVar[tuple[TrialMetric, ...]] = (TrialMetric("accuracy"), TrialMetric("bits", lower=True))
+    metrics: ClassVar[tuple[TrialMetric, ...]] = (TrialMetric("accuracy", ACCURACY), TrialMetric("bits", ERROR))
 
     def layer(self, model: str, symbols: int, hidden: int, start: str, condition: Condition) -> nn.Module:
         raise NotImplementedError
@@ -108,7 +109,7 @@ class SymbolTrials(Trials[S]):
         name = json.dumps([problem.name, split, steps]).encode()
         seed = int.from_bytes(hashlib.sha256(name).digest()[:7], "little")
         x, y = problem.draw(torch.Generator(device).manual_seed(seed), total, steps, split)
-        first = steps - -(-steps // late)
+        first = find_late(steps, late)
         most = max(1, SCORED[device.type] // (steps * max(problem.symbols, MIN_WIDTH)))
         hits, nats, asked = torch.zeros(3, dtype=torch.double, device=device).unbind()
         for one, labels in zip(x.split(most), y[:, first:].split(most), strict=True):
@@ -118,6 +119,10 @@ class SymbolTrials(Trials[S]):
             asked = asked + (labels != IGNORE).sum()
         count = max(1.0, float(asked))
         return {"accuracy": float(hits) / count, "bits": float(nats) / count / math.log(2)}
+
+    def count_answers(self, condition: Condition) -> int | None:
+        task = condition.task
+        return count_labels(task["problem"], self.settings.test, task["main"], task["late"])
 
     def trivial(self, condition: Condition) -> float:
         return self.problem(condition).chance
@@ -142,10 +147,9 @@ class SymbolTrials(Trials[S]):
 
     def compare_models(self, rows: Sequence[Trial]) -> list[Contest]:
         """Compare the reference model of each condition with the others."""
-        resolution = self.metrics[0].resolution(self.settings.test)
         by_reference = self._by_reference()
         answers = [
-            contests([t for t in rows if t.condition in names], self.metrics[0], reference, resolution)
+            contests([t for t in rows if t.condition in names], self.metrics[0], reference, self.find_answers)
             for reference, names in by_reference.items()
         ]
         return [contest for mine in answers for contest in mine]

@@ -10,7 +10,8 @@ from seqloom.lab.report.page import Chart, Curve, Dots, PageBlock, Table
 from seqloom.lab.stats.intervals import summarise
 from seqloom.lab.studies.support.conditions import TEST, VALID, Condition, TrialSettings
 from seqloom.lab.studies.support.contenders import CUDNN
-from seqloom.lab.studies.support.outcome import EFFECTS, Group, Trial, TrialMetric, groups, tabulate_contests
+from seqloom.lab.studies.support.metric import TrialMetric
+from seqloom.lab.studies.support.outcome import EFFECTS, Group, Trial, groups, tabulate_contests
 
 EDGES_NAMED = 4  # more of them are only counted
 
@@ -160,14 +161,14 @@ def blocks(study: Trials[Any], rows: Sequence[Trial]) -> list[PageBlock]:
 
 def _describe_tests(metric: TrialMetric) -> str:
     scales = {"plain": "the values", "log": "logarithms", "logit": "log odds"}
-    effect = EFFECTS[metric.compared_on]
+    effect = EFFECTS[metric.scale]
     counts = (
         "; where only some seeds of a model solve the problem, Fisher's exact test on the seeds that do"
         if metric.solved is not None
         else ""
     )
     return (
-        f"{effect} with its 95% interval, p: Welch's test on {scales[metric.compared_on]}; "
+        f"{effect} with its 95% interval, p: Welch's test on {scales[metric.scale]}; "
         f"seeds are not pairs{counts}. "
         "If trainings failed, they are the worst results, and p is that of the Mann-Whitney test. "
         "p, Holm: corrected over the conditions of each pair of models"
@@ -218,7 +219,8 @@ def _dots(study: Trials[Any], c: Condition, mine: Sequence[Group]) -> Dots:
 def _list_intervals(mine: Sequence[Group], metric: TrialMetric) -> dict[str, tuple[float, float]]:
     """Return the 95% t-interval of each mean that has one, as in the table."""
     means = {g.model: g.summary(metric.name) for g in mine}
-    return {model: (m.low, m.high) for model, m in means.items() if m.low is not None and m.high is not None}
+    ends = {model: (metric.cut(m.low), metric.cut(m.high)) for model, m in means.items()}
+    return {model: (low, high) for model, (low, high) in ends.items() if low is not None and high is not None}
 
 
 def _losses(name: str, steps: int, mine: Sequence[Group]) -> Chart:

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from seqloom.core.errors import UserError
 from seqloom.lab.report.page import PageBlock
 from seqloom.lab.studies.study import Study
 from seqloom.lab.studies.support import trial_report
@@ -26,10 +25,12 @@ from seqloom.lab.studies.support.conditions import (
     Spec,
     TrialSettings,
     check_sources,
+    find_next_rates,
 )
 from seqloom.lab.studies.support.contenders import count_trained, find_hidden_size, multiple, starts
 from seqloom.lab.studies.support.ledger import Ledger
-from seqloom.lab.studies.support.outcome import Contest, Trial, TrialMetric, contests, format_contests, groups
+from seqloom.lab.studies.support.metric import TrialMetric
+from seqloom.lab.studies.support.outcome import Contest, Trial, contests, format_contests, groups, read_trial
 from seqloom.lab.studies.support.reproduction import describe_reproduction
 from seqloom.lab.training.cpu import use_one_thread
 from seqloom.lab.training.many import Recipe, SmallTraining, TrainedModel, train_many
@@ -63,6 +64,13 @@ class Trials(Study[S, Trial]):
 
     def score(self, model: nn.Module, condition: Condition, split: str, device: torch.device) -> dict[str, float]:
         """Return every metric by name, on "valid" or "test"."""
+        raise NotImplementedError
+
+    def count_answers(self, condition: Condition) -> int | None:
+        """Return how many test answers are right or wrong by the first metric, see `TrialMetric.resolution`.
+
+        It is called if the kind of the metric is counted, or may be, and must not read any data.
+        """
         raise NotImplementedError
 
     def trivial(self, condition: Condition) -> float | None:
@@ -165,7 +173,9 @@ class Trials(Study[S, Trial]):
             for trial in self._run_specs(specs, before):
                 tried.append(trial)
                 yield trial
-            beyond = {lr for m in grids for lr in self._next_rates(tried, m)} if s.widen and c.widens else set()
+            beyond = set[float]()
+            for m in grids if s.widen and c.widens else ():
+                beyond |= find_next_rates({t.lr for t in tried if t.model == m}, self.find_edge(tried, m))
             for m, grid in grids.items():
                 rates, kinds = {lr for lr, _ in grid}, dict.fromkeys(start for _, start in grid)
                 new[m] = list(product(sorted(beyond - rates), kinds))
@@ -233,15 +243,6 @@ class Trials(Study[S, Trial]):
         close = inner > -math.inf and best[top] - inner < self.settings.widen_by
         return top if top in (rates[0], rates[-1]) and not close else None
 
-    def _next_rates(self, tried: Sequence[Trial], model: str) -> list[float]:
-        """Return the next rate of LADDER, lower or higher, if the best one is at an edge."""
-        rates, edge = {t.lr for t in tried if t.model == model}, self.find_edge(tried, model)
-        if edge is None:
-            return []
-        lower = [lr for lr in LADDER if lr < edge][-1:] if edge == min(rates) else []
-        higher = [lr for lr in LADDER if lr > edge][:1] if edge == max(rates) else []
-        return lower + higher
-
     def _run_specs(self, specs: list[Spec], before: Callable[[str], None]) -> Iterator[Trial]:
         """Yield the trials that are stored already, then train the others in groups."""
         missing = []
@@ -249,7 +250,7 @@ class Trials(Study[S, Trial]):
             known = self.ledger.get(self.key(spec))
             if known is not None and (self.replays or not self._is_needed_later(spec)):
                 before(str(spec))
-                yield self._as_trial(known)
+                yield read_trial(known, self.ledger.file)
             else:
                 missing.append(spec)
         if self.replays:
@@ -262,14 +263,6 @@ class Trials(Study[S, Trial]):
                 before(str(spec))
                 self.ledger.add(self.key(spec), asdict(trial))
                 yield trial
-
-    def _as_trial(self, known: dict[str, Any]) -> Trial:
-        try:
-            return Trial(**known)
-        except TypeError as error:
-            raise UserError(
-                f"{self.ledger.file} was written by another version: {error}; move it away to continue"
-            ) from error
 
     def _is_needed_later(self, spec: Spec) -> bool:
         """Whether a later condition still needs the model that is trained here."""
@@ -396,5 +389,10 @@ class Trials(Study[S, Trial]):
 
     def compare_models(self, rows: Sequence[Trial]) -> list[Contest]:
         """Compare the model `against` with all others by the first metric."""
-        first = self.metrics[0]
-        return contests(rows, first, self.against, first.resolution(self.settings.test))
+        return contests(rows, self.metrics[0], self.against, self.find_answers)
+
+    def find_answers(self, condition: str) -> int | None:
+        """Return how many test answers the first metric counts under the condition of this name, or None."""
+        if self.metrics[0].kind.is_counted is False:
+            return None
+        return self.count_answers({c.name: c for c in self.settings.conditions}[condition])
