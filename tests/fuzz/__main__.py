@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import math
 import multiprocessing
 import sys
 import time
@@ -20,12 +21,16 @@ def main() -> int:
     flags.add_argument("--seed", type=int, default=0)
     flags.add_argument("--kinds", default=",".join(KINDS))
     flags.add_argument("--jobs", type=int, default=1, help="processes")
+    flags.add_argument("--seconds", type=float, default=math.inf, help="start no case of a kind after this time")
     flags.add_argument("--device", default="cpu", help="of random cells: cpu or cuda")
     given = flags.parse_args()
     wrong = 0
     for kind in given.kinds.split(","):
         began = time.perf_counter()
-        parts = [Part(kind, given.seed, range(n, given.cases, given.jobs), given.device) for n in range(given.jobs)]
+        parts = [
+            Part(kind, given.seed, range(n, given.cases, given.jobs), given.seconds, given.device)
+            for n in range(given.jobs)
+        ]
         if given.jobs == 1:
             results = [run(part) for part in parts]
         else:
@@ -34,7 +39,7 @@ def main() -> int:
         counts = sum((r.counts for r in results), collections.Counter())
         failed = sum(r.wrong for r in results)
         print(
-            f"{kind}: {given.cases} cases, seed {given.seed}, {given.device}: {failed} wrong; "
+            f"{kind}: {counts.total() + failed} cases, seed {given.seed}, {given.device}: {failed} wrong; "
             + ", ".join(f"{count} {name}" for name, count in counts.most_common())
             + f"; {time.perf_counter() - began:.0f} s, the slowest {max(r.slowest for r in results):.1f} s",
             flush=True,

@@ -22,6 +22,7 @@ class Part(NamedTuple):
     kind: str
     seed: int
     numbers: range
+    seconds: float  # no case starts later
     device: str
 
 
@@ -35,6 +36,7 @@ class Result(NamedTuple):
 
 def run(part: Part) -> Result:
     """Run cases of one kind; those that went wrong are printed."""
+    began = time.perf_counter()
     torch.set_num_threads(1)
     check = importlib.import_module(f"fuzz.{part.kind}").check
     settings = {"device": part.device} if part.kind == "cells" else {}
@@ -43,6 +45,8 @@ def run(part: Part) -> Result:
         os.environ |= {"SEQLOOM_CACHE": f"{folder}/cache", "SEQLOOM_STATE": f"{folder}/state"}
         for number in part.numbers:
             start = time.perf_counter()
+            if start - began > part.seconds:
+                break
             try:
                 counts[check(random.Random(f"{part.kind} {part.seed} {number}"), Path(folder), **settings)] += 1
             except BaseException as error:
