@@ -41,6 +41,8 @@ def split_concatenations(plain: fx.GraphModule, late: set[int]) -> bool:
                 part = graph.call_function(aten.slice.Tensor, (operands(n)[1], 0, at, end))
                 term, at = graph.call_function(aten.mm.default, (piece, part)), end
                 total = term if total is None else graph.call_function(aten.add.Tensor, (total, term))
+        assert total is not None
+        total.meta["val"] = n.meta["val"]  # a piece of a later concatenation, perhaps
         n.replace_all_uses_with(total)
         is_changed = True
     graph.eliminate_dead_code()

@@ -18,6 +18,7 @@ from seqloom.compiler.lowering import Lowered, Source, lower
 from seqloom.compiler.nodes import (
     COSTLY,
     ROWS,
+    SUMS,
     UnsupportedError,
     batch,
     count,
@@ -90,6 +91,7 @@ class _Schedule:
             self.late |= self._find_early()
         self.unit = row(trace.states[0])[-1]
         self.gradients = [n for n in (trace.dx, trace.ddt, *trace.dstarts, *trace.dweights.values()) if n is not None]
+        self.exact = self._find_exact()
         self.forward = self._above(self.after, lambda n: n in self.late or n in self.after)
         self.inside = set(self.forward)
         # a state's own node and its copy hold the same numbers; one that needs no state is known before the loop
@@ -141,7 +143,7 @@ class _Schedule:
         def in_reverse(n: fx.Node) -> bool:
             if n in self.carried or n in self.dbefore:
                 return True
-            again = (n in self.late or n in self.from_dy) and n not in memory
+            again = (n in self.late or n in self.from_dy) and n not in memory and n not in self.exact
             return again and kind(n) in ("move", "point")
 
         inside = self._above(self.dbefore, in_reverse)
@@ -169,11 +171,24 @@ class _Schedule:
                 continue
             seen.add(n)
             costly = kind(n) in ("product", "contraction", "sum") or (kind(n) == "point" and name_of(n) in COSTLY)
-            if n in self.inside and n in self.late and costly:
+            if n in self.inside and n in self.late and (costly or n in self.exact):
                 saved.append(n)
             else:
                 todo += n.all_input_nodes
         return sorted(saved, key=self.order.__getitem__)
+
+    def _find_exact(self) -> set[fx.Node]:
+        """Return what is compared with its own largest or smallest value, as in the derivative of `amax`.
+
+        Computed again, in another order, none of its values might equal that one.
+        """
+        exact: set[fx.Node] = set()
+        for n in self.graph.nodes:
+            if n.op == "call_function" and name_of(n) in ("eq", "ne"):
+                nodes = [a for a in operands(n)[:2] if isinstance(a, fx.Node)]
+                if any(_is_extreme(a) for a in nodes):
+                    exact.update(nodes)
+        return exact
 
     def _find_early(self) -> set[fx.Node]:
         """Return the pointwise nodes that need no state and that only the forward loop reads."""
@@ -289,6 +304,13 @@ class _Schedule:
         if a is None or isinstance(a, (bool, int, float, str)):
             return a
         raise UnsupportedError(f"an operator's argument {a!r} cannot be stored")
+
+
+def _is_extreme(n: fx.Node) -> bool:
+    """Return whether a node is a largest or smallest value, perhaps in another shape."""
+    while n.op == "call_function" and kind(n) == "move" and n.all_input_nodes:
+        n = n.all_input_nodes[0]
+    return n.op == "call_function" and SUMS.get(name_of(n)) in ("maximum", "minimum")
 
 
 def _largest(n: fx.Node) -> int:
