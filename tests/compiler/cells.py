@@ -249,5 +249,104 @@ class Dual(Cell):
         return h, (h,)
 
 
+class Difference(Cell):
+    """An output that reads the old state: y = n - h."""
+
+    def __init__(self, input_size, hidden_size):
+        super().__init__(input_size, hidden_size)
+        self.inner = nn.Linear(input_size + hidden_size, hidden_size)
+
+    def step(self, x, state):
+        n = torch.tanh(self.inner(torch.cat([x, state[0]], -1)))
+        return n - state[0], (n,)
+
+
+class NormOfBoth(Cell):
+    """An output that only torch computes, from both states: y = LayerNorm(n + h)."""
+
+    def __init__(self, input_size, hidden_size):
+        super().__init__(input_size, hidden_size)
+        self.inner, self.norm = nn.Linear(input_size + hidden_size, hidden_size), nn.LayerNorm(hidden_size)
+
+    def step(self, x, state):
+        n = torch.sigmoid(self.inner(torch.cat([x, state[0]], -1)))
+        return self.norm(n + state[0]), (n,)
+
+
+class FastWeights(Cell):
+    """Ba et al. 2016, fast weights: a matrix as state, an output by a product with it."""
+
+    def __init__(self, input_size, hidden_size):
+        super().__init__(input_size, hidden_size)
+        self.inner, self.out = nn.Linear(input_size + hidden_size, hidden_size), nn.Linear(hidden_size, hidden_size)
+
+    def initial_state(self, x):
+        H = self.hidden_size
+        return x.new_zeros(x.shape[0], H), x.new_zeros(x.shape[0], H, H)
+
+    def step(self, x, state):
+        h, A = state
+        n = torch.tanh(self.inner(torch.cat([x, h], -1)))
+        A = 0.9 * A + 0.3 * n.unsqueeze(-1) * n.unsqueeze(1)
+        return self.out(torch.einsum("bij,bj->bi", A, h)), (n, A)
+
+
+class Unread(Cell):
+    """A state that never changes, and products for the output alone."""
+
+    def __init__(self, input_size, hidden_size):
+        super().__init__(input_size, hidden_size)
+        self.W, self.U = matrix(input_size, hidden_size), matrix(hidden_size, hidden_size)
+        self.V = matrix(hidden_size, hidden_size)
+
+    def step(self, x, state):
+        (h,) = state
+        a = x @ self.W + h @ self.U
+        y = torch.lerp(a, (a @ self.V) ** 3, torch.sigmoid(h))
+        return y @ self.V, (h,)
+
+
+class Choice(Cell):
+    """Comparisons before a product: where(a > h, a, h) U, and lerp with a weight that is compared with 0.5."""
+
+    def __init__(self, input_size, hidden_size):
+        super().__init__(input_size, hidden_size)
+        self.W, self.U = nn.Linear(input_size, hidden_size), matrix(hidden_size, hidden_size)
+
+    def step(self, x, state):
+        (h,) = state
+        a = self.W(x)
+        n = torch.tanh(torch.where(a > h, a, h) @ self.U + torch.lerp(h, a, torch.sigmoid(h)) @ self.U)
+        return n, (n,)
+
+
+class Smallest(Cell):
+    """The smallest and the largest value of a vector; the derivative looks for the units that have it."""
+
+    def __init__(self, input_size, hidden_size):
+        super().__init__(input_size, hidden_size)
+        self.W, self.U = nn.Linear(input_size, hidden_size), matrix(hidden_size, hidden_size)
+
+    def step(self, x, state):
+        (h,) = state
+        a = F.gelu(torch.lerp(h, self.W(x), torch.sigmoid(h)), approximate="tanh")
+        n = torch.tanh(a @ self.U + a.amin(-1, keepdim=True))
+        return n * torch.softmax(a, -1) + a.amax(-1, keepdim=True), (n,)
+
+
+class Nested(Cell):
+    """A concatenation whose product is a part of another one."""
+
+    def __init__(self, input_size, hidden_size):
+        super().__init__(input_size, hidden_size)
+        self.U, self.V = matrix(input_size + hidden_size, hidden_size), matrix(input_size + hidden_size, hidden_size)
+
+    def step(self, x, state):
+        a = torch.cat([x, state[0]], -1) @ self.U
+        n = torch.tanh(torch.cat([x, a], -1) @ self.V)
+        return n, (n,)
+
+
 CELLS = (Leaky, MGU, GateAfterMGU, JANET, LEM, CoRNN, SLSTM, HeadsGRU, FastGRNN, Normed, Slots, Projected, TwoSizes,
-         Pointwise, Shift, Tied, PlainTensor, Ageing, Dual)  # fmt: skip
+         Pointwise, Shift, Tied, PlainTensor, Ageing, Dual, Difference, NormOfBoth, FastWeights, Unread, Choice,
+         Smallest, Nested)  # fmt: skip

@@ -16,6 +16,16 @@ LONGEST_SUM = 512  # products that `multiply_heads` adds up one after the other
 FACTORIES = {"arange", "full", "ones", "scalar_tensor", "zeros"}  # have no tensor among their arguments
 
 
+# Operators that copy nothing, or whose result is no tensor.
+VIEWS = frozenset(
+    [
+        *("alias", "detach", "expand", "getitem", "permute", "same", "select", "slice", "split", "split_with_sizes"),
+        *("squeeze", "transpose", "unbind", "unsqueeze", "view"),
+    ]
+)
+PRODUCT_NAMES = frozenset(["add_product", "bmm", "mm"])
+
+
 class Step(NamedTuple):
     """A call of an operator that is ready to run.
 
@@ -27,6 +37,7 @@ class Step(NamedTuple):
         named: Its named arguments.
         call: Set if an argument depends on the number of rows, on the device, or is a list of values: all arguments
             are then read from it.
+        kind: "product", "move" or "other".
     """
 
     node: int
@@ -35,6 +46,7 @@ class Step(NamedTuple):
     references: tuple[tuple[int, int], ...]
     named: dict[str, Any]
     call: Call | None
+    kind: str
 
 
 class Evaluator:
@@ -46,7 +58,7 @@ class Evaluator:
         self.steps = {n: _prepare(n, call) for n, call in calls.items()}
         self.orders: dict[tuple[tuple[int, ...], str], list[Step]] = {}
 
-    def compute(self, wanted: tuple[int, ...], known: Known, rows: int, stage: str) -> None:
+    def compute(self, wanted: tuple[int, ...], known: Known, rows: int, stage: str, dtype: torch.dtype) -> None:
         """Compute nodes, and what they need, into `known`.
 
         Args:
@@ -54,11 +66,12 @@ class Evaluator:
             known: The values of other nodes.
             rows: The number of rows of all steps together.
             stage: A name for the set of nodes that are known: the same nodes are known in each call with that name.
+            dtype: The type of the products.
         """
         order = self.orders.get((wanted, stage))
         if order is None:
             order = self.orders[wanted, stage] = self.order(wanted, known)
-        evaluate(order, known, rows, known.device)
+        evaluate(order, known, rows, known.device, dtype)
 
     def order(self, wanted: Iterable[int], known: Container[int]) -> list[Step]:
         """Return the calls that compute nodes and everything that these need, in order.
@@ -86,19 +99,25 @@ def evaluate(
     known: dict[int, Any],
     rows: int,
     device: torch.device,
+    dtype: torch.dtype,
     allocate: Callable[..., Tensor] | None = None,
 ) -> None:
     """Run steps; their results are known afterwards.
+
+    In 16 bits only products run in that type, all else in float32: a layer norm, for one, is traced into many
+    operators, each of which would round.
 
     Args:
         steps: What to compute, in order.
         known: The values of nodes.
         rows: The number of rows of all steps together.
         device: Where new tensors go.
+        dtype: The type of the products.
         allocate: Returns memory for the products of all rows, like a tensor (first argument) and of a shape (the
             others); None if torch allocates it. Only without gradients.
     """
-    for node, function, arguments, positions, named, call in steps:
+    is_short = dtype.itemsize == 2
+    for node, function, arguments, positions, named, call, kind in steps:
         if call is not None:
             extra = {name: _resolve(a, known, rows) for name, a in call.named}
             if call.operator.partition(".")[0] in FACTORIES:
@@ -108,11 +127,21 @@ def evaluate(
         values = list(arguments)
         for i, n in positions:
             values[i] = known[n]
+        if is_short and kind != "move":
+            _convert(values, positions, dtype if kind == "product" else torch.float32)
         if allocate is not None and function in PRODUCTS and known[positions[-2][1]].shape[0] == rows:
             left, right = (known[n] for _, n in positions[-2:])
             known[node] = function(*values, out=allocate(left, rows, right.shape[1]))
         else:
             known[node] = function(*values, **named)
+
+
+def _convert(values: list[Any], positions: Iterable[tuple[int, int]], dtype: torch.dtype) -> None:
+    """Convert the tensors of floating-point numbers among arguments."""
+    for i, _ in positions:
+        t = values[i]
+        if isinstance(t, Tensor) and t.is_floating_point() and t.dtype != dtype:
+            values[i] = t.to(dtype)
 
 
 def _simplify(plan: Plan) -> dict[int, Call]:
@@ -167,9 +196,11 @@ def _prepare(node: int, call: Call) -> Step:
     positions = tuple((i, a["node"]) for i, a in enumerate(call.arguments) if isinstance(a, dict) and "node" in a)
     rest = [a for a in call.arguments if not (isinstance(a, dict) and "node" in a)] + [a for _, a in call.named]
     if call.operator.partition(".")[0] in FACTORIES or any(_varies(a) for a in rest):
-        return Step(node, function, (), (), {}, call)
+        return Step(node, function, (), (), {}, call, "other")
     arguments = tuple(None if isinstance(a, dict) and "node" in a else _resolve(a, {}, 0) for a in call.arguments)
-    return Step(node, function, arguments, positions, {name: _resolve(a, {}, 0) for name, a in call.named}, None)
+    name = call.operator.partition(".")[0]
+    kind = "product" if name in PRODUCT_NAMES else "move" if name in VIEWS else "other"
+    return Step(node, function, arguments, positions, {name: _resolve(a, {}, 0) for name, a in call.named}, None, kind)
 
 
 def _varies(a: object) -> bool:

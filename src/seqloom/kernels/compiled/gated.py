@@ -127,11 +127,12 @@ class Prepared:
         biases = [g.bias for g in fitted.gates]
         planes = [p for p in (*fitted.inputs, *fitted.vectors, *biases) if p is not None]
         nodes = dict.fromkeys([*(p.node for p in planes), *(g.weight for g in fitted.gates)])
-        self.evaluator.compute(tuple(nodes), known, B * T, "inputs")
+        self.evaluator.compute(tuple(nodes), known, B * T, "inputs", dtype)
         own = {"weight": self._join_weights(known, H)}
         own |= {"bias": self._join(biases, known, H)} if any(biases) else {}
         own |= {"vectors": self._join(fitted.vectors, known, H)} if fitted.vectors else {}
-        values = self._join(fitted.inputs, known, H, B * T).view(B, T, -1)
+        own = {name: t.to(dtype) for name, t in own.items()}
+        values = self._join(fitted.inputs, known, H, B * T).view(B, T, -1).to(dtype)
         order = fitted.states
         inputs = GatedInputs.of(setting, lambda own: self._bind(cell, own), _reorder(job, order))
         # an output that is no state is carried like one, but nothing reads what it was before

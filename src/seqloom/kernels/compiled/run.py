@@ -220,7 +220,7 @@ def _run_backward(
     """Return the gradients of the inputs of `_Scan`."""
     compiled, packing, plan = call.compiled, call.packing, call.compiled.plan
     n, k, B = ctx.inputs, plan.states, packing.B
-    x, own = values[0], dict(zip(call.names, values[1 + k : n], strict=False))
+    own = dict(zip(call.names, values[1 + k : n], strict=False))
     rows, start = values[n], values[n + 1 : n + 1 + ctx.starts]
     rest = values[n + 1 + ctx.starts :]
     states, known = rest[:k], dict(zip(compiled.saved, rest[k:], strict=True))
@@ -251,8 +251,8 @@ def _run_backward(
     for node, i in stage.after:
         known[node] = states[i][B:]
     compiled.execute(stage, named, known, packing, {"state": states, "gradient": gradients})
-    compiled.evaluate(stage.then, known, packing.N, x.device)
-    found = {name: known[plan.results[name]] for name in wanted}
+    compiled.evaluate(stage.then, known, packing.N, states[0])
+    found = {name: known[plan.results[name]].to(states[0].dtype) for name in wanted}
     dx, dstart = found.get("dx"), [found.get(f"dstart_{i}") for i in range(ctx.starts)]
     own_grads: dict[str, Tensor | None] = {name: found.get(f"dweight {name}") for name in call.names}
     if entered is not None:

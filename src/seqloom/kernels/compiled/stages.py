@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from seqloom.compiler.evaluation import Evaluator, Step, evaluate
+from seqloom.compiler.evaluation import VIEWS, Evaluator, Step, evaluate
 from seqloom.compiler.ir import Buffer, Place
 from seqloom.compiler.plan import Memory, Plan, Scan, Value
 from seqloom.core.cell import State
@@ -18,13 +18,6 @@ from seqloom.kernels.compiled.packing import Packing
 from seqloom.kernels.compiled.validation import Verdicts
 from seqloom.kernels.cpu.machine import is_transposed
 
-# Operators that copy nothing, or whose result is no tensor.
-VIEWS = frozenset(
-    [
-        *("alias", "detach", "expand", "getitem", "permute", "select", "slice", "split", "split_with_sizes"),
-        *("squeeze", "transpose", "unbind", "unsqueeze", "view"),
-    ]
-)
 RunProgram = Callable[[Scan, Sequence[Any], Packing], None]  # tensors; None for values that live within one step
 
 
@@ -149,10 +142,10 @@ class Stages:
         """Return memory with any values, with the type and on the device of another tensor."""
         return like.new_empty(shape) if self.given is None else self.given(like, *shape)
 
-    def evaluate(self, steps: Iterable[Step], known: dict[int, Any], rows: int, device: torch.device) -> None:
+    def evaluate(self, steps: Iterable[Step], known: dict[int, Any], rows: int, like: Tensor) -> None:
         """Run the steps of a program that are torch operators, and add their results to `known`."""
-        given = None if torch.is_autocast_enabled(device.type) else self.given
-        evaluate(steps, known, rows, device, given)
+        given = None if torch.is_autocast_enabled(like.device.type) else self.given
+        evaluate(steps, known, rows, like.device, like.dtype, given)
 
     def run_forward(
         self, named: Mapping[str, Tensor], state: State, packing: Packing, stage: Stage
@@ -177,8 +170,8 @@ class Stages:
         self.execute(stage, named, known, packing, {"state": states})
         for n, i in stage.after:
             known[n] = states[i][B:]
-        self.evaluate(stage.then, known, packing.N, states[0].device)
-        y = packing.unpack(known[self.plan.results["y"]])
+        self.evaluate(stage.then, known, packing.N, states[0])
+        y = packing.unpack(known[self.plan.results["y"]].to(states[0].dtype))
         return y, [packing.unsort(packing.last_states(s).clone()) for s in states], states, known
 
     def execute(
@@ -207,7 +200,7 @@ class Stages:
                 known[n] = packing.spread(named[name])
             elif is_reverse:
                 known[n] = packing.states_before(memory["state"][name])
-        self.evaluate(stage.first, known, N, like.device)
+        self.evaluate(stage.first, known, N, like)
         dtype, tensors, stored = like.dtype, [], []
         for s in stage.sources:
             kind = s.kind
