@@ -140,7 +140,7 @@ def _run_programs(compiled: Compiled, cell: Cell, job: ScanJob) -> tuple[Tensor,
     plan = compiled.plan
     own = read_tensors(cell, plan.weights)
     if job.reset is not None:  # the states after a reset may be learned
-        own |= {n: p for n, p in cell.own_parameters().items() if n.startswith("initial_")}
+        own |= read_tensors(cell, [n for n in cell.own_parameters() if n.startswith("initial_")])
 
     def enter(x: Tensor, values: Mapping[str, Tensor]) -> tuple[Tensor, State]:
         view = cell if values is own else bind_weights(cell, values)

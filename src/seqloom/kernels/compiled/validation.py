@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
@@ -172,10 +172,12 @@ class _Case:
             mask,
             keep,
         )
+        own = weights(cell)
+        self.fixed = {n for n, w in own.items() if not (w.requires_grad or isinstance(w, nn.Parameter))}
         # weights that are 0 at the start, as those of a residual branch often are, would hide a fault
         self.weights = {
             name: w.detach() + (0.1 * w.detach() + 0.02) * self._draw(w, *w.shape) if w.is_floating_point() else w
-            for name, w in weights(cell).items()
+            for name, w in own.items()
         }
         self.projects = True
 
@@ -202,14 +204,14 @@ class _Case:
         torch.manual_seed(seed)
         noise = torch.Generator().manual_seed(1)
 
-        def leaf(t: Tensor) -> Tensor:
+        def leaf(t: Tensor, is_fixed: bool = False) -> Tensor:
             if not t.is_floating_point():
                 return t
             if shift:
                 t = t * (1 + shift * torch.randn(t.shape, generator=noise).to(t.device, t.dtype))
-            return t.detach().clone().requires_grad_(torch.is_grad_enabled())
+            return t.detach().clone().requires_grad_(torch.is_grad_enabled() and not is_fixed)
 
-        own = {name: leaf(w) for name, w in self.weights.items()}
+        own = {name: leaf(w, name in self.fixed) for name, w in self.weights.items()}
         x, state = leaf(self.job.x), tuple(leaf(s) for s in self.job.state)
         view = bind_weights(self.cell, own)
         if not self.projects:
