@@ -91,7 +91,7 @@ class Guards:
 
     def __init__(self, places: Iterable[Place] = ()) -> None:
         self.places = tuple(places)
-        self._same: list[tuple[Any, Any, list[str], tuple[object, ...]]] = []  # compared by identity
+        self._same: list[tuple[Any, Any, list[str], tuple[object, ...], bool]] = []  # compared by identity
         self._absent: list[tuple[Any, frozenset[str]]] = []
         self._frozen: list[tuple[Place, str, object]] = []
         for place in self.places:
@@ -110,16 +110,17 @@ class Guards:
         if place.read.kind == "class":
             values = {n: getattr(place.space, n) for n in names}
         names = [*names, names[-1]]  # with two names or more a getter returns a tuple
-        self._same.append((get(*names), place.space, names, tuple(values[n] for n in names)))
+        numbers = any(isinstance(values[n], (int, float, complex)) for n in names)  # 1, 1.0 and True are equal
+        self._same.append((get(*names), place.space, names, tuple(values[n] for n in names), numbers))
 
     def find_change(self) -> str | None:
         """Return a name that has another value now; None if there is none."""
-        for get, space, names, values in self._same:
+        for get, space, names, values, numbers in self._same:
             try:
                 now = get(space)
             except (KeyError, AttributeError) as error:
                 return str(error)
-            if not all(map(operator.is_, now, values)) and not _are_equal(now, values):
+            if (now != values or numbers) and not _are_equal(now, values):
                 return next(n for n, a, b in zip(names, now, values, strict=True) if a is not b)
         for keys, absent in self._absent:
             if not absent.isdisjoint(keys):

@@ -78,6 +78,19 @@ def is_users_module(name: str, module: object) -> bool:
     return top not in sys.stdlib_module_names and top not in sys.builtin_module_names and top not in _TRUSTED
 
 
+def _is_users_class(kind: type) -> bool:
+    if not kind.__flags__ & _HEAP:
+        return False
+    module = sys.modules.get(kind.__module__)
+    if is_users_module(kind.__module__, module):
+        return True
+    at: object = module
+    for name in kind.__qualname__.split("."):  # a class that `type` made has the module of whoever called it
+        at = getattr(at, name, None)
+    return at is not kind and "<locals>" not in kind.__qualname__
+
+
+_HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: not a built-in type
 MOST_CLASSES = 1024  # whose bases are remembered
 _classes: dict[type, tuple[tuple[type, ...], tuple[type, ...]]] = {}
 
@@ -88,7 +101,7 @@ def list_user_classes(kind: type) -> tuple[type, ...]:
     if mro is not kind.__mro__:
         while len(_classes) >= MOST_CLASSES:
             _classes.pop(next(iter(_classes)))
-        classes = tuple(c for c in kind.__mro__ if is_users_module(c.__module__, sys.modules.get(c.__module__)))
+        classes = tuple(c for c in kind.__mro__ if _is_users_class(c))
         _classes[kind] = kind.__mro__, classes
     return classes
 
@@ -220,6 +233,8 @@ class Freezer:
         return tuple(parts)
 
     def _freeze_object(self, value: Any, kind: type) -> object:  # noqa: ANN401  # of any class
+        if isinstance(value, logging.Logger):  # refers to all others
+            return Same(value), value.disabled, value.getEffectiveLevel()
         content = self._find_content(value, kind)
         if content is None:
             self.opaque.append((self._name, _explain(value)))
@@ -267,8 +282,6 @@ class Freezer:
             return [self.freeze(f) for f in (value.fget, value.fset, value.fdel)]
         if isinstance(value, weakref.ref):
             return [self.freeze(value())]
-        if isinstance(value, logging.Logger):
-            return [Same(value), value.disabled, value.getEffectiveLevel()]
         if isinstance(value, functools._lru_cache_wrapper):
             return [Same(value)] if _is_of_library(value) else None
         return self._find_bytes(value, kind)
@@ -285,7 +298,10 @@ class Freezer:
                     f"a setting of the cell has more than {MOST_PARTS} parts, too many to watch for changes"
                 )
             return [value.tobytes(), str(value.dtype), value.shape]
-        if kind.__module__ in ("numpy", "typing", "_struct", "_operator", "zoneinfo"):
+        if (
+            kind.__module__ in ("numpy", "typing", "_struct", "_operator", "zoneinfo")
+            or kind.__name__ == "_tuplegetter"
+        ):
             return [Same(value)]  # types and functions
         if base is not None:
             return [base.__repr__(value)]
@@ -294,9 +310,6 @@ class Freezer:
         if isinstance(value, threading.local):
             return [Same(value)]
         return None if hides_state(kind) else []
-
-
-_HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: not a built-in type
 
 
 @cache
