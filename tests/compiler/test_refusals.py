@@ -204,7 +204,7 @@ REFUSED = [
     (buffer_in_place, "step changes norm.num_batches_tracked in place ({line})"),
     (dropout, "step draws random numbers ({line})"),
     (noise, "step draws random numbers ({line})"),
-    (noise_of_python, "step uses a number that is random or depends on the batch size"),
+    (noise_of_python, "step calls Random.random ({line}), whose result may differ from call to call"),
     (sum_over_batch, "step sums over the batch ({line})"),
     (mean_of_x_over_batch, "step sums over the batch ({line})"),
     (softmax_over_batch, "step sums over the batch ({line})"),

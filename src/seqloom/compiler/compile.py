@@ -9,19 +9,20 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from seqloom.compiler.fingerprint import Key, describe, fingerprint, why_not_frozen
+from seqloom.compiler.fingerprint import Key, describe, fingerprint, why_not_frozen, why_not_now, why_not_trace
+from seqloom.compiler.guards import NO_GUARDS, Guards
 from seqloom.compiler.nodes import UnsupportedError
 from seqloom.compiler.plan import PURE, Plan
 from seqloom.compiler.schedule import plan
 from seqloom.compiler.storage import load_plan, save_plan
 from seqloom.compiler.trace import Extras, step_tensors, trace
-from seqloom.compiler.watch import Global, Seen
+from seqloom.compiler.watch import Seen, watch
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.core.weights import bind_weights
 
 MOST = 256  # plans that a process keeps
-_plans: dict[Key, tuple[Plan | str, tuple[Global, ...]]] = {}
+_plans: dict[Key, tuple[Plan | str, Guards]] = {}
 
 
 def compile_cell(cell: Cell, job: ScanJob) -> Plan | str:
@@ -46,11 +47,16 @@ def compile_for(cell: Cell, x: Tensor, state: State, extras: Extras, may_project
         may_project: Whether the plan may contain `cell.project`.
     """
     shapes = [part for s in state for part in (s.shape[1:], s.dtype)]
-    default = torch.get_default_dtype()  # of tensors that a step makes
+    reason = why_not_now()
+    if reason is not None:
+        return reason
     try:
-        key = (fingerprint(cell), x.shape[2:], x.dtype, default, extras, may_project, *shapes)
-        known, read = _plans.get(key, (None, ()))
-        if known is None or not all(g.is_same() for g in read):
+        key = (fingerprint(cell), x.shape[2:], x.dtype, extras, may_project, *shapes)
+        known, guards = _plans.get(key, (None, NO_GUARDS))
+        if known is None or not guards.hold():
+            reason = why_not_trace()
+            if reason is not None:
+                return reason
             while len(_plans) >= MOST:
                 _plans.pop(next(iter(_plans)))
             known, _ = _plans[key] = _load_or_trace(cell, x, state, extras, may_project, key[1:])
@@ -59,20 +65,20 @@ def compile_for(cell: Cell, x: Tensor, state: State, extras: Extras, may_project
     return known
 
 
-def list_globals(plan: Plan) -> tuple[Global, ...]:
-    """Return the global names that the step of a plan reads: the plan holds only while they have the same values."""
-    return next((read for known, read in _plans.values() if known is plan), ())
+def find_guards(plan: Plan) -> Guards:
+    """Return the guards of a plan: it may be used only while they hold."""
+    return next((guards for known, guards in _plans.values() if known is plan), NO_GUARDS)
 
 
 def _load_or_trace(
     cell: Cell, x: Tensor, state: State, extras: Extras, may_project: bool, shapes: Key
-) -> tuple[Plan | str, tuple[Global, ...]]:
+) -> tuple[Plan | str, Guards]:
     reason = why_not_frozen(cell)
     if reason is not None:
-        return reason, ()
+        return reason, NO_GUARDS
     for name, t in step_tensors(cell).items():
         if t.is_floating_point() and t.dtype != x.dtype:
-            return f"{name} is {t.dtype} and the input {x.dtype}", ()
+            return f"{name} is {t.dtype} and the input {x.dtype}", NO_GUARDS
     described = describe(cell)
     description = None if described is None else f"{described}\n{shapes!r}"
     stored = None if description is None else load_plan(description)
@@ -82,17 +88,17 @@ def _load_or_trace(
         with torch.random.fork_rng(devices=[]):  # project may draw random numbers
             result, seen = _trace(cell, x, tuple(s[:1] for s in state), extras, may_project)
     except UnsupportedError as error:
-        return str(error), ()  # not kept on disk: which files were run is not known
+        return str(error), NO_GUARDS  # not kept on disk: which files were run is not known
     except Exception as error:  # a fault of the compiler must not stop a cell that the loop can run
-        return f"the compiler failed with {type(error).__name__}: {error}; please report this cell", ()
+        return f"the compiler failed with {type(error).__name__}: {error}; please report this cell", NO_GUARDS
     if description is not None:
         save_plan(description, result, seen)
-    return result, seen.globals
+    return result, seen.guards
 
 
 def _trace(cell: Cell, x: Tensor, state: State, extras: Extras, may_project: bool) -> tuple[Plan, Seen]:
     """Return the plan of a cell, with its `project` if possible, and what the cell ran and read."""
-    is_alone, is_simple = _inspect_project(cell, x)
+    (is_alone, is_simple), seen = _watch_project(cell, x)
     if may_project and is_alone and is_simple:
         try:
             traced = trace(cell, x[:1, :1], state, extras, True)
@@ -100,7 +106,15 @@ def _trace(cell: Cell, x: Tensor, state: State, extras: Extras, may_project: boo
         except UnsupportedError:
             pass  # because of what project does, or of the step: the next trace tells
     traced = trace(cell, cell.project(x[:1, :1]), state, extras)
-    return replace(plan(traced), alone=is_alone), traced.seen
+    return replace(plan(traced), alone=is_alone), traced.seen | seen
+
+
+def _watch_project(cell: Cell, x: Tensor) -> tuple[tuple[bool, bool], Seen]:
+    """Return what `_inspect_project` returns, and what `project` ran and read to make it so."""
+    try:
+        return watch(lambda: _inspect_project(cell, x), cell)
+    except UnsupportedError:  # it may do something else in the next call
+        return (False, False), Seen()
 
 
 # What torch runs faster or more precisely in one piece, such as layer_norm, is left to the cell.

@@ -16,6 +16,7 @@ from seqloom.core.errors import UserError
 MOST_CALLS = 1_000  # of torch in one step; a Neural Turing Machine has about 150
 FOREIGN_TENSOR = "reads a tensor that is not an attribute of the cell"
 # What a traced tensor cannot know: the loop's tensors may require gradients, and may be on a GPU.
+NUMBERS = frozenset({"tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "storage", "untyped_storage"})
 UNKNOWN = frozenset({"data", "grad", "grad_fn", "is_cpu", "is_cuda", "is_leaf", "requires_grad"})
 
 
@@ -43,6 +44,9 @@ class Lines(TorchFunctionMode):
         if self.calls > MOST_CALLS:
             raise UnsupportedError(f"step calls more than {MOST_CALLS} operators, which would take minutes to compile")
         place = f"({Path(frame.f_code.co_filename).name}:{frame.f_lineno})"
+        name = getattr(func, "__name__", "")
+        if name in NUMBERS:
+            raise UnsupportedError(f"step reads numbers out of a tensor by {name} {place}, which may change")
         if is_unknown:
             raise UnsupportedError(f"step reads a tensor's attribute {attribute} {place}, which a trace does not have")
         if self.has_gradients and not torch.is_grad_enabled():

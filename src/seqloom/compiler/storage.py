@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from seqloom.compiler.fingerprint import digest_compiler, digest_file
+from seqloom.compiler.guards import Guards, read_guards
 from seqloom.compiler.ir import (
     Access,
     Argument,
@@ -25,33 +26,33 @@ from seqloom.compiler.ir import (
 )
 from seqloom.compiler.plan import Call, Memory, Plan, Scan, Value, find_operator
 from seqloom.compiler.validity import check_program
-from seqloom.compiler.watch import Global, Seen, read_globals
+from seqloom.compiler.watch import Seen
 from seqloom.core.cache import cache_folder, read_cached, write_cached
 
 WHAT = "compiled cell"
 
 
-def load_plan(description: str) -> tuple[Plan, tuple[Global, ...]] | None:
-    """Return the plan of a cell that was compiled before, and the global names that its step reads.
+def load_plan(description: str) -> tuple[Plan, Guards] | None:
+    """Return the plan of a cell that was compiled before, and the guards of what its step reads.
 
     Args:
         description: What the plan depends on.
 
     Returns:
-        None if there is no plan, or if a source file that was run to make it, or a global name, has changed.
+        None if there is no plan, or if a source file that was run to make it, or a value that was read, has changed.
     """
     content = read_cached(_path(description), WHAT)
     if content is None:
         return None
     try:
         data = json.loads(content)
-        names = read_globals(data["globals"])
-        if names is None or any(digest_file(file) != digest for file, digest in data["files"].items()):
+        guards = read_guards(data["guards"])
+        if guards is None or any(digest_file(file) != digest for file, digest in data["files"].items()):
             return None
         plan = _decode(data["plan"])
         for call in plan.calls.values():
             find_operator(call.operator)
-        return plan, names
+        return plan, guards
     except (ValueError, KeyError, TypeError, IndexError) as error:
         warnings.warn(f"a {WHAT} in {cache_folder('cells')} is not valid ({error}); building it again", stacklevel=4)
         return None
@@ -65,10 +66,10 @@ def save_plan(description: str, plan: Plan, seen: Seen) -> None:
         plan: The plan.
         seen: What the step ran and read. If a file cannot be read, or no text stands for a value, nothing is kept.
     """
-    files, names = {file: digest_file(file) for file in sorted(seen.files)}, seen.write_globals()
-    if None in files.values() or names is None:
+    files, guards = {file: digest_file(file) for file in sorted(seen.files)}, seen.guards.write()
+    if None in files.values() or guards is None:
         return
-    stored = {"files": files, "globals": names, "plan": _encode(plan)}
+    stored = {"files": files, "guards": guards, "plan": _encode(plan)}
     write_cached(_path(description), json.dumps(stored, separators=(",", ":")).encode(), WHAT)
 
 

@@ -72,7 +72,7 @@ class Trace:
         dstarts: The gradients of the starts.
         ddt: The gradient of dt.
         dweights: The gradients of the weights by name.
-        seen: The source files that were run and the global names that were read, of the user's code.
+        seen: The source files that were run and the values that were read, of the user's code.
     """
 
     graph: fx.Graph
@@ -121,7 +121,7 @@ def trace(cell: Cell, x: Tensor, state: State, extras: Extras, projects: bool = 
     step = _make_step(cell, inputs, projects)
     plain = _trace_plain(step, inputs.allocate(ROWS), has_gradients=True)
     _check_results(plain, len(state), inputs)
-    seen = _watch_step(step, [torch.zeros_like(t) for t in inputs.allocate(AGAIN)])
+    seen = _watch_step(cell, step, [torch.zeros_like(t) for t in inputs.allocate(AGAIN)])
     _compare(plain, _trace_plain(step, inputs.allocate(AGAIN)))
     if split_concatenations(plain, inputs.late):  # new nodes have no shapes yet
         plain = _trace_plain(plain, inputs.allocate(ROWS), lines=plain)
@@ -219,10 +219,10 @@ def _trace_plain(
 
 
 @torch.no_grad()
-def _watch_step(step: Callable[..., object], inputs: list[Tensor]) -> Seen:
+def _watch_step(cell: Cell, step: Callable[..., object], inputs: list[Tensor]) -> Seen:
     """Run a step, which has been traced, and return what the user's code ran and read; far faster than in a trace."""
     try:
-        return watch(lambda: step(*inputs))[1]
+        return watch(lambda: step(*inputs), cell)[1]
     except UnsupportedError:
         raise
     except Exception as error:  # whatever the user's code raises for these numbers

@@ -1,120 +1,204 @@
-"""Watch which source files a step runs and which global names it reads: a plan holds only while they stay the same."""
+"""Watch which code a step runs and what it reads: a plan holds only while all of it stays the same."""
 
 from __future__ import annotations
 
+import contextvars
+import gc
+import os
+import re
 import sys
-import sysconfig
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cache
-from types import FrameType, ModuleType
-from typing import TypeVar
+from functools import cache, partial
+from pathlib import Path
+from types import CodeType, FrameType, MappingProxyType
+from typing import Any, TypeVar
 
-from seqloom.compiler.fingerprint import freeze, write
+import torch
+from torch import Tensor
+
+from seqloom.compiler import flags
+from seqloom.compiler.guards import NO_GUARDS, Guards
 from seqloom.compiler.nodes import UnsupportedError, is_internal
+from seqloom.compiler.reads import find_places
+from seqloom.compiler.values import hides_state, is_library
+from seqloom.core.cell import Cell
 
 Result = TypeVar("Result")
-_PYTHON = sysconfig.get_path("stdlib")
-_MISSING = object()
-
-
-@dataclass(frozen=True, eq=False)
-class Global:
-    """A global name that a step reads, with its value when the step was traced."""
-
-    names: Mapping[str, object]  # of a module
-    name: str
-    value: object = field(repr=False)
-
-    def is_same(self) -> bool:
-        """Return whether the name still has that value."""
-        return bool(freeze(self.names.get(self.name, _MISSING)) == self.value)
+_TORCH = str(Path(torch.__file__).parent)
+_PACKAGE = str(Path(__file__).parents[1])
+# Files of torch that call modules and operators, and those that compute. Any other may answer a question about flags.
+_CALLING = tuple(f"{_TORCH}/{name}" for name in ("nn/modules/module.py", "nn/parameter.py", "overrides.py", "fx/",
+                                                 "utils/_", "_jit_internal.py", "_ops.py"))  # fmt: skip
+_COMPUTING = tuple(f"{_TORCH}/{name}" for name in ("nn/", "functional.py", "_tensor.py", "_VF.py", "special/",
+                                                   "linalg/"))  # fmt: skip
+_QUESTION = re.compile(r"get|is_|are_|has_|count|num_|current|seed|default|_cuda_|_mps_|_xpu_|memory")
+_MACHINERY = re.compile(
+    r"_has_torch_function|_get_tracing_state|_is_torch_function|_torch_function_mode|is_grad_enabled"
+)
+# Modules in C whose functions depend on their arguments alone, but for the names after them.
+_PURE = frozenset({"builtins", "math", "cmath", "_operator", "itertools", "_functools", "functools", "_collections",
+                   "_collections_abc", "_abc", "_sre", "_struct", "_weakref", "_warnings", "_bisect", "_heapq", "_json",
+                   "_statistics", "_string", "_contextvars", "_typing", "collections", "unicodedata"})  # fmt: skip
+_IMPURE = frozenset({"open", "input", "id", "hash", "exec", "eval", "compile", "breakpoint", "__import__"})
+_VALUES = (str, bytes, int, float, complex, list, tuple, dict, set, frozenset, range, slice, bytearray, memoryview, deque,
+           MappingProxyType, re.Pattern, re.Match, Tensor, torch.dtype, torch.device, contextvars.ContextVar, property,
+           partial, BaseException, type(None), torch.finfo, torch.iinfo)  # fmt: skip
+_ENVIRONMENT: Any = type(os.environ)
+_READS_ONE = _ENVIRONMENT.__getitem__.__code__
+_READS_ALL = {_ENVIRONMENT.__iter__.__code__, _ENVIRONMENT.__len__.__code__}
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What the user's code ran and read; torch's, Python's and the package's own are left out."""
+    """What the user's code ran and read."""
 
     files: frozenset[str] = frozenset()
-    globals: tuple[Global, ...] = ()
+    guards: Guards = field(default=NO_GUARDS, compare=False)
 
-    def write_globals(self) -> dict[str, dict[str, str]] | None:
-        """Return the values of the global names by module, as text; None if one cannot be written as text."""
-        texts: dict[str, dict[str, str]] = {}
-        for g in self.globals:
-            module = str(g.names.get("__name__"))
-            text = write(g.names.get(g.name))
-            if text is None or getattr(sys.modules.get(module), "__dict__", None) is not g.names:
-                return None
-            texts.setdefault(module, {})[g.name] = text
-        return texts
-
-
-def read_globals(texts: Mapping[str, Mapping[str, str]]) -> tuple[Global, ...] | None:
-    """Return the global names that `Seen.write_globals` wrote; None if one has another value now."""
-    result = []
-    for module, values in texts.items():
-        names = getattr(sys.modules.get(module), "__dict__", {})
-        for name, text in values.items():
-            if name not in names or write(names[name]) != text:
-                return None
-            result.append(Global(names, name, freeze(names[name])))
-    return tuple(result)
-
-
-def watch(function: Callable[[], Result]) -> tuple[Result, Seen]:
-    """Call a function and report what it ran and read.
-
-    It runs in a thread of its own, since a thread has one trace function only, which may be a debugger's.
-
-    Raises:
-        UnsupportedError: If the function changed a global name that it read.
-    """
-    files: set[str] = set()
-    globals_read: dict[tuple[int, str], Global] = {}
-
-    def note(frame: FrameType, event: str, argument: object) -> None:
-        code = frame.f_code
-        if event != "call" or _is_foreign(code.co_filename):
-            return
-        files.add(code.co_filename)
-        if "site-packages" in code.co_filename:
-            return  # libraries, among them what listens to torch's logs
-        spaces = [frame.f_globals]
-        spaces += [vars(m) for n in code.co_names if _is_users_module(m := frame.f_globals.get(n))]
-        for space in spaces:
-            for name in code.co_names:
-                value = space.get(name, _MISSING)
-                is_library = isinstance(value, ModuleType) and not _is_users_module(value)
-                if value is not _MISSING and not is_library and (id(space), name) not in globals_read:
-                    globals_read[id(space), name] = Global(space, name, freeze(value))
-
-    def run() -> Result:
-        sys.settrace(note)  # without a function for its lines, a frame is reported once
-        try:
-            return function()
-        finally:
-            sys.settrace(None)
-
-    with ThreadPoolExecutor(1) as pool:
-        result = pool.submit(run).result()
-    _check_unchanged(globals_read.values())
-    return result, Seen(frozenset(files), tuple(globals_read.values()))
+    def __or__(self, other: Seen) -> Seen:
+        """Return what either has run and read."""
+        return Seen(self.files | other.files, Guards((*self.guards.places, *other.guards.places)))
 
 
 @cache
-def _is_foreign(file: str) -> bool:
-    # <string>: functions that dataclasses and named tuples make
-    return is_internal(file) or file == "<string>" or file.startswith(_PYTHON)
+def _role(file: str) -> str:
+    """Return whose a file is: "own", "torch", "computing" (torch's too), "python", "library", "generated" or "user"."""
+    if file == "<string>":
+        return "generated"  # functions that dataclasses and named tuples make
+    if file.startswith(_CALLING):
+        return "library"
+    if file.startswith(_TORCH):
+        return "computing" if file.startswith(_COMPUTING) else "torch"
+    if file.startswith(_PACKAGE) and is_internal(file):
+        return "own"
+    if not is_library(file):
+        return "user"
+    return "library" if "site-packages" in file or "dist-packages" in file else "python"
 
 
-def _is_users_module(value: object) -> bool:
-    file = getattr(value, "__file__", None) if isinstance(value, ModuleType) else None
-    return file is not None and not _is_foreign(file) and "site-packages" not in file
+class Watcher:
+    """Note the code that runs in a thread, and what it asks Python, torch and the operating system.
+
+    Attributes:
+        files: The user's source files.
+        codes: The user's code, and what torch computes with, each with its global and its built-in names.
+        environment: The variables of the environment that were read; "" stands for all of them.
+        variables: The context variables that were read.
+        has_flags: Whether a flag of torch was read.
+        reason: Why the step cannot be watched; None if it can.
+    """
+
+    def __init__(self) -> None:
+        self.files: set[str] = set()
+        self.codes: dict[tuple[CodeType, int], tuple[bool, Mapping[str, object], Mapping[str, object]]] = {}
+        self.environment: set[str] = set()
+        self.variables: list[contextvars.ContextVar[object]] = []
+        self.has_flags = False
+        self.reason: str | None = None
+
+    def note(self, frame: FrameType, event: str, argument: Any) -> None:  # noqa: ANN401  # a function, or a result
+        """Note one event of a profiler."""
+        role = _role(frame.f_code.co_filename)
+        if role in ("own", "library"):
+            return
+        if event == "c_call":
+            self._note_function(frame, role, argument)
+        elif event == "call":
+            self._note_frame(frame, role)
+
+    def _note_frame(self, frame: FrameType, role: str) -> None:
+        code = frame.f_code
+        if role == "user":
+            self.files.add(code.co_filename)
+        if role in ("user", "generated", "computing"):
+            names = role != "computing", frame.f_globals, frame.f_builtins
+            self.codes.setdefault((code, id(frame.f_globals)), names)
+        if code is _READS_ONE and type(frame.f_locals.get("key")) is str:
+            self.environment.add(frame.f_locals["key"])
+        if code in _READS_ALL:
+            self.environment.add("")
+
+    def _note_function(self, frame: FrameType, role: str, function: Any) -> None:  # noqa: ANN401  # in C
+        module, name = getattr(function, "__module__", None) or "", function.__name__
+        if isinstance(function.__self__, contextvars.ContextVar):
+            self.variables.append(function.__self__)
+        if module in ("torch", "torch._C") and "_VariableFunctions" not in function.__qualname__:
+            if name in flags.NAMES:
+                self.has_flags = True
+            elif not _MACHINERY.search(name) and (role == "user" or (role == "torch" and _QUESTION.search(name))):
+                self._refuse(frame, f"torch's {name}")
+        elif isinstance(function.__self__, torch.Generator):
+            self._refuse(frame, f"{name} of a random generator")
+        elif role not in ("torch", "computing") and _is_users(frame) and not _is_pure(function, module, role):
+            self._refuse(frame, f"{module}.{name}" if module else function.__qualname__)
+
+    def _refuse(self, frame: FrameType, name: str) -> None:
+        at: FrameType | None = frame
+        while at is not None and _role(at.f_code.co_filename) != "user":
+            at = at.f_back
+        place = f" ({Path(at.f_code.co_filename).name}:{at.f_lineno})" if at is not None else ""
+        self.reason = self.reason or f"step calls {name}{place}, whose result may differ from call to call"
 
 
-def _check_unchanged(names: Iterable[Global]) -> None:
-    for g in names:
-        if not g.is_same():
-            raise UnsupportedError(f"step changes the global {g.name}")
+def _is_users(frame: FrameType) -> bool:
+    """Return whether the user's code runs a frame, itself or through Python's library."""
+    at: FrameType | None = frame
+    while at is not None and _role(at.f_code.co_filename) == "python":
+        at = at.f_back
+    return at is not None and _role(at.f_code.co_filename) in ("user", "generated")
+
+
+def _is_pure(function: Any, module: str, role: str) -> bool:  # noqa: ANN401  # in C
+    owner, top = function.__self__, module.partition(".")[0]
+    if module in _PURE:
+        return role == "python" or function.__name__ not in _IMPURE
+    if top in ("torch", "numpy", "einops"):
+        return True
+    if owner is None or module or isinstance(owner, type(sys)):
+        return module == "_thread" and role == "python" and function.__name__ in ("allocate_lock", "get_ident")
+    kind = owner if isinstance(owner, type) else type(owner)
+    known = kind.__module__.partition(".")[0] in ("torch", "numpy", "_thread") or issubclass(kind, _VALUES)
+    return known or hasattr(kind, "__next__") and not hasattr(kind, "read") or not hides_state(kind)
+
+
+def watch(function: Callable[[], Result], cell: Cell) -> tuple[Result, Seen]:
+    """Call a function twice, and return its result and what it ran and read.
+
+    It runs in a thread of its own, since a thread has one profiler only, which may be the user's.
+
+    Args:
+        function: A step of the cell.
+        cell: The cell; what it holds is part of its fingerprint.
+
+    Raises:
+        UnsupportedError: If the function reads what cannot be compared, or changes what it reads.
+    """
+    watcher = Watcher()
+
+    def run(profiler: Callable[..., None] | None) -> Result:
+        sys.setprofile(profiler)
+        try:
+            return function()
+        finally:
+            sys.setprofile(None)
+
+    is_collecting = gc.isenabled()
+    gc.disable()  # finalizers of other objects would run in the thread, and count as the step's
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            contexts = [contextvars.copy_context() for _ in range(2)]
+            result = pool.submit(contexts[0].run, run, watcher.note).result()
+            if watcher.reason is not None:
+                raise UnsupportedError(watcher.reason)
+            guards = Guards(find_places(watcher, cell))
+            pool.submit(contexts[1].run, run, None).result()
+    finally:
+        if is_collecting:
+            gc.enable()
+    changed = guards.find_change()
+    if changed is not None:
+        raise UnsupportedError(f"step changes the global {changed}")
+    return result, Seen(frozenset(watcher.files), guards)

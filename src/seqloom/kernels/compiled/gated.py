@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from seqloom.compiler.compile import compile_for, list_globals
+from seqloom.compiler.compile import compile_for, find_guards
 from seqloom.compiler.evaluation import Evaluator, Known
-from seqloom.compiler.fingerprint import Key, fingerprint, why_not_frozen
+from seqloom.compiler.fingerprint import Key, fingerprint, why_not_frozen, why_not_now
 from seqloom.compiler.gated import GatedCell, Plane, fit_gated
 from seqloom.compiler.gated_text import find_unit, run_unit
+from seqloom.compiler.guards import NO_GUARDS, Guards
 from seqloom.compiler.nodes import UnsupportedError
 from seqloom.compiler.plan import Plan
 from seqloom.compiler.trace import Extras, step_tensors
-from seqloom.compiler.watch import Global
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.core.precision import autocast_dtype
@@ -219,7 +219,7 @@ def _convert(t: Tensor, dtype: torch.dtype) -> Tensor:
     return t.to(dtype) if t.is_floating_point() else t
 
 
-_prepared: dict[Key, tuple[Prepared | str, tuple[Global, ...]]] = {}
+_prepared: dict[Key, tuple[Prepared | str, Guards]] = {}
 
 
 def prepare(cell: Cell, job: ScanJob) -> Prepared:
@@ -230,9 +230,8 @@ def prepare(cell: Cell, job: ScanJob) -> Prepared:
     """
     extras = Extras(mask=job.mask is not None, dt=job.dt is not None)  # the kernels have resets, zoneout and lengths
     key = (fingerprint(cell), job.x.shape[2:], extras, *(s.shape[1:] for s in job.state))
-    known, read = _prepared.get(key, (None, ()))
-    result = known if all(g.is_same() for g in read) else None
-    result = result or why_not_frozen(cell)
+    known, guards = _prepared.get(key, (None, NO_GUARDS))
+    result = why_not_now() or (known if guards.hold() else None) or why_not_frozen(cell)
     if result is None:
         while len(_prepared) >= MOST:
             _prepared.pop(next(iter(_prepared)))
@@ -241,7 +240,7 @@ def prepare(cell: Cell, job: ScanJob) -> Prepared:
                 result = _compile(cell, job, extras)
         except UnsupportedError as error:
             result = str(error)
-        _prepared[key] = result, list_globals(result.plan) if isinstance(result, Prepared) else ()
+        _prepared[key] = result, find_guards(result.plan) if isinstance(result, Prepared) else NO_GUARDS
     if isinstance(result, str):
         raise UnsupportedError(result)
     return result
