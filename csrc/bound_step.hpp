@@ -199,7 +199,7 @@ struct Bound {
   bool make(int64_t dimensions, const int64_t* sizes, const int64_t* strides, int64_t type) {
     if (!py.new_cpu_tensor) {
       const int failed = py.new_tensor(dimensions, sizes, strides, (int32_t)type, 0, 0, &handle);
-      return !failed && !py.data(handle, &data);
+      return !failed && poison_new();
     }
     if (!py.wrap_new_tensor && py.new_handle(&handle)) return false;
     try {
@@ -212,7 +212,14 @@ struct Bound {
     } catch (...) {  // no memory
       return false;
     }
-    return !py.data(handle, &data);
+    return poison_new();
+  }
+  // Find the memory of a new tensor, and poison it in tests.
+  bool poison_new() {
+    int64_t bytes = 0;
+    if (py.data(handle, &data)) return false;
+    if (is_poisoned() && !py.storage_size(handle, &bytes)) poison(data, bytes);
+    return true;
   }
   bool make(const BoundStep& step, const Form& form) {
     return make(form.dimensions, form.sizes, form.strides, step.kind.type);

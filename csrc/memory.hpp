@@ -19,6 +19,16 @@ inline void free_aligned(void* p) { std::free(p); }
 
 inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
+// Whether memory that is not zeroed is filled with NaN, or -1: a switch for tests (core/memory.py).
+inline bool is_poisoned() {
+  static const char* const value = std::getenv("SEQLOOM_POISON");
+  static const bool poisoned = value && !std::strcmp(value, "1");
+  return poisoned;
+}
+inline void poison(void* p, size_t bytes) {
+  if (is_poisoned()) std::memset(p, 0xff, bytes);
+}
+
 class Pool {
   struct Block {
     void* p;
@@ -73,7 +83,10 @@ struct Buffer {
     if (n <= 0) return;
     bytes = round_up(n * sizeof(T), 64);
     p = (T*)Pool::shared().take(bytes);
-    if (zero) std::memset(p, 0, n * sizeof(T));
+    if (zero)
+      std::memset(p, 0, n * sizeof(T));
+    else
+      poison(p, bytes);
   }
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;

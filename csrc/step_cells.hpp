@@ -10,6 +10,7 @@ template <class T>
 inline T* reserve_step_room(int64_t count) {
   static thread_local std::vector<T> room;
   if ((int64_t)room.size() < count) room.assign(count, T(0));
+  poison(room.data(), count * sizeof(T));
   return room.data();
 }
 

@@ -1,10 +1,12 @@
-"""Use one thread per test: the layers are small, and tests run two at a time."""
+"""Use one thread per test: the layers are small, and tests run two at a time. Poison memory that nothing wrote."""
 
 import os
 from collections import Counter
 
 import pytest
 import torch
+
+os.environ.setdefault("SEQLOOM_POISON", "1")  # read when seqloom is imported: see core/memory.py
 
 import seqloom.cells  # noqa: F401  (fills the registry)
 from seqloom.core.cell import Cell

@@ -13,6 +13,7 @@ import torch
 
 import seqloom
 import seqloom.cells
+from seqloom.core import memory
 from seqloom.core.cell import Cell
 from seqloom.core.job import ScanJob
 from seqloom.core.weights import bind_weights
@@ -198,9 +199,9 @@ class Faulty:
         if self.fault == "another result the second time":
             return y * (1 + 1e-4 * (self.calls % 2)), last
         if self.fault == "a step left unwritten":
-            room = torch.empty_like(y)
+            room = memory.empty_like(y)
             room[:, :-1] = y[:, :-1]
-            return torch.where(torch.isnan(room), room, y) if y.shape[1] > 20 else y, last
+            return room, last
         if self.fault == "half precision inside":
             return y.bfloat16().to(y.dtype), last
         if self.fault in ("reset", "mask", "keep"):

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
+from seqloom.core import memory
 from seqloom.core.errors import UserError
 
 
 def empty(*shape: int) -> nn.Parameter:
     """Return an uninitialised parameter for `reset_parameters` to fill."""
-    return nn.Parameter(torch.empty(*shape))
+    return nn.Parameter(memory.empty(*shape))
 
 
 def apply_mask(h: Tensor, mask: Tensor | None) -> Tensor:

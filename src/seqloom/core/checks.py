@@ -95,6 +95,7 @@ def read_lengths(
         UserTypeError: If they are not whole numbers.
         InputError: If their number or a value is wrong.
     """
+    given = lengths
     if not isinstance(lengths, Tensor):
         empty = not isinstance(lengths, int) and not len(lengths)
         lengths = torch.tensor(lengths, dtype=torch.int64 if empty else None)
@@ -110,7 +111,16 @@ def read_lengths(
         if low < 0 or high > steps:
             wrong = low if low < 0 else high
             raise InputError(f"{name} must lie between 0 and the {count(steps, 'step')} of input, got {wrong}")
-    return lengths.to(device, torch.int64)
+    moved = lengths.to(device, torch.int64)
+    return own_for_backward(moved) if moved is given else moved
+
+
+def own_for_backward(t: Tensor) -> Tensor:
+    """Return a copy of a caller's tensor if a backward pass may read it: the caller may change it in place before.
+
+    Tensors with gradients need none: torch notices that they have changed.
+    """
+    return t.clone() if torch.is_grad_enabled() and not torch.compiler.is_compiling() else t
 
 
 def read_state(hx: Tensor | Sequence[Tensor], shapes: Sequence[tuple[int, ...]], x: Tensor) -> tuple[Tensor, ...]:

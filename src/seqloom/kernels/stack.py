@@ -11,6 +11,7 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob, reverse_steps
+from seqloom.core.memory import empty, new_empty
 from seqloom.core.weights import bind_weights
 from seqloom.kernels import loop
 from seqloom.kernels.fused import differentiate
@@ -50,12 +51,12 @@ class Stack:
     def state_shapes(self) -> list[torch.Size]:
         """Of each state in torch's form: (cells, B, H), or (cells, H) for a single sequence."""
         rows = () if len(self.shape) == 2 else (self.B,)
-        states = self.cells[0].initial_state(torch.empty(self.B, 1, device="cpu"))
+        states = self.cells[0].initial_state(empty(self.B, 1, device="cpu"))
         return [torch.Size((len(self.cells), *rows, *s.shape[1:])) for s in states]
 
     def start(self, like: Tensor) -> State:
         """Return the initial states in torch's form, of the type and on the device of a tensor."""
-        starts = [cell.initial_state(like.new_empty(self.B, 1)) for cell in self.cells]
+        starts = [cell.initial_state(new_empty(like, self.B, 1)) for cell in self.cells]
         parts = zip(zip(*starts, strict=True), self.state_shapes, strict=True)
         return tuple(torch.stack(part).view(shape) for part, shape in parts)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from seqloom.core.cell import Cell, State
-from seqloom.core.checks import read_lengths, read_state
+from seqloom.core.checks import own_for_backward, read_lengths, read_state
 from seqloom.core.errors import InputError, UserTypeError
 from seqloom.core.job import zero_padding
 from seqloom.core.masks import make_mask
@@ -92,6 +92,7 @@ class PaddedBatch:
             )
         if values.device != self.x.device:
             raise InputError(f"{name} is on {values.device}, the input on {self.x.device}; move one with .to()")
+        values = own_for_backward(values)
         values = values.unsqueeze(0) if self.is_unbatched else values if batch_first else values.transpose(0, 1)
         expected = tuple(self.x.shape[:2])
         if tuple(values.shape) != expected:

@@ -27,6 +27,7 @@ from seqloom.compiler.plan import Plan
 from seqloom.compiler.trace import Extras, step_tensors
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
+from seqloom.core.memory import empty
 from seqloom.core.precision import autocast_dtype
 from seqloom.core.weights import bind_weights
 from seqloom.kernels import tuning
@@ -64,7 +65,7 @@ def why_not_fit(cell: Cell, job: ScanJob) -> str | None:
 def _why_not_zoneout(prepared: Prepared, cell: Cell, job: ScanJob) -> str | None:
     if not job.keep:
         return None
-    probe = tuple(torch.empty(1, cell.hidden_size) for _ in job.state)
+    probe = tuple(empty(1, cell.hidden_size) for _ in job.state)
     is_state = prepared.output < len(probe) and cell.output(probe) is probe[prepared.output]
     return None if is_state else "with zoneout the output must be one of the states"
 

@@ -22,6 +22,7 @@ from seqloom.compiler.ir import Product
 from seqloom.compiler.plan import Scan
 from seqloom.core.cell import Cell
 from seqloom.core.job import ScanJob
+from seqloom.core.memory import empty
 from seqloom.kernels import tuning
 from seqloom.kernels.compiled.packing import Packing
 from seqloom.kernels.cuda.runtime import launch
@@ -116,7 +117,7 @@ def _start(cuda: CudaText, name: str, table: Tensor, blocks: int, k: int = 0, ha
 
 
 def _run_scan(cuda: CudaText, tensors: Sequence[Tensor | None], like: Tensor, packing: Packing) -> None:
-    table = torch.empty(HEAD + len(tensors), dtype=torch.int64, device=like.device)
+    table = empty(HEAD + len(tensors), dtype=torch.int64, device=like.device)
     weights = {p.weight for s in cuda.staged.segments for p in s.products}
     buffers = [_align(t) if t is not None and i in weights else t for i, t in enumerate(tensors)]
     _fill(table, 0, packing, buffers)

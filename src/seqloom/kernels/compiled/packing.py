@@ -9,6 +9,8 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
+from seqloom.core.memory import empty_like
+
 
 @dataclass(frozen=True, eq=False)
 class Packing:
@@ -102,7 +104,7 @@ class Packing:
 
     def unsort(self, rows: Tensor) -> Tensor:
         """Put (B, ...) back into the order of the batch."""
-        return rows if self.order is None else torch.empty_like(rows).index_copy(0, self.order, rows)
+        return rows if self.order is None else empty_like(rows).index_copy(0, self.order, rows)
 
     def spread(self, rows: Tensor) -> Tensor:
         """Repeat sorted rows (B, ...) for every packed row: (N, ...)."""

@@ -14,6 +14,7 @@ from seqloom.compiler.evaluation import VIEWS, Evaluator, Step, evaluate
 from seqloom.compiler.ir import Buffer, Place
 from seqloom.compiler.plan import Memory, Plan, Scan, Value
 from seqloom.core.cell import State
+from seqloom.core.memory import new_empty
 from seqloom.kernels.compiled.packing import Packing
 from seqloom.kernels.compiled.validation import Verdicts
 from seqloom.kernels.cpu.machine import is_transposed
@@ -140,7 +141,7 @@ class Stages:
 
     def allocate(self, like: Tensor, *shape: int) -> Tensor:
         """Return memory with any values, with the type and on the device of another tensor."""
-        return like.new_empty(shape) if self.given is None else self.given(like, *shape)
+        return new_empty(like, shape) if self.given is None else self.given(like, *shape)
 
     def evaluate(self, steps: Iterable[Step], known: dict[int, Any], rows: int, like: Tensor) -> None:
         """Run the steps of a program that are torch operators, and add their results to `known`."""

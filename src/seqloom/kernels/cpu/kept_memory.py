@@ -14,6 +14,8 @@ from threading import Lock
 import torch
 from torch import Tensor
 
+from seqloom.core.memory import IS_POISONED, empty_like, new_empty, poison
+
 LEAST_BYTES = 1 << 17  # smaller pieces are kept by the C library itself (glibc: M_MMAP_THRESHOLD)
 MOST_BYTES = 1 << 30  # of all pieces together
 SHARE_OF_MACHINE = 32  # and at most this part of the machine's memory
@@ -57,7 +59,7 @@ class KeptMemory:
         """Return an uninitialised contiguous CPU tensor with the dtype of another tensor."""
         size = like.element_size() * math.prod(shape)
         if size < LEAST_BYTES or not like.is_cpu or _count_uses is None:
-            return like.new_empty(shape)
+            return new_empty(like, shape)
         size = _round_up(size)
         with self.lock:
             piece = self._find(size)
@@ -68,12 +70,13 @@ class KeptMemory:
             while self.bytes > self.limit:
                 self.bytes -= self.pieces.pop(0)[0]
             strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
-            return like.new_empty(0).set_(piece, 0, shape, strides)
+            kept = like.new_empty(0).set_(piece, 0, shape, strides)
+        return poison(kept) if IS_POISONED else kept
 
     def allocate_like(self, like: Tensor) -> Tensor:
         """Return an uninitialised contiguous tensor with the type and the shape of another one."""
         if like.numel() * like.element_size() < LEAST_BYTES:
-            return torch.empty_like(like, memory_format=torch.contiguous_format)
+            return empty_like(like, memory_format=torch.contiguous_format)
         return self.allocate(like, *like.shape)
 
     def _find(self, size: int) -> torch.UntypedStorage | None:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.checks import read_moved, read_saved
+from seqloom.core.memory import empty, empty_like, new_empty
 from seqloom.kernels import tuning
 from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES
 from seqloom.kernels.cpu.engine import CELLS, TYPES, Args, load_library, record_size, split_threads
@@ -36,7 +37,7 @@ SETTINGS |= {"heads", "context", "norm", "gate_bias", "slots", "initial", "input
 Maybe = Tensor | None
 
 _address, _is_contiguous = Tensor.data_ptr, Tensor.is_contiguous
-_empty_like, _linear = torch.empty_like, torch._C._nn.linear
+_empty_like, _linear = empty_like, torch._C._nn.linear
 _keep_like = kept_memory.allocate_like  # for what no caller sees; new pages are in the cache, old gradients are not
 
 
@@ -91,8 +92,8 @@ class StackPlan:
         self.T, self.B, self.H, self.dtype = stack.T, stack.B, first.hidden_size, weights[0].dtype
         self.rows, self.type_number = stack.shape[:-1], TYPES[self.dtype]
         self.copies_output = self.ways == 1 and not self.batch_first  # in training
-        # without memory: torch.empty_like is faster than torch.empty
-        self.like = torch.empty((), dtype=self.dtype, device="cpu")
+        # without memory: empty_like is faster than empty
+        self.like = empty((), dtype=self.dtype, device="cpu")
         self.y_like = self.like.expand(*self.rows, self.H)
         self.h_shapes = stack.state_shapes
         self.h_like, self.states = self.like.expand(self.h_shapes[0]), len(self.h_shapes)
@@ -102,7 +103,7 @@ class StackPlan:
         self.addresses, self.shapes = list(map(_address, weights)), [w.shape for w in weights]
         self.templates = self._fill_templates(self.addresses)
         self.step = self.B * self.H * self.dtype.itemsize  # bytes between the states of two cells
-        start = first.initial_state(weights[0].detach().new_empty(self.B, 1))
+        start = first.initial_state(new_empty(weights[0].detach(), self.B, 1))
         self.starts: State = ()  # zeros
         if any(bool(s.any()) for s in start):
             self.starts = stack.start(weights[0].detach())

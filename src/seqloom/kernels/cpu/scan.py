@@ -12,6 +12,7 @@ from torch import Tensor
 from seqloom.core.cell import Cell, State
 from seqloom.core.checks import read_saved
 from seqloom.core.job import ScanJob
+from seqloom.core.memory import empty_like, new_empty
 from seqloom.core.weights import bind_weights
 from seqloom.kernels import tuning
 from seqloom.kernels.cpu.engine import Args, ThreadSplit, record_size, run_cell, set_addresses, split_threads
@@ -79,7 +80,7 @@ class _Constants:
             keep: Whether the memory is kept for later calls; for what no caller sees.
         """
         if self.lengths is None:
-            return kept_memory.allocate(like, *shape) if keep else like.new_empty(shape)
+            return kept_memory.allocate(like, *shape) if keep else new_empty(like, shape)
         return like.new_zeros(shape)
 
     def args(self, k: int, tensors: Sequence[Maybe], split: ThreadSplit) -> Args:
@@ -105,7 +106,7 @@ class _EngineScan(torch.autograd.Function):
         (B, T), H = x.shape[:2], h.shape[-1]
         split, train = split_threads(B, H, constants.kind["slots"]), any(ctx.needs_input_grad)
         args = constants.args(k, tensors, split)
-        y, last = constants.allocate(x, B, T, H), [torch.empty_like(s) for s in tensors[1 : 1 + k]]
+        y, last = constants.allocate(x, B, T, H), [empty_like(s) for s in tensors[1 : 1 + k]]
         c = constants.allocate(x, B, T, H, keep=True) if train and k > 1 else None
         size = record_size(constants.cell, x.dtype, args) * B * T
         is_saved = train and size * x.element_size() <= tuning.SAVED_BYTES
@@ -127,7 +128,7 @@ class _EngineScan(torch.autograd.Function):
         args, x = constants.args(k, tensors, ctx.split), tensors[0]
         dy, dlast = dy.contiguous(), tuple(d.contiguous() for d in dlast)
         dx = constants.allocate(x, *x.shape)
-        gradients = [None if t is None else torch.empty_like(t) for t in tensors[1:]]
+        gradients = [None if t is None else empty_like(t) for t in tensors[1:]]
         for i, needs in enumerate(ctx.needs_input_grad[3 : 3 + k]):  # the engine skips what nobody asks for
             gradients[i] = gradients[i] if needs else None
         set_addresses(args, y=y, c=c, saved=saved, dy=dy, ds1=dlast)

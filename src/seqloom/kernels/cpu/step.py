@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.checks import has_memory
+from seqloom.core.memory import empty, empty_like
 from seqloom.kernels import tuning
 from seqloom.kernels.cpu.bound_step import BoundStep, bind_step
 from seqloom.kernels.cpu.engine import TYPES, load_library
@@ -208,12 +209,12 @@ class CellStack:
             return _decline
         m: int = getattr(self.cells[0], "slots", 1)
         slots = () if m == 1 else (m,)
-        y_like = torch.empty(*shape[:-1], H, dtype=dtype, device="cpu")
-        h_like = torch.empty(len(self.cells), *rows, *slots, H, dtype=dtype, device="cpu")
+        y_like = empty(*shape[:-1], H, dtype=dtype, device="cpu")
+        h_like = empty(len(self.cells), *rows, *slots, H, dtype=dtype, device="cpu")
         whole = Whole(ctypes.addressof(self.records), len(self.cells), rows.numel())
         self.alive.append(whole)
         stack, h_shape = ctypes.addressof(whole), h_like.shape
-        like = torch.empty(shape, dtype=dtype, device="cpu")
+        like = empty(shape, dtype=dtype, device="cpu")
         states = [h_like] * (1 + (CELLS[self.cells[0].name][0] == 2))
         bound = bind_step(self.records, rows.numel(), like, y_like, states, self.home, self.names)
         if bound is not None:
@@ -258,7 +259,7 @@ class CellStack:
         return run
 
 
-_address, _empty_like, _pack = Tensor.data_ptr, torch.empty_like, _call.pack
+_address, _empty_like, _pack = Tensor.data_ptr, empty_like, _call.pack
 
 
 def _decline(x: Tensor, hx: HiddenState) -> None:

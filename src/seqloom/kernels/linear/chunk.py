@@ -80,7 +80,8 @@ def _run_chunks(
     earlier = None if D is None else F.pad(D, (0, 0, 0, 0, 1, 0))[..., :-1, :, :]  # row t holds D_(t-1)s
     first = erase if P is None else erase * torch.cat([torch.ones_like(P[..., :1, :]), P[..., :-1, :]], -2)
     L = _weigh(erase, k, earlier).masked_fill(~lower.tril(-1), 0)
-    solve = _Inverse.apply(L)
+    # _Inverse has no forward-mode derivative, its operators have
+    solve = _Inverse.forward(L) if forward_ad._current_level >= 0 else _Inverse.apply(L)
     w_v, w_S = solve @ v, solve @ first
     ends = ends.transpose(-1, -2)
     if k.shape[2] == 1:  # one chunk

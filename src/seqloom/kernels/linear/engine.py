@@ -9,6 +9,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from seqloom.core.memory import empty, empty_like
 from seqloom.kernels.cpu.engine import TYPES, load_library
 from seqloom.kernels.cpu.kept_memory import kept_memory
 from seqloom.kernels.fused import is_traced, why_not_fused
@@ -76,7 +77,7 @@ def run(job: LinearJob) -> tuple[Tensor, Tensor]:
     job = job.widen()
     B, T, H, K = job.q.shape
     V, dtype = job.v.shape[-1], job.state.dtype
-    y, end = kept_memory.allocate(job.state, B, T, H, V), torch.empty(B, H, K, V, dtype=dtype)
+    y, end = kept_memory.allocate(job.state, B, T, H, V), empty(B, H, K, V, dtype=dtype)
     parts = (job.q, job.k, job.v, job.decay, job.erase, job.beta, job.state)
     read = [t if t is None or t.is_contiguous() else t.contiguous() for t in parts]  # alive during the call
     channels = 0 if job.decay is None else job.decay.shape[-1]
@@ -93,7 +94,7 @@ def scan_diagonal(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
     """Return h' = a * h + b after every step, (B, T, N), for real or complex numbers."""
     B, T, N = a.shape
     a, b, h = (t.detach().resolve_conj().contiguous() for t in (a, b, h))
-    y = torch.empty_like(a)
+    y = empty_like(a)
     is_complex = a.dtype in COMPLEX
     args = DiagonalArgs(B, T, N, int(is_complex), a.data_ptr(), b.data_ptr(), h.data_ptr(), y.data_ptr())
     engine = _load()

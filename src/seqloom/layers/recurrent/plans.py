@@ -21,6 +21,7 @@ from seqloom.core.cell import Cell, State
 from seqloom.core.checks import has_memory
 from seqloom.core.errors import UserError
 from seqloom.core.job import ScanJob
+from seqloom.core.memory import new_empty
 from seqloom.core.precision import autocast_dtype, product_flags
 from seqloom.kernels import tuning
 from seqloom.kernels.aten import plan as aten
@@ -300,7 +301,7 @@ class LayerPlans:
     def _choose(self, layer: Recurrent, index: int, stack: Stack, x: Tensor) -> Kernel:
         """Return the kernel of one cell."""
         cell = self.cells[index]
-        like = x.new_empty(stack.B, stack.T, cell.input_size)  # autocast is what it is during the call
+        like = new_empty(x, stack.B, stack.T, cell.input_size)  # autocast is what it is during the call
         return choose(cell, ScanJob(like, cell.start(like)), layer.kernel).kernel
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from seqloom.core.memory import empty_like, new_empty
 from seqloom.core.precision import allows_tf32
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs, AttnRNNSetting, Weights
@@ -42,10 +43,10 @@ class Chunk:
         self.pieces = n = 1 if self.is_exact else count_pieces(rows, H, u.dtype)
         self.parts = max(1, min(tuning.SUM_BLOCKS, rows // 32))
         padded = -(-rows // n) * n
-        self.inside, self.back = u.new_empty(7, padded, H), u.new_empty(4, padded, H)
-        self.products = u.new_empty(4 * n, H, H, dtype=torch.float32)
+        self.inside, self.back = new_empty(u, 7, padded, H), new_empty(u, 4, padded, H)
+        self.products = new_empty(u, 4 * n, H, H, dtype=torch.float32)
         wide = torch.float64 if u.dtype == torch.float32 else torch.float32
-        self.partial = u.new_empty(self.parts, 5, H, dtype=wide)
+        self.partial = new_empty(u, self.parts, 5, H, dtype=wide)
         self.planes: dict[str, Any] = dict(zip(INSIDE, self.inside, strict=True))
         self.planes |= dict(zip(BACK, self.back, strict=True))
         if not setting.norm:
@@ -117,7 +118,7 @@ class Chunk:
 
     def gradients(self, weights: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Return the gradients of the weights, in their type."""
-        grads = [None if w is None else torch.empty_like(w, memory_format=torch.contiguous_format) for w in weights]
+        grads = [None if w is None else empty_like(w, memory_format=torch.contiguous_format) for w in weights]
         values = {"products": self.products, "partial": self.partial, "pieces": self.pieces, "parts": self.parts}
         finish = self.setting.finish
         arguments = finish.pack(values | dict(zip(WEIGHTS, grads, strict=True)))
@@ -164,7 +165,7 @@ class FusedChunk(Chunk):
     ) -> None:
         super().__init__(setting, len(u) * slots, steps, u)
         self.codes, self.rows = (inside, reverse), len(u)
-        self.aux = u.new_empty(self.B * steps, aux, dtype=torch.float32)
+        self.aux = new_empty(u, self.B * steps, aux, dtype=torch.float32)
         named = self.planes | {"aux": self.aux}
         self.arguments = inside.pack(named), reverse.pack(named)
         # one block of `inside` to a multiprocessor, or several of a small layer: each loads the weights once
@@ -203,11 +204,11 @@ class DividedChunk(Chunk):
         B, _, H = u.shape
         super().__init__(inputs.setting, B, steps, u)
         rows, whole = B * steps, torch.float32
-        self.past, self.qg = u.new_empty(rows, H, dtype=whole), u.new_empty(rows, 2 * H)
-        self.attention = u.new_empty(rows, inputs.setting.heads, 4, dtype=whole)
-        self.deviation = u.new_empty(rows, dtype=whole)
-        self.turned = u.new_empty(4 * H, H)  # the weights transposed, for the way back
-        self.Wqg, self.bqg = u.new_empty(2 * H, H), u.new_empty(2 * H)  # of products with the state
+        self.past, self.qg = new_empty(u, rows, H, dtype=whole), new_empty(u, rows, 2 * H)
+        self.attention = new_empty(u, rows, inputs.setting.heads, 4, dtype=whole)
+        self.deviation = new_empty(u, rows, dtype=whole)
+        self.turned = new_empty(u, 4 * H, H)  # the weights transposed, for the way back
+        self.Wqg, self.bqg = new_empty(u, 2 * H, H), new_empty(u, 2 * H)  # of products with the state
         self.reverse = self.find_reverse()
         self.arguments = self._pack_arguments()
         self._make_views(rows)

@@ -16,6 +16,7 @@ from torch import Tensor
 from seqloom.core.cell import Cell, State
 from seqloom.core.checks import read_saved
 from seqloom.core.job import ScanJob
+from seqloom.core.memory import empty, empty_like
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.attn_rnn import scan
 from seqloom.kernels.cuda.attn_rnn.graph_chunks import (
@@ -73,7 +74,7 @@ class _GraphScan(torch.autograd.Function):
         chunk.set_weights(weights, inputs.mask, start)
         chunk.h.copy_(h0)
         left = _count_left(inputs.lengths, u, chunk.steps)
-        states = torch.empty(B, T, *h0.shape[1:], dtype=chunk.y.dtype, device=u.device)
+        states = empty(B, T, *h0.shape[1:], dtype=chunk.y.dtype, device=u.device)
         for k, begin in enumerate(range(0, T, chunk.steps)):
             n = min(chunk.steps, T - begin)
             chunk.take(inputs, u, left[k], begin, n)
@@ -97,7 +98,7 @@ class _GraphScan(torch.autograd.Function):
         chunk.set_weights(weights, inputs.mask, start)
         chunk.clear(dlast)
         left = _count_left(inputs.lengths, u, chunk.steps)
-        du = torch.empty_like(u, memory_format=torch.contiguous_format)
+        du = empty_like(u, memory_format=torch.contiguous_format)
         for k, begin in reversed(list(enumerate(range(0, T, chunk.steps)))):
             n = min(chunk.steps, T - begin)
             chunk.take(inputs, u, left[k], begin, n)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from seqloom.core.checks import are_contiguous, read_moved, read_saved
 from seqloom.core.job import ScanJob
+from seqloom.core.memory import empty, empty_like, new_empty
 from seqloom.core.precision import product_flags
 from seqloom.kernels import tuning
 from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES
@@ -55,13 +56,13 @@ class PreparedCell:
         shape = torch.Size((*stack.shape[:-1], cell.input_size))
         mine = {name: i for i, name in enumerate(OWN) if name in names}
         self.stack = Stack([cell], [mine], shape, stack.batch_first, 1)
-        job = ScanJob(like.new_empty(self.B, self.T, cell.input_size), ())
+        job = ScanJob(new_empty(like, self.B, self.T, cell.input_size), ())
         self.inputs = AttnRNNInputs(cell, read_padded(cell, job), None, None, None, None)
         self.H = self.inputs.setting.hidden  # units of the kernels
         # whether it is worth asking for products of halves
         self.is_large = self.B * self.T * self.H * cell.input_size >= tuning.EXACT_LEAST_PRODUCTS
         self.last_shape = torch.Size((*self.stack.state_shapes[0][:-1], self.H))
-        self.h_like = torch.empty((), dtype=torch.float32, device=self.device).expand(self.last_shape)
+        self.h_like = empty((), dtype=torch.float32, device=self.device).expand(self.last_shape)
         self.end_like = self.h_like.to(self.dtype) if tier.gives_end else self.h_like
         self.code = tier.find_code(self.inputs.setting, "forward", self.B, self.device)
         own = [None if place is None else weights[place] for place in self.places]
@@ -72,7 +73,7 @@ class PreparedCell:
         by_step = {"x_row": H, "x_step": B * H, "y_row": H, "y_step": B * H}
         self.arguments: Any = self.code.arguments
         self.filled = bytes(self.code.pack(values | (by_step if self.is_time_first else by_row)))
-        self.steps = tier.count_steps(torch.empty(B, T, H, dtype=self.dtype, device="meta"))  # of a chunk
+        self.steps = tier.count_steps(empty(B, T, H, dtype=self.dtype, device="meta"))  # of a chunk
         self.initial, self.stream = cell.initial, find_stream(self.device)
         self.start = self._make_start()
         self.is_whole = self.steps >= T and isinstance(tier.chunk, type) and issubclass(tier.chunk, DividedChunk)
@@ -114,7 +115,7 @@ class PreparedCell:
             first = self.start
         else:  # that of another stream may not be ready
             first = self._make_start()
-        y, last = torch.empty_like(u), torch.empty_like(self.end_like)
+        y, last = empty_like(u), empty_like(self.end_like)
         arguments = self.fill_arguments(own)
         arguments.x, arguments.y, arguments.h0 = u.data_ptr(), y.data_ptr(), first.data_ptr()
         if self.tier.gives_end:
@@ -213,8 +214,8 @@ class PreparedCell:
         kept = self.passes.pop(stream, None) or self._make_pass(saved[0], own)
         if not kept.reads(own[:8]):
             kept.take_weights(own[:8])
-        du = saved[0].new_empty(self.B, self.T, self.H) if needs[0] else None
-        dh = torch.empty_like(self.h_like) if needs[1] else None
+        du = new_empty(saved[0], self.B, self.T, self.H) if needs[0] else None
+        dh = empty_like(self.h_like) if needs[1] else None
         is_alone = stream is not None and self.device.type == "cuda"
         gradients = kept.run((*saved, dy, dlast), du, dh, product_flags(), is_alone)
         self._keep(stream, kept)
@@ -240,7 +241,7 @@ class PreparedCell:
         first, chunk = saved[2], self._make_chunk(saved[0])
         u, y = map(self._put_rows_first, saved[:2])
         dy = torch.zeros_like(u) if dy is None else self._put_rows_first(align(dy))
-        du = torch.empty_like(u)
+        du = empty_like(u)
         if dlast is None:
             dh = torch.zeros(self.B, self.H, dtype=torch.float32, device=self.device)
         else:

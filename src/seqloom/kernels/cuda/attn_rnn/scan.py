@@ -14,6 +14,7 @@ from torch import Tensor
 from seqloom.core.cell import Cell, State
 from seqloom.core.checks import read_saved
 from seqloom.core.job import ScanJob
+from seqloom.core.memory import empty_like
 from seqloom.core.precision import autocast_dtype
 from seqloom.core.weights import bind_weights
 from seqloom.kernels import fused, loop, tuning
@@ -201,8 +202,8 @@ class _TierScan(torch.autograd.Function):
         ctx.tier, ctx.inputs = tier, inputs
         B, T, _ = u.shape
         x = u if is_aligned(u) else u.contiguous()
-        y = (torch.empty_like if inputs.lengths is None else torch.zeros_like)(u, memory_format=torch.contiguous_format)
-        last = torch.empty_like(h0, memory_format=torch.contiguous_format)
+        y = (empty_like if inputs.lengths is None else torch.zeros_like)(u, memory_format=torch.contiguous_format)
+        last = empty_like(h0, memory_format=torch.contiguous_format)
         states = tier.make_states(y)
         values = read_options(inputs) | {"w": name_weights(weights), "x": x, "y": y, "last": last, "states": states}
         values |= {"h0": h0.contiguous(), "start": None if start is None else start.contiguous(), "B": B, "T": T}
@@ -224,7 +225,7 @@ class _TierScan(torch.autograd.Function):
             return None, None, *differentiate(inputs, (u, h0, start, *weights), (dy, dlast))
         B, T, _ = u.shape
         x, dy = align(u), align(dy.to(u.dtype))
-        du = torch.empty_like(x)
+        du = empty_like(x)
         dh = dlast.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
         dstart = None if start is None else torch.zeros_like(start, memory_format=torch.contiguous_format)
         values = read_options(inputs) | {"x": x, "y": states, "h0": h0.contiguous(), "B": B, "T": T}

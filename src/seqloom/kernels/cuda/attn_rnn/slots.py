@@ -14,6 +14,7 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
+from seqloom.core.memory import new_empty
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.attn_rnn import block, scan
 from seqloom.kernels.cuda.attn_rnn.backward import FusedChunk
@@ -41,7 +42,7 @@ def _make_tier(slots: int, train: bool) -> scan.Tier:
 
     def make_states(y: Tensor) -> Tensor | None:
         B, T, H = y.shape
-        return y.new_empty(B, T, slots, H) if train else None
+        return new_empty(y, B, T, slots, H) if train else None
 
     def find(setting: AttnRNNSetting, name: str, *_: object) -> CudaCode:
         return find_code(setting, slots, name)

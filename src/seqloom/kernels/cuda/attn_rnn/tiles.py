@@ -19,6 +19,7 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
+from seqloom.core.memory import empty
 from seqloom.core.precision import allows_tf32, autocast_dtype
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.attn_rnn import scan
@@ -76,7 +77,7 @@ class TilesCode(GridCode):
         filled: Any = type(arguments)()
         ctypes.memmove(ctypes.addressof(filled), ctypes.addressof(arguments), ctypes.sizeof(arguments))
         H, is_turned = self.hidden, self.name.endswith("reverse")
-        packed = torch.empty(4 * self.number * H * H, dtype=torch.uint8, device=device)
+        packed = empty(4 * self.number * H * H, dtype=torch.uint8, device=device)
         places = {"q": filled.w.q, "o": filled.w.o, "g": filled.w.g, "to": packed, "is_turned": int(is_turned)}
         if self.in_halves:
             halves, units = split_weights(filled, H, is_turned, device)
@@ -97,8 +98,8 @@ def split_weights(arguments: Any, H: int, is_turned: bool, device: torch.device)
         device: Where they are.
     """
     tall, wide = (2 * H, H) if is_turned else (H, 2 * H)
-    halves = torch.empty(8 * H * H, dtype=torch.float16, device=device)
-    units = torch.empty(4 * H // exact.ROWS, dtype=torch.float32, device=device)
+    halves = empty(8 * H * H, dtype=torch.float16, device=device)
+    units = empty(4 * H // exact.ROWS, dtype=torch.float32, device=device)
     code, at, unit = exact.find_split_code(), 0, 0
     for address, rows, columns in ((arguments.w.q, H, H), (arguments.w.o, H, H), (arguments.w.g, tall, wide)):
         numbers = {"rows": rows, "inner": rows, "columns": columns, "outer_stride": 0, "inner_stride": columns}

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from seqloom.core.memory import new_empty
 from seqloom.kernels.cuda.attn_rnn.backward import WEIGHTS, DividedChunk, align
 from seqloom.kernels.cuda.runtime import launch
 from seqloom.kernels.cuda.runtime.graphs import Recording
@@ -37,8 +38,8 @@ class WholePass:
         self.names = [name for name, w in zip(WEIGHTS, weights, strict=True) if w is not None]
         self.take_weights(weights)
         self.count = sum(map(torch.numel, self.present))
-        self.u, self.dy, self.du = u.new_empty(3, B, T, H)
-        self.dh = u.new_empty(B, H, dtype=torch.float32)
+        self.u, self.dy, self.du = new_empty(u, 3, B, T, H)
+        self.dh = new_empty(u, B, H, dtype=torch.float32)
         self.before, self.back = chunk.arguments["before"], chunk.arguments["reverse"]
         row, step = (H, B * H) if is_time_first else (T * H, H)
         self.before.x_row = self.before.y_row = row
@@ -118,6 +119,6 @@ class WholePass:
 
     def _make_gradients(self) -> Sequence[Tensor]:
         """Return room for the gradients: one allocation, as cuDNN's layers have it."""
-        flat = self.present[0].new_empty(self.count)
+        flat = new_empty(self.present[0], self.count)
         views: Sequence[Tensor] = torch._C._nn.unflatten_dense_tensors(flat, self.present)
         return views

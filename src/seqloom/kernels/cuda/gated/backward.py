@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from seqloom.core.memory import empty_like, new_empty
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.gated.centre import centre_gradient
 from seqloom.kernels.cuda.gated.code import GatedSetting, arrange_weights, find_code
@@ -43,11 +44,11 @@ def go_back(
     steps = min(T, count_chunk_steps(setting, B, time_first))
     code, dweight, bias = find_code(setting, "reverse", B, x.device), None, None if kind.norm else values["bias"]
     own = values["centred"] if kind.norm else values["weight"].view(-1, H, H)
-    dx, turned = torch.empty_like(x), arrange_weights(setting, own.transpose(1, 2))
-    du, copies = x.new_empty(B * steps, wide - summed), None if time_first else x.new_empty(B * steps, H)
+    dx, turned = empty_like(x), arrange_weights(setting, own.transpose(1, 2))
+    du, copies = new_empty(x, B * steps, wide - summed), None if time_first else new_empty(x, B * steps, H)
     weights = {} if setting.kept else {"u": own.view(-1, H)}
     weights |= {"squares": _square_weights(own)} if kind.norm and code.blocks > 1 else {}
-    products = {name: x.new_empty(B * steps, wide) for name in weights}
+    products = {name: new_empty(x, B * steps, wide) for name in weights}
     known = values | products | {"dx": dx, "du": du, "weight": turned, "B": B, "T": T}
     known |= {"head_rows": B // heads if heads > 1 else 0}
     names = {"dbias": kind.gates, "dscale": kind.gates * kind.norm, "dvectors": kind.vectors}
@@ -180,7 +181,7 @@ def _square_weights(own: Tensor) -> Tensor:
 
     Its product with a state corrects what a normalised product sends back (reverse.cu).
     """
-    squares = torch.empty_like(own)
+    squares = empty_like(own)
     return torch.baddbmm(
         squares, own.transpose(1, 2), own, beta=0, alpha=1 / math.ceil(math.sqrt(own.shape[1])), out=squares
     ).view(-1, own.shape[1])

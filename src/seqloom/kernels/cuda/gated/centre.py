@@ -7,6 +7,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from seqloom.core.memory import empty_like, new_empty
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
 FORMATS = {torch.bfloat16: 0, torch.float16: 1}  # FORMAT of the CUDA text
@@ -26,7 +27,7 @@ def centre_weights(weight: Tensor, hidden: int) -> Tensor:
         (gates, H, H)
     """
     each = weight.detach().view(-1, hidden, hidden)
-    to = torch.empty_like(each)
+    to = empty_like(each)
     code = _make_code("centre", hidden, weight.dtype)
     code.launch(code.pack({"weight": each, "to": to}), len(each) * hidden // COLUMNS, weight.device)
     return to
@@ -40,7 +41,7 @@ def centre_gradient(parts: Tensor, dtype: torch.dtype) -> Tensor:
         dtype: Type of the result.
     """
     count, matrices, H = parts.shape[:3]
-    to = parts.new_empty(matrices, H, H, dtype=dtype)
+    to = new_empty(parts, matrices, H, H, dtype=dtype)
     code = _make_code("centre_gradient", H, dtype)
     known = {"parts": parts, "to": to, "count": count, "matrices": matrices}
     code.launch(code.pack(known), matrices * H // COLUMNS, parts.device)

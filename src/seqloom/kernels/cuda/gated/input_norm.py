@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from seqloom.core.checks import read_saved
+from seqloom.core.memory import empty_like, new_empty
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.gated.code import TYPES
 from seqloom.kernels.cuda.runtime.launch import CudaCode
@@ -58,8 +59,8 @@ def normalise(product: Tensor, scale: Tensor, bias: Tensor, gates: int, keeps: b
         keeps: Whether gradients will be asked for.
     """
     H = len(scale) // gates
-    vectors, y = product.numel() // H, torch.empty_like(product)
-    spread = product.new_empty(vectors, 2, dtype=torch.float32) if keeps else None
+    vectors, y = product.numel() // H, empty_like(product)
+    spread = new_empty(product, vectors, 2, dtype=torch.float32) if keeps else None
     code = _make_code("normalise", gates, H, product.dtype)
     known = {"product": product, "scale": scale, "bias": bias, "to": y, "spread": spread, "vectors": vectors}
     code.launch(code.pack(known), _count_blocks(code, gates, vectors, tuning.NORM_BLOCKS), product.device)
@@ -69,10 +70,10 @@ def normalise(product: Tensor, scale: Tensor, bias: Tensor, gates: int, keeps: b
 def undo_norm(dy: Tensor, product: Tensor, spread: Tensor, scale: Tensor, gates: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of the product, the scale and the bias."""
     H = len(scale) // gates
-    vectors, dproduct = product.numel() // H, torch.empty_like(product)
+    vectors, dproduct = product.numel() // H, empty_like(product)
     code = _make_code("normalise_back", gates, H, product.dtype)
     blocks = _count_blocks(code, gates, vectors, tuning.NORM_BACK_BLOCKS)
-    partial = product.new_empty(blocks * code.rows // gates, gates, 2, H, dtype=torch.float32)
+    partial = new_empty(product, blocks * code.rows // gates, gates, 2, H, dtype=torch.float32)
     known = {"product": product, "scale": scale, "dy": dy, "spread": spread, "dproduct": dproduct, "partial": partial}
     code.launch(code.pack(known | {"vectors": vectors}), blocks, product.device)
     dbias, dscale = partial.sum(0).to(scale.dtype).transpose(0, 1).reshape(2, -1)

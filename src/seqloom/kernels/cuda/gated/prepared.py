@@ -17,6 +17,7 @@ from seqloom.core.cell import Cell
 from seqloom.core.checks import are_contiguous, read_moved, read_saved
 from seqloom.core.heads import HeadsCell
 from seqloom.core.job import ScanJob
+from seqloom.core.memory import empty_like, new_empty
 from seqloom.core.precision import product_flags
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.gated.backward import go_back
@@ -79,7 +80,7 @@ class PreparedGated:
         mine = {name: i for i, name in enumerate(OWN) if name in names}
         self.stack = Stack([cell], [mine], shape, stack.batch_first, 1)
         self.last_shape = self.stack.state_shapes[0]
-        job = ScanJob(like.new_empty(self.B, self.T, cell.input_size), ())
+        job = ScanJob(new_empty(like, self.B, self.T, cell.input_size), ())
         gated = Gated(KINDS[one.name]) if isinstance(code, GatedHeads) else code
         setting = gated.read_setting(one, self.H, job, self.dtype)
         self.setting = choose_kept(setting, self.rows, self.device)
@@ -144,7 +145,7 @@ class PreparedGated:
     def _cast_weights(self, own: Sequence[Any]) -> list[Any]:
         """Return copies of the weights in the type of the kernels, in one launch."""
         present = [w.detach() for w in own if w is not None]
-        flat = present[0].new_empty(sum(map(torch.numel, present)), dtype=self.dtype)
+        flat = new_empty(present[0], sum(map(torch.numel, present)), dtype=self.dtype)
         copies = torch._C._nn.unflatten_dense_tensors(flat, present)
         torch._foreach_copy_(copies, present)
         each = iter(copies)
@@ -164,23 +165,23 @@ class PreparedGated:
         if kind.norm:
             product = exact.linear(inputs, own[0], None).view(*self.order, -1)
             u, normed = normalise(product, own[7], own[1], kind.gates, train)
-            spread = u.new_empty(*self.order, kind.spread, dtype=torch.float32) if train else None
+            spread = new_empty(u, *self.order, kind.spread, dtype=torch.float32) if train else None
             centred = centre_weights(own[2], H)
         else:
             u = self._divide(exact.linear(inputs, own[0].view(-1, inputs.shape[-1]), _flatten(own[1])))
         weight = arrange_weights(self.setting, own[2].view(-1, H, H) if centred is None else centred)
         first = [self._divide_state(s).float() for s in states] or self._find_start()
-        paths = [u.new_empty(*self.lead, H) if train or i == kind.output else None for i in range(kind.states)]
+        paths = [new_empty(u, *self.lead, H) if train or i == kind.output else None for i in range(kind.states)]
         seen = paths[0]
         if train and self.keeps_time_first:  # the first state, too: products see all but the last
-            seen = u.new_empty(self.T + 1, self.B, H)
+            seen = new_empty(u, self.T + 1, self.B, H)
             seen[0], paths[0] = first[0], seen[1:]
-        last = [torch.empty_like(s) for s in first]
+        last = [empty_like(s) for s in first]
         arguments = self.arguments.from_buffer_copy(self.filled)
         arguments.x, arguments.weight = u.data_ptr(), weight.data_ptr()
         kept, arguments.keeps = None, int(train and self.setting.kept)
         if arguments.keeps and kind.gates > kind.summed:
-            kept = u.new_empty(*self.lead, (kind.gates - kind.summed) * H)
+            kept = new_empty(u, *self.lead, (kind.gates - kind.summed) * H)
             arguments.u = kept.data_ptr()
         arguments.spread = None if spread is None else spread.data_ptr()
         for name, w in zip(("bias", "scale", "scale_c", "bias_c"), own[3:7], strict=True):

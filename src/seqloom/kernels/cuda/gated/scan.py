@@ -12,6 +12,7 @@ from torch import Tensor
 from seqloom.core.cell import Cell, State
 from seqloom.core.checks import read_saved
 from seqloom.core.job import ScanJob
+from seqloom.core.memory import empty_like, new_empty
 from seqloom.kernels import loop
 from seqloom.kernels.cuda.gated.backward import go_back
 from seqloom.kernels.cuda.gated.centre import centre_weights
@@ -109,17 +110,17 @@ class _GatedScan(torch.autograd.Function):
         # padding is read from the path of state 0, by products, and from the outputs
         whole = (0, kind.output) if inputs.lengths is not None else ()
         paths = [
-            (x.new_zeros if i in whole else x.new_empty)(B, T, H) if train or i in (0, kind.output) else None
+            (Tensor.new_zeros if i in whole else new_empty)(x, B, T, H) if train or i in (0, kind.output) else None
             for i in range(kind.states)
         ]
-        spread = x.new_empty(B, T, kind.spread, dtype=torch.float32) if train and kind.spread else None
-        last = [torch.empty_like(s) for s in first]
+        spread = new_empty(x, B, T, kind.spread, dtype=torch.float32) if train and kind.spread else None
+        last = [empty_like(s) for s in first]
         known = _name(own, first, start, paths) | inputs.name() | {"x": x, "spread": spread, "B": B, "T": T}
         known |= {f"last_{i}": s for i, s in enumerate(last)}
         centred, u, setting = None, None, inputs.setting
         if kind.norm:
             centred, setting = centre_weights(own[0], H), choose_kept(setting, B, x.device)
-            u = x.new_empty(B, T, kind.gates * H) if train and setting.kept else None
+            u = new_empty(x, B, T, kind.gates * H) if train and setting.kept else None
             known |= {"u": u, "keeps": int(u is not None)}
         weight = own[0].view(-1, H, H) if centred is None else centred
         known |= {"weight": arrange_weights(inputs.setting, weight)}

@@ -12,6 +12,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from seqloom.core.memory import empty, new_empty
 from seqloom.core.precision import allows_tf32
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.runtime import launch
@@ -67,8 +68,8 @@ def split(t: Tensor) -> SplitMatrix:
         t = t.contiguous()
     some, others, columns = t.shape
     rows = some * others
-    parts = torch.empty(2, rows, columns, dtype=torch.float16, device=t.device)
-    units = torch.empty(-(-rows // ROWS), dtype=torch.float32, device=t.device)
+    parts = empty(2, rows, columns, dtype=torch.float16, device=t.device)
+    units = empty(-(-rows // ROWS), dtype=torch.float32, device=t.device)
     code, numbers = find_split_code(), {"rows": rows, "inner": others, "columns": columns}
     numbers |= {"outer_stride": t.stride(0), "inner_stride": t.stride(1)}
     code.launch(code.pack({"from_": t, "to": parts, "unit": units, **numbers}), len(units), t.device)
@@ -86,7 +87,7 @@ def multiply(a: SplitMatrix, b: SplitMatrix, bias: Tensor | None = None, out: Te
     """
     (M, K), N = a.shape, b.shape[0]
     if out is None:
-        out = a.units.new_empty(M, N)
+        out = new_empty(a.units, M, N)
     _launch(0, a, b, bias, out, (M, N, K), K)
     return out
 
@@ -97,7 +98,7 @@ def multiply_turned(a: SplitMatrix, b: SplitMatrix) -> Tensor:
     device = a.parts.device
     depth = choose_depth(M, N, K, launch.multiprocessors(device) * (1 if has_wgmma(device, K) else AT_ONCE))
     pieces = -(-K // depth)
-    out = a.units.new_empty(pieces, M, N)
+    out = new_empty(a.units, pieces, M, N)
     _launch(1, a, b, None, out, (M, N, K), depth)
     return out[0] if pieces == 1 else out.sum(0)
 

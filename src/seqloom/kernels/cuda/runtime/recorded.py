@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 import torch
 from torch import Tensor
 
+from seqloom.core.memory import empty_like
 from seqloom.kernels import tuning
 from seqloom.kernels.cuda.runtime.graphs import RecordedLaunches
 
@@ -101,7 +102,7 @@ class RecordedPass:
     def __init__(self, launch: Launch, tensors: Sequence[Maybe]) -> None:
         found: list[Maybe] = []
         with torch.inference_mode(False), torch.no_grad():  # later runs may be outside of an inference mode
-            arguments = [None if t is None else torch.empty_like(t) for t in tensors]
+            arguments = [None if t is None else empty_like(t) for t in tensors]
 
             def record() -> None:
                 found[:] = [None if t is None else t.contiguous() for t in launch(arguments)]
@@ -114,7 +115,7 @@ class RecordedPass:
         _copy(self.arguments, [t for t in tensors if t is not None])
         self.graph.replay()
         results = [t for t in self.found if t is not None]
-        copies = [torch.empty_like(t) for t in results]
+        copies = [empty_like(t) for t in results]
         _copy(copies, results)
         each = iter(copies)
         return [None if t is None else next(each) for t in self.found]

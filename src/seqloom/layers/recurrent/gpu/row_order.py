@@ -16,6 +16,7 @@ from torch.autograd.function import FunctionCtx
 from seqloom.core.cell import Cell
 from seqloom.core.checks import SavedTensors
 from seqloom.core.job import ScanJob
+from seqloom.core.memory import empty_like
 from seqloom.kernels.dispatch import choose
 from seqloom.kernels.fused import why_not_fused
 from seqloom.layers.formats import PaddedBatch
@@ -45,7 +46,7 @@ def sort_longest_first(batch: PaddedBatch) -> SortedBatch:
     """Return the same batch with its longest row first."""
     assert batch.lengths is not None
     order = batch.lengths.argsort(descending=True, stable=True)
-    inverse = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
+    inverse = empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
     x, lengths = permute_rows(batch.x, order, inverse), batch.lengths.index_select(0, order)
     return SortedBatch(x, lengths, batch.batch_first, batch.source, order, inverse)
 
