@@ -24,7 +24,6 @@ from torch.utils._device import DeviceContext
 from seqloom.compiler.values import HOOKS, PLAIN, SKIPPED, SKIPPED_OF_CLASS, freeze, list_user_classes, write
 from seqloom.core.cell import Cell
 
-
 _SIMPLE = frozenset({bool, int, str, type(None)})
 
 Key = tuple[object, ...]
@@ -133,7 +132,7 @@ def _is_constant(function: types.FunctionType) -> bool:
         return False
     if function.__kwdefaults__ or function.__dict__:
         return False
-    return function.__defaults__ is None or all([type(v) in PLAIN for v in function.__defaults__])
+    return function.__defaults__ is None or all(type(v) in PLAIN for v in function.__defaults__)
 
 
 def _is_fixed(value: object) -> bool:

@@ -24,7 +24,8 @@ from seqloom.core.cell import Cell
 
 # Functions that read names which no code shows; everything in reach counts then.
 _ANY_NAME = frozenset({"getattr", "vars", "globals", "locals", "dir", "__dict__", "__getattribute__", "attrgetter",
-                       "methodcaller", "getmembers", "import_module", "modules", "f_globals", "__globals__"})  # fmt: skip
+                       "methodcaller", "getmembers", "import_module", "modules", "f_globals",
+                       "__globals__"})  # fmt: skip
 _CALLED = ("__call__", "__getattr__", "_call_impl", "_wrapped_call_impl", "forward")
 _NEW_EVERY_TIME = frozenset({"__dict__", "__class__", "__init__", "__doc__"})  # or read in another way
 _BINARY = {"+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul",
@@ -163,6 +164,8 @@ class _Finder:
         if (id(module), attributes) in self._reached:
             return
         self._reached.add((id(module), attributes))
+        if attributes is self.names and module.__name__ == "numpy.random":
+            raise UnsupportedError(f"step may draw random numbers of NumPy{self._find_line('random')}")
         is_users = is_users_module(module.__name__, module)
         names = attributes
         if is_users and self.reads_any:

@@ -304,7 +304,7 @@ class Freezer:
         ):
             return [Same(value)]  # types and functions
         if base is not None:
-            return [base.__repr__(value)]
+            return [base.__repr__(value)]  # type: ignore[call-arg]
         if isinstance(value, (bytearray, memoryview)) or kind.__module__ == "array":
             return [bytes(value)]
         if isinstance(value, threading.local):

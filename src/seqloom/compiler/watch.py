@@ -43,9 +43,9 @@ _PURE = frozenset({"builtins", "math", "cmath", "_operator", "itertools", "_func
                    "_collections_abc", "_abc", "_sre", "_struct", "_weakref", "_warnings", "_bisect", "_heapq", "_json",
                    "_statistics", "_string", "_contextvars", "_typing", "collections", "unicodedata"})  # fmt: skip
 _IMPURE = frozenset({"open", "input", "id", "hash", "exec", "eval", "compile", "breakpoint", "__import__"})
-_VALUES = (str, bytes, int, float, complex, list, tuple, dict, set, frozenset, range, slice, bytearray, memoryview, deque,
-           MappingProxyType, re.Pattern, re.Match, Tensor, torch.dtype, torch.device, contextvars.ContextVar, property,
-           partial, BaseException, type(None), torch.finfo, torch.iinfo)  # fmt: skip
+_VALUES = (str, bytes, int, float, complex, list, tuple, dict, set, frozenset, range, slice, bytearray, memoryview,
+           deque, MappingProxyType, re.Pattern, re.Match, Tensor, torch.dtype, torch.device, contextvars.ContextVar,
+           property, partial, BaseException, type(None), torch.finfo, torch.iinfo)  # fmt: skip
 _ENVIRONMENT: Any = type(os.environ)
 _READS_ONE = _ENVIRONMENT.__getitem__.__code__
 _READS_ALL = {_ENVIRONMENT.__iter__.__code__, _ENVIRONMENT.__len__.__code__}
@@ -161,7 +161,7 @@ def _is_pure(function: Any, module: str, role: str) -> bool:  # noqa: ANN401  # 
         return module == "_thread" and role == "python" and function.__name__ in ("allocate_lock", "get_ident")
     kind = owner if isinstance(owner, type) else type(owner)
     known = kind.__module__.partition(".")[0] in ("torch", "numpy", "_thread") or issubclass(kind, _VALUES)
-    return known or hasattr(kind, "__next__") and not hasattr(kind, "read") or not hides_state(kind)
+    return known or (hasattr(kind, "__next__") and not hasattr(kind, "read")) or not hides_state(kind)
 
 
 def watch(function: Callable[[], Result], cell: Cell) -> tuple[Result, Seen]:
