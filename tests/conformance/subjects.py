@@ -90,6 +90,8 @@ def make_subject(device: str, name: str) -> Any:
     return pytest.param((device, name), marks=marks, id=f"{device}-{name}")
 
 
+TRAINED_IN_RANKS = ("gru", "lstm", "attn_rnn", "indrnn", "gla")  # by training_ranks.py
+CALLED_IN_FORKS = ("gru", "attn_rnn", "lstm_cpu_stack", "gla")  # by forked_calls.py
 SUBJECTS = [
     make_subject(device, name)
     for device, backends in (("cpu", ON_CPU), ("cuda", ON_GPU))
