@@ -21,6 +21,7 @@ from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.layers.registry import list_names, make
 
 ROWS, STEPS, INPUT, HIDDEN = 3, 6, 8, 16
+HIDDEN_ON_GPU = 64  # which every GPU kernel can divide
 ON_CPU = frozenset({"aten", "compiled", "cpu", "loop", "manual", "parallel", "scan"})  # backends
 ON_GPU = frozenset({*ON_CPU - {"cpu"}, "cluster", "cuda", "graph", "grid", "row", "slots", "tiles"})
 OF_ANY_CELL = ("gru", "peephole_lstm")  # cells that stand for all in a kernel that runs every cell
@@ -45,10 +46,11 @@ class UserCell(Cell, name=""):
         return h, (h,)
 
 
-def build_kernel(cell: str, backend: str) -> nn.Module:
+def build_kernel(cell: str, backend: str, device: str) -> nn.Module:
     """Build a layer that runs on one kernel."""
     settings = {"slots": 2} if backend == "slots" else {}
-    return Recurrent(cell, INPUT, HIDDEN, batch_first=True, kernel=backend, **settings)
+    hidden = HIDDEN if device == "cpu" else HIDDEN_ON_GPU
+    return Recurrent(cell, INPUT, hidden, batch_first=True, kernel=backend, **settings)
 
 
 KERNEL_SUBJECTS = {
@@ -69,9 +71,8 @@ LAYER_SUBJECTS: dict[str, Callable[[], nn.Module]] = {
 QUICK_LAYERS = frozenset(
     {
         *("attn_rnn", "gru", "indrnn", "ln_lstm", "lstm", "min_lstm", "rnn", "t_lstm", "bi_gru", "bi_attn_rnn"),
-        *("tcn", "transformer", "local_transformer", "linear_transformer", "performer", "linformer"),
-        *("deltaproduct", "gla", "mamba2", "mlstm", "lru", "rwkv7", "transformer_xl", "memory_transformer"),
-        *("hybrid", "conv_rnn", "rnn_attend", "user_cell", "deep_gru", "deep_attn_rnn", "lstm_cpu_stack"),
+        *("tcn", "transformer", "linear_transformer", "linformer", "deltaproduct", "gla", "mamba2", "lru", "rwkv7"),
+        *("memory_transformer", "hybrid", "rnn_attend", "user_cell", "deep_gru", "deep_attn_rnn", "lstm_cpu_stack"),
     }
 )
 SLOW_LAYERS = frozenset({"indrnn", "t_lstm", "user_cell"})  # compiled when they are first called
@@ -90,6 +91,8 @@ def make_subject(device: str, name: str) -> Any:
     return pytest.param((device, name), marks=marks, id=f"{device}-{name}")
 
 
+TRAINED_IN_RANKS = ("gru", "lstm", "attn_rnn", "gla")  # by training_ranks.py
+CALLED_IN_FORKS = ("gru", "attn_rnn", "lstm_cpu_stack", "gla")  # by forked_calls.py
 SUBJECTS = [
     make_subject(device, name)
     for device, backends in (("cpu", ON_CPU), ("cuda", ON_GPU))
@@ -139,7 +142,7 @@ def open_case(device: str, name: str, move: Callable[[list[Tensor]], None]) -> C
     dtype = torch.float32
     if name in KERNEL_SUBJECTS:
         cell, kernel = KERNEL_SUBJECTS[name]
-        layer = build_kernel(cell, kernel.backend).to(device)
+        layer = build_kernel(cell, kernel.backend, device).to(device)
         dtype = _find_type(layer, kernel.name, device)
         layer = layer.to(dtype)
     else:

@@ -118,7 +118,7 @@ def test_a_state_that_changes_after_the_call_gives_an_error_or_right_gradients(c
         torch.testing.assert_close(found[1], found[0])
 
 
-@pytest.mark.parametrize("kernel", ["loop", pytest.param("compiled", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kernel", ["loop", pytest.param("compiled", marks=pytest.mark.long)])
 def test_time_spans_that_change_after_the_call_do_not_change_its_gradients(kernel):
     layer, x, found = Recurrent("ode_gru", 3, 4, batch_first=True, kernel=kernel), torch.randn(2, 6, 3), []
     for is_changed in (False, True):

@@ -5,7 +5,6 @@ import io
 import subprocess
 import sys
 import warnings
-from datetime import timedelta
 
 import pytest
 import torch
@@ -197,31 +196,6 @@ def test_dynamic_quantisation_says_that_it_leaves_a_layer_as_it_is():
         again = quantise(seqloom.convert(nn.ModuleDict({"rnn": make("LSTM")}), to="torch"))
         assert "Quantized" in type(again["rnn"]).__name__ or "quantized" in type(again["rnn"]).__module__
         torch.testing.assert_close(again["rnn"](X)[0], make("LSTM")(X)[0], rtol=0, atol=0.05)
-
-
-def _train_alone_and_together(rank, folder):
-    meet, patience = f"file://{folder}/meet", timedelta(seconds=60)
-    torch.distributed.init_process_group("gloo", init_method=meet, rank=rank, world_size=2, timeout=patience)
-    try:
-        whole = seqloom.GRU(3, 4, 2, bidirectional=True) if rank else make("GRU", 3, 4, 2, bidirectional=True)
-        layer = nn.parallel.DistributedDataParallel(whole)
-        layer(X[:, rank : rank + 1])[0].square().mean().backward()
-        alone = make("GRU", 3, 4, 2, bidirectional=True)
-        alone(X)[0].square().mean().backward()
-        for mine, expected in zip(whole.parameters(), alone.parameters(), strict=True):
-            close(mine, expected)
-            close(mine.grad, expected.grad)
-    finally:
-        torch.distributed.destroy_process_group()
-
-
-@pytest.mark.slow
-def test_two_processes_train_as_one_on_the_whole_batch(tmp_path):
-    other = torch.multiprocessing.get_context("spawn").Process(target=_train_alone_and_together, args=(1, tmp_path))
-    other.start()
-    _train_alone_and_together(0, tmp_path)
-    other.join()
-    assert other.exitcode == 0
 
 
 def test_weight_norm_by_parametrization_takes_effect():

@@ -1,7 +1,5 @@
 """Tensors that kernels read by address have the right shape and plain memory, or are refused by name."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 import torch
 from torch import nn
@@ -176,18 +174,3 @@ def test_an_output_that_backward_needs_says_what_to_do_when_it_was_changed(cell)
     y = layer(torch.randn(3, 2, 4))[0].relu_()
     with pytest.raises(RuntimeError, match=r"inplace operation.*write y = y\.relu\(\) instead of y\.relu_\(\)"):
         y.sum().backward()
-
-
-@pytest.mark.parametrize("cell", LAYERS)
-def test_several_threads_may_call_one_layer(cell):
-    layer = LAYERS[cell]()
-    inputs = [torch.randn(6, 2, 4) for _ in range(24)]
-    with torch.no_grad():
-        alone = [layer(x)[0] for x in inputs]
-
-    def run(x):
-        with torch.no_grad():
-            return layer(x)[0]
-
-    with ThreadPoolExecutor(4) as pool:
-        assert all(torch.equal(a, b) for a, b in zip(pool.map(run, inputs), alone, strict=True))
