@@ -22,18 +22,13 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     """Return the outputs (B, T, H) and the last state.
 
     A step sees the rows that have not ended: at padding its derivative may be infinite, as that of a square root of 0,
-    and infinity times 0 would be NaN. Where the lengths cannot be read, as in a graph that is being recorded, the step
-    sees all rows, and what it returns for padding is not used.
+    and infinity times 0 would be NaN. Where the lengths cannot be read, as in a graph that is being recorded,
+    `run_masked` runs.
     """
     try:
         if job.lengths is not None and can_read(job.lengths):
             return _run_sorted(cell, job, job.lengths.tolist())
-        x, state, now = cell.project(job.x), job.state, job.per_step()
-        start = cell.start(job.x) if job.reset is not None else ()
-        ys = []
-        for t in range(x.shape[1]):
-            y, state = advance(cell, x[:, t], state, {n: v[t] for n, v in now.items()}, start, job.mask)
-            ys.append(y)
+        return run_masked(cell, job)
     except ValueError as error:
         if "values to unpack" in str(error) and type(cell).initial_state is Cell.initial_state:
             error.add_note(
@@ -41,6 +36,16 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
                 "initial_state(x), which returns a tuple of all"
             )
         raise
+
+
+def run_masked(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
+    """Return what `run` returns, with every row in every step; what a step returns for padding is not used."""
+    x, state, now = cell.project(job.x), job.state, job.per_step()
+    start = cell.start(job.x) if job.reset is not None else ()
+    ys = []
+    for t in range(x.shape[1]):
+        y, state = advance(cell, x[:, t], state, {n: v[t] for n, v in now.items()}, start, job.mask)
+        ys.append(y)
     return torch.stack(ys, 1), state
 
 

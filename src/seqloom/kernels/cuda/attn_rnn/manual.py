@@ -80,7 +80,7 @@ def run_forward(
 ) -> tuple[Tensor, Tensor]:
     """Return the states after all steps, (B, T, ...), and the last; `own`: the weights, as in WEIGHT_NAMES."""
     steps: Any = _StateCell(cell, start, own)
-    states, (h,) = loop.run(steps, replace(job, x=u, state=(h0,)))
+    states, (h,) = loop.run_masked(steps, replace(job, x=u, state=(h0,)))  # may be recorded
     return states, h
 
 
