@@ -334,6 +334,22 @@ class Smallest(Cell):
         return n * torch.softmax(a, -1) + a.amax(-1, keepdim=True), (n,)
 
 
+class Fresh(Cell):
+    """A state that does not depend on the one before, and an output that does: no product inside the loops."""
+
+    def __init__(self, input_size, hidden_size):
+        super().__init__(input_size, hidden_size)
+        self.W = nn.Linear(input_size, hidden_size)
+
+    def project(self, x):
+        return self.W(x)
+
+    def step(self, x, state):
+        (h,) = state
+        y = torch.sigmoid(x) * h + (1 - torch.sigmoid(x)) * h
+        return F.layer_norm(y, (self.hidden_size,)), (torch.tanh(x),)
+
+
 class Nested(Cell):
     """A concatenation whose product is a part of another one."""
 
@@ -349,4 +365,4 @@ class Nested(Cell):
 
 CELLS = (Leaky, MGU, GateAfterMGU, JANET, LEM, CoRNN, SLSTM, HeadsGRU, FastGRNN, Normed, Slots, Projected, TwoSizes,
          Pointwise, Shift, Tied, PlainTensor, Ageing, Dual, Difference, NormOfBoth, FastWeights, Unread, Choice,
-         Smallest, Nested)  # fmt: skip
+         Smallest, Fresh, Nested)  # fmt: skip

@@ -8,6 +8,7 @@ import pytest
 import torch
 from interpreter import FUNCTIONS, interpret
 
+from cells import Fresh
 from seqloom.cells.lookup import find_cell
 from seqloom.compiler import ir
 from seqloom.compiler.cuda import write_cuda
@@ -294,6 +295,11 @@ def test_resets_masks_and_zoneout_run_in_the_kernels():
     share, stay = (torch.rand(5, 16) < 0.8) / 0.8, (torch.rand(5, 7, 16) < 0.3).float()
     job = replace(job, lengths=LENGTHS, reset=torch.rand(5, 7) < 0.3, mask=share, keep=(stay,))
     assert worst(cell, FP32, job)[0] < 2
+
+
+def test_a_program_without_products_may_need_memory_within_a_step():
+    cell = Fresh(8, 2)
+    assert worst(cell, FP32, job_of(cell, FP32, lengths=LENGTHS))[0] < 2
 
 
 def test_pointwise_cells_keep_their_state_in_registers():

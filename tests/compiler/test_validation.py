@@ -10,17 +10,18 @@ from torch.utils.checkpoint import checkpoint
 
 import seqloom
 from cells import Difference
+from seqloom.core.job import ScanJob
 from seqloom.kernels.compiled import kernel, validation
 from seqloom.kernels.compiled.run import Compiled
-from seqloom.kernels.compiled.validation import Verdicts
 from seqloom.kernels.cpu.machine import why_not_machine
 
 pytestmark = pytest.mark.skipif(why_not_machine() is not None, reason=str(why_not_machine()))
 
 
 @pytest.fixture(autouse=True)
-def _forget(forget):
+def _forget(forget, tmp_path, monkeypatch):
     """Prepare every plan anew, so that each test checks it."""
+    monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path))
     kernel._prepare.cache_clear()
     yield
     kernel._prepare.cache_clear()
@@ -175,13 +176,43 @@ def test_weights_of_zero_do_not_hide_a_fault(monkeypatch):
         make_layer(Quiet)(torch.randn(2, 6, 3))
 
 
-def test_verdicts_are_kept_with_what_was_compiled():
+def test_another_process_does_not_check_a_stored_plan_again(kinds, forget):
     layer, x = make_layer(), torch.randn(2, 6, 3)
     layer(x)
-    assert isinstance(kernel._find(layer.cell_at(0), _job(layer, x)).verdicts, Verdicts)
+    assert len(kinds) == 1
+    forget()  # as in a new process: the plan comes from disk
+    kernel._prepare.cache_clear()
+    make_layer()(x)
+    assert len(kinds) == 1
+    with torch.no_grad():
+        make_layer()(x)
+    assert len(kinds) == 2
 
 
-def _job(layer, x):
-    from seqloom.core.job import ScanJob
+def test_other_code_is_checked_again(kinds, forget, monkeypatch):
+    layer, x = make_layer(), torch.randn(2, 6, 3)
+    layer(x)
+    forget()
+    kernel._prepare.cache_clear()
+    monkeypatch.setattr(validation, "_digest_code", lambda _: "another version")
+    layer(x)
+    assert len(kinds) == 2
 
-    return ScanJob(x, layer.cell_at(0).start(x))
+
+def test_a_cell_that_differs_is_checked_again_by_another_process(kinds, forget, monkeypatch):
+    break_outputs(monkeypatch)
+    for _ in range(2):
+        forget()
+        kernel._prepare.cache_clear()
+        with pytest.warns(UserWarning, match="is not used"):
+            make_layer()(torch.randn(2, 6, 3))
+    assert len(kinds) == 2
+
+
+def test_a_prepared_call_of_a_cell_that_can_no_longer_be_compiled_runs_in_the_loop():
+    layer, x = make_layer(), torch.randn(2, 6, 3)
+    cell = layer.cell_at(0)
+    job = ScanJob(x, cell.start(x))
+    expected = kernel.run(cell, job)[0]
+    cell.inner.register_forward_hook(lambda *_: None)
+    torch.testing.assert_close(kernel.run(cell, job)[0], expected)

@@ -47,32 +47,37 @@ class _Work:
         pass
 
 
+def find_work(key):
+    with graphs.record(key, _Work) as (work, _):
+        return work
+
+
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_recording_is_not_used_under_other_flags(change):
     before = numeric_flags()
-    first, _ = graphs.record("test", _Work)
-    assert graphs.record("test", _Work)[0] is first
+    first = find_work("test")
+    assert find_work("test") is first
     with CHANGES[change]():
         assert numeric_flags() != before
-        other, _ = graphs.record("test", _Work)
+        other = find_work("test")
         assert other is not first
     assert numeric_flags() == before
-    assert graphs.record("test", _Work)[0] is first
+    assert find_work("test") is first
 
 
 def test_no_recording_is_discarded_while_a_user_captures_a_graph(monkeypatch):
     monkeypatch.setattr(graphs, "_cache", graphs.OrderedDict())
     monkeypatch.setattr(graphs.tuning, "GRAPHS_KEPT", 2)
-    oldest, _ = graphs.record("oldest", _Work)
-    graphs.record("other", _Work)
+    oldest = find_work("oldest")
+    find_work("other")
     with monkeypatch.context() as capture:
         capture.setattr(torch.cuda, "is_available", lambda: True)
         capture.setattr(torch.cuda, "current_stream", lambda: "the stream of the capture")
         capture.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-        graphs.record("captured", _Work)
+        find_work("captured")
         assert len(graphs._cache) == 3
-    graphs.record("oldest", _Work)
-    assert len(graphs._cache) == 2 and graphs.record("oldest", _Work)[0] is oldest
+    find_work("oldest")
+    assert len(graphs._cache) == 2 and find_work("oldest") is oldest
 
 
 class _Graph:

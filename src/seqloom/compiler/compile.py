@@ -92,7 +92,7 @@ def _load_or_trace(
     except Exception as error:  # a fault of the compiler must not stop a cell that the loop can run
         return f"the compiler failed with {type(error).__name__}: {error}; please report this cell", NO_GUARDS
     if description is not None:
-        save_plan(description, result, seen)
+        result = save_plan(description, result, seen)
     return result, seen.guards
 
 

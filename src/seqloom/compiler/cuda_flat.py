@@ -32,6 +32,8 @@ class FlatScan(Writer):
     def is_possible(self) -> bool:
         if not self.nests or any(n.inner or n.sizes != self.nests[0].sizes for n in self.nests):
             return False
+        if any(self.staged.is_own(number) for number in range(len(self.staged.buffers))):
+            return False  # values within a step have no memory here
         memory = self.staged.memory
         reads = [a for n in self.nests for a in n.reads()]
         writes = [a for n in self.nests for a in n.writes()]

@@ -85,6 +85,7 @@ class Plan:
         projects: Whether x is the cell's input, and `cell.project` part of the plan; else x is what it returns.
         alone: If it is no part of the plan, whether `cell.project` treats every step alone, so that it may see packed
             rows.
+        name: The name under which it is stored on disk; empty if it is not.
     """
 
     calls: dict[int, Call]
@@ -98,6 +99,7 @@ class Plan:
     reverse: Scan
     projects: bool = False
     alone: bool = False
+    name: str = ""
 
     @property
     def states(self) -> int:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +53,14 @@ def load_plan(description: str) -> tuple[Plan, Guards] | None:
         plan = _decode(data["plan"])
         for call in plan.calls.values():
             find_operator(call.operator)
-        return plan, guards
+        return replace(plan, name=_name(description)), guards
     except (ValueError, KeyError, TypeError, IndexError) as error:
         warnings.warn(f"a {WHAT} in {cache_folder('cells')} is not valid ({error}); building it again", stacklevel=4)
         return None
 
 
-def save_plan(description: str, plan: Plan, seen: Seen) -> None:
-    """Keep a plan.
+def save_plan(description: str, plan: Plan, seen: Seen) -> Plan:
+    """Keep a plan, and return it with the name under which it is kept.
 
     Args:
         description: What the plan depends on.
@@ -68,14 +69,34 @@ def save_plan(description: str, plan: Plan, seen: Seen) -> None:
     """
     files, guards = {file: digest_file(file) for file in sorted(seen.files)}, seen.guards.write()
     if None in files.values() or guards is None:
-        return
+        return plan
     stored = {"files": files, "guards": guards, "plan": _encode(plan)}
     write_cached(_path(description), json.dumps(stored, separators=(",", ":")).encode(), WHAT)
+    return replace(plan, name=_name(description))
+
+
+def load_checks(plan: Plan) -> set[str]:
+    """Return the kinds of call in which a stored plan was found to match the loop."""
+    content = read_cached(_checks_path(plan), WHAT) if plan.name else None
+    return set() if content is None else set(content.decode().splitlines())
+
+
+def save_check(plan: Plan, kind: str) -> None:
+    """Keep beside a stored plan that it matches the loop in a kind of call."""
+    if plan.name:
+        write_cached(_checks_path(plan), "\n".join(sorted({*load_checks(plan), kind})).encode(), WHAT)
+
+
+def _name(description: str) -> str:
+    return hashlib.sha256(f"{digest_compiler()}\n{description}".encode()).hexdigest()
 
 
 def _path(description: str) -> Path:
-    name = hashlib.sha256(f"{digest_compiler()}\n{description}".encode()).hexdigest()
-    return cache_folder("cells") / f"{name}.plan"
+    return cache_folder("cells") / f"{_name(description)}.plan"
+
+
+def _checks_path(plan: Plan) -> Path:
+    return cache_folder("cells") / f"{plan.name}.checks"
 
 
 def _encode(plan: Plan) -> dict[str, Any]:

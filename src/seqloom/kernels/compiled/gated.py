@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from types import new_class
 
@@ -94,18 +94,21 @@ class Prepared:
         plan: The compiled step, for what torch computes before the loop.
         fitted: The cell as code for one unit.
         kind: The same for the kernels.
-        verdicts: What the checks against the loop found.
     """
 
     plan: Plan
     fitted: GatedCell
     kind: Kind
-    verdicts: Verdicts = field(default_factory=Verdicts)
 
     @property
     def output(self) -> int:
         """Which of the cell's states is the output; their number, if the output is none of them."""
         return self.fitted.states[self.fitted.output]
+
+    @cached_property
+    def verdicts(self) -> Verdicts:
+        """What the checks against the loop found."""
+        return Verdicts(self.plan, "gated")
 
     @cached_property
     def evaluator(self) -> Evaluator:

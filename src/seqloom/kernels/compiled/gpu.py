@@ -71,10 +71,10 @@ def run_on_gpu(scan: Scan, tensors: Sequence[Tensor | None], packing: Packing) -
             return
         steps = min(tuning.GRAPH_STEPS, 1 << (packing.T - 1).bit_length())
         key = ("compiled", cuda.digest, packing.B, steps, like.device)
-        chunk, replay = record(key, lambda: _Chunk(cuda, packing.B, steps, like))
-        chunk.prepare(tensors, packing)
-        for _ in range(-(-packing.T // steps)):
-            replay()
+        with record(key, lambda: _Chunk(cuda, packing.B, steps, like)) as (chunk, replay):
+            chunk.prepare(tensors, packing)
+            for _ in range(-(-packing.T // steps)):
+                replay()
 
 
 def choose_rows(scan: Scan, B: int, size: int) -> int:

@@ -20,7 +20,7 @@ from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.core.precision import autocast_dtype
 from seqloom.core.weights import bind_weights, read_tensors
-from seqloom.kernels import tuning
+from seqloom.kernels import loop, tuning
 from seqloom.kernels.compiled import gated
 from seqloom.kernels.compiled.gated import Prepared
 from seqloom.kernels.compiled.gpu import run_on_gpu, why_not_gpu
@@ -122,7 +122,8 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     found = _take(cell, job)
     if isinstance(found, Prepared):
         return gated.run(cell, job, found)
-    assert isinstance(found, Compiled), found
+    if isinstance(found, str):  # a prepared call of a cell that has changed since
+        return loop.run(cell, job)
     return _run_in_type(found, cell, job)
 
 

@@ -54,7 +54,7 @@ class Stages:
         self.known_in_reverse |= set(self.saved)
         self.reverse: dict[tuple[int, ...], Stage] = {}  # by the gradients that are wanted
         self.prepare_reverse([name for name in plan.results if name != "y"])  # fails now, if at all
-        self.verdicts = Verdicts()
+        self.verdicts = Verdicts(plan)
 
     # --- stages ---
 

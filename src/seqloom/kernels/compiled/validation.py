@@ -6,22 +6,28 @@ compiled for a kind of call: outputs, last states and, in training, all gradient
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from seqloom.compiler.plan import Plan
+from seqloom.compiler.storage import load_checks, save_check
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.core.precision import autocast_dtype
 from seqloom.core.weights import bind_weights, weights
 from seqloom.kernels import loop
+from seqloom.kernels.cpu.engine import list_libraries
 
 Run = Callable[[Cell, ScanJob], tuple[Tensor, State]]
 Verdict = str | None  # the difference; None if there is none
@@ -95,8 +101,16 @@ class Kind(NamedTuple):
 
 @dataclass
 class Verdicts:
-    """What the check of one compiled cell found, by kind of call."""
+    """What the check of one compiled cell found, by kind of call.
 
+    Attributes:
+        plan: The compiled cell. That it matches the loop is kept beside it on disk.
+        form: How it runs: "programs" or "gated".
+        known: The verdicts of this process.
+    """
+
+    plan: Plan
+    form: str = "programs"
     known: dict[Kind, Verdict] = field(default_factory=dict)
 
     def find(self, cell: Cell, job: ScanJob, run: Run) -> Verdict:
@@ -113,7 +127,7 @@ class Verdicts:
         if kind not in self.known:
             if job.x.is_cuda and torch.cuda.is_current_stream_capturing():
                 return "a CUDA graph is being recorded before the compiled cell was checked; call the layer once before"
-            self.known[kind] = verdict = check_alone(cell, job, run, kind)
+            self.known[kind] = verdict = self._check(cell, job, run, kind)
             if verdict is not None:
                 name = type(cell).__qualname__
                 warnings.warn(
@@ -122,6 +136,27 @@ class Verdicts:
                     stacklevel=2,
                 )
         return self.known[kind]
+
+    def _check(self, cell: Cell, job: ScanJob, run: Run, kind: Kind) -> Verdict:
+        text = " ".join(map(str, (*kind, self.form, _digest_code(job.x.device))))
+        if text in load_checks(self.plan):
+            return None
+        verdict = check_alone(cell, job, run, kind)
+        if verdict is None:
+            save_check(self.plan, text)
+        return verdict
+
+
+@cache
+def _digest_code(device: torch.device) -> str:
+    """Return a digest of what runs compiled cells: code of another version is checked again."""
+    kernels = Path(__file__).parents[1]
+    files = [*sorted(kernels.glob("compiled/*.py")), *sorted(kernels.glob("cpu/*.py")), *list_libraries()]
+    if device.type == "cuda":
+        files += sorted(kernels.glob("cuda/**/*.cu*"))
+    words = [file.read_bytes() for file in files]
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    return hashlib.sha256(b"".join((*words, name.encode()))).hexdigest()
 
 
 def check_alone(cell: Cell, job: ScanJob, run: Run, kind: Kind) -> Verdict:

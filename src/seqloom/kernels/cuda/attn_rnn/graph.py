@@ -8,6 +8,7 @@ chunk. With slots the graph is of plain torch, and the states are saved.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -40,8 +41,10 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     return y, (h.to(job.state[0].dtype),)
 
 
-def _find_chunk(kinds: tuple[type, type], inputs: AttnRNNInputs, u: Tensor) -> tuple[Any, Callable[[], None]]:
-    """Return the recorded chunk, of the second kind with several slots, and the function that replays it."""
+def _find_chunk(
+    kinds: tuple[type, type], inputs: AttnRNNInputs, u: Tensor
+) -> AbstractContextManager[tuple[Any, Callable[[], None]]]:
+    """Provide the recorded chunk, of the second kind with several slots, and the function that replays it."""
     (B, T, _), m = u.shape, inputs.cell.slots
     kind: Any = kinds[m > 1]
     slots = () if m == 1 else (m,)
@@ -70,18 +73,19 @@ class _GraphScan(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         ctx.inputs = inputs
         (B, T), m = u.shape[:2], inputs.cell.slots
-        chunk, replay = _find_chunk((ForwardChunk, SlotsForwardChunk), inputs, u)
-        chunk.set_weights(weights, inputs.mask, start)
-        chunk.h.copy_(h0)
-        left = _count_left(inputs.lengths, u, chunk.steps)
-        states = empty(B, T, *h0.shape[1:], dtype=chunk.y.dtype, device=u.device)
-        for k, begin in enumerate(range(0, T, chunk.steps)):
-            n = min(chunk.steps, T - begin)
-            chunk.take(inputs, u, left[k], begin, n)
-            replay()
-            states[:, begin : begin + n].copy_(chunk.y[:n].transpose(0, 1))
+        with _find_chunk((ForwardChunk, SlotsForwardChunk), inputs, u) as (chunk, replay):
+            chunk.set_weights(weights, inputs.mask, start)
+            chunk.h.copy_(h0)
+            left = _count_left(inputs.lengths, u, chunk.steps)
+            states = empty(B, T, *h0.shape[1:], dtype=chunk.y.dtype, device=u.device)
+            for k, begin in enumerate(range(0, T, chunk.steps)):
+                n = min(chunk.steps, T - begin)
+                chunk.take(inputs, u, left[k], begin, n)
+                replay()
+                states[:, begin : begin + n].copy_(chunk.y[:n].transpose(0, 1))
+            last = chunk.h.clone()
         ctx.save_for_backward(u, h0, start, states, *weights)
-        return states if m == 1 else states.sum(2).to(u.dtype), chunk.h.clone()
+        return states if m == 1 else states.sum(2).to(u.dtype), last
 
     @staticmethod
     def backward(
@@ -94,17 +98,18 @@ class _GraphScan(torch.autograd.Function):
         if torch.is_grad_enabled():  # a second derivative is wanted
             return None, *scan.differentiate(inputs, (u, h0, start, *weights), (dy, dlast))
         T = u.shape[1]
-        chunk, replay = _find_chunk((BackwardChunk, SlotsBackwardChunk), inputs, u)
-        chunk.set_weights(weights, inputs.mask, start)
-        chunk.clear(dlast)
-        left = _count_left(inputs.lengths, u, chunk.steps)
-        du = empty_like(u, memory_format=torch.contiguous_format)
-        for k, begin in reversed(list(enumerate(range(0, T, chunk.steps)))):
-            n = min(chunk.steps, T - begin)
-            chunk.take(inputs, u, left[k], begin, n)
-            chunk.take_back(h0, states, dy, begin, n)
-            replay()
-            du[:, begin : begin + n].copy_(chunk.du[:n].transpose(0, 1))
-        pairs = zip(weights, chunk.gradients, strict=True)
-        gradients = (None if w is None else d.to(w.dtype, copy=True) for w, d in pairs)
-        return None, du, chunk.dh.clone(), None if start is None else chunk.dstart.clone(), *gradients
+        with _find_chunk((BackwardChunk, SlotsBackwardChunk), inputs, u) as (chunk, replay):
+            chunk.set_weights(weights, inputs.mask, start)
+            chunk.clear(dlast)
+            left = _count_left(inputs.lengths, u, chunk.steps)
+            du = empty_like(u, memory_format=torch.contiguous_format)
+            for k, begin in reversed(list(enumerate(range(0, T, chunk.steps)))):
+                n = min(chunk.steps, T - begin)
+                chunk.take(inputs, u, left[k], begin, n)
+                chunk.take_back(h0, states, dy, begin, n)
+                replay()
+                du[:, begin : begin + n].copy_(chunk.du[:n].transpose(0, 1))
+            pairs = zip(weights, chunk.gradients, strict=True)
+            gradients = [None if w is None else d.to(w.dtype, copy=True) for w, d in pairs]
+            dstart = None if start is None else chunk.dstart.clone()
+            return None, du, chunk.dh.clone(), dstart, *gradients

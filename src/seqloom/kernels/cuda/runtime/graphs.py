@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Protocol, TypeVar, cast
 
@@ -23,13 +25,24 @@ W = TypeVar("W", bound=Work)
 _cache: OrderedDict[Hashable, tuple[Any, torch.cuda.CUDAGraph | None]] = OrderedDict()  # least recently used first
 
 
-def record(key: Hashable, make: Callable[[], W]) -> tuple[W, Callable[[], None]]:
-    """Return the work of this key, made and recorded if it is new, and a function that runs it.
+# Work has memory of its own, and recordings have one stream: one thread at a time uses them.
+_lock = threading.RLock()
 
-    A recording repeats the products as they were chosen under torch's flags (tf32, reduced sums, deterministic,
+
+@contextmanager
+def record(key: Hashable, make: Callable[[], W]) -> Iterator[tuple[W, Callable[[], None]]]:
+    """Provide the work of this key, made and recorded if it is new, and a function that runs it.
+
+    Other threads wait until the block ends, which writes the work's memory, runs it and reads its results. A recording
+    repeats the products as they were chosen under torch's flags (tf32, reduced sums, deterministic,
     autocast), so other flags make another one. While the caller captures a graph, the work is launched as it is and
     becomes part of that graph.
     """
+    with _lock:
+        yield _find_work(key, make)
+
+
+def _find_work(key: Hashable, make: Callable[[], W]) -> tuple[W, Callable[[], None]]:
     stream = torch.cuda.current_stream() if torch.cuda.is_available() else None
     key = (key, stream, numeric_flags())
     if key not in _cache:
@@ -55,9 +68,10 @@ def _capture(work: Work) -> torch.cuda.CUDAGraph:
 
 def _record_launches(launch: Callable[[], None]) -> torch.cuda.CUDAGraph:
     """Record launches as `torch.cuda.graph` does, but leave the memory that torch holds for later tensors alone."""
+    before = torch.cuda.current_stream()
     graph, stream = torch.cuda.CUDAGraph(), _find_side_stream(torch.cuda.current_device())
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
+    with _lock, torch.cuda.stream(stream):
+        stream.wait_stream(before)
         graph.capture_begin(capture_error_mode="thread_local")
         try:
             launch()
