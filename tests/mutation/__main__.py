@@ -1,0 +1,301 @@
+"""Plant random faults, run the tests that run their lines, and print those that no test catches."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.metadata
+import json
+import multiprocessing
+import os
+import platform
+import random
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from mutation import line_map as lines
+from mutation.faults import Fault, find_faults
+from mutation.forks import Outcome, import_dependencies, run_tests
+from mutation.line_map import LineMap
+from mutation.workspace import Workspace
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+MAP = CHECKOUT / "build" / "mutation"
+START = 30.0  # seconds that a fork may take besides its tests, and
+SLOWER = 5.0  # times as long as the tests took when they were recorded
+FIRST = 10.0  # seconds of tests in the first fork of a fault; each later fork has up to four times as many
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a fault: `caught`, `timeout`, `survived` or `not run` (no test runs its line)."""
+
+    fault: Fault
+    result: str
+    by: str
+    tests: int
+    seconds: float
+
+
+def main() -> int:
+    flags = argparse.ArgumentParser(prog="python -m mutation", description=__doc__)
+    flags.add_argument("--faults", type=int, default=200, help="how many; 0 brings the map of lines up to date only")
+    flags.add_argument("--seed", type=int, default=0)
+    flags.add_argument("--limit", type=float, default=300, help="seconds of tests for one fault")
+    flags.add_argument("--jobs", type=int, default=2, help="processes")
+    flags.add_argument("--json", type=Path, help="write the record to this file")
+    flags.add_argument("--again", type=Path, help="plant the faults that survived in this record instead of new ones")
+    flags.add_argument("--passes", default="quick,slow", help="tests to record lines of")
+    flags.add_argument("--stale", action="store_true", help="use the stored lines of tests, also of those that changed")
+    options = flags.parse_args()
+    report(f"importing what tests import, then copying {CHECKOUT}")
+    import_dependencies(CHECKOUT)
+    with tempfile.TemporaryDirectory(prefix="seqloom-mutate-") as folder:
+        pool = [Workspace(CHECKOUT, Path(folder) / str(number)) for number in range(options.jobs)]
+        if not options.stale:
+            for which in options.passes.split(","):
+                bring_up_to_date(pool, which)
+        line_map = lines.load_map(CHECKOUT, MAP)
+        if options.faults:
+            began = time.time()
+            faults = read_survivors(options.again) if options.again else choose(options.faults, options.seed)
+            verdicts = judge_all(pool, faults, line_map, options.limit)
+            print_table(verdicts)
+            if options.json:
+                write_record(options, verdicts, time.time() - began)
+    return 0
+
+
+def report(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+def choose(count: int, seed: int) -> list[Fault]:
+    """Return random faults, uniformly over all places; the first ones do not depend on the count."""
+    faults = find_faults(CHECKOUT)
+    report(f"{len(faults)} places in {len({f.file for f in faults})} files")
+    random.Random(seed).shuffle(faults)
+    return faults[:count]
+
+
+def read_survivors(record: Path) -> list[Fault]:
+    """Return the faults of a record that no test caught; those whose code is gone are left out."""
+    known = {(f.file, f.before, f.after, f.kind): f for f in find_faults(CHECKOUT)}
+    exact = {(f.file, f.line, f.before, f.after, f.kind): f for f in find_faults(CHECKOUT)}
+    faults = []
+    for entry in json.loads(record.read_text())["survivors"]:
+        key = tuple(entry[name] for name in ("file", "before", "after", "kind"))
+        fault = exact.get((key[0], entry["line"], *key[1:])) or known.get(key)
+        if fault is None:
+            report(f"gone: {entry['file']}:{entry['line']}")
+        else:
+            faults.append(fault)
+    return faults
+
+
+def bring_up_to_date(pool: Sequence[Workspace], which: str) -> None:
+    """Record the lines of the test files that are new or changed."""
+    missing = lines.list_missing(CHECKOUT, MAP, which)
+    if missing:
+        report(f"recording which lines the {which} tests of {len(missing)} files run")
+    began = time.time()
+    for number, (file, answer) in enumerate(
+        share(pool, missing, lambda workspace, file: (file, lines.record_file(workspace, file, which))), 1
+    ):
+        lines.store(CHECKOUT, MAP, file, which, answer)
+        failed = f"; failed: {' '.join(answer['failed'])}" if answer["failed"] else ""
+        report(f"{number}/{len(missing)} {time.time() - began:.0f} s  {file}: {len(answer['tests'])} tests{failed}")
+
+
+def share(pool: Sequence[Workspace], items: Sequence[Any], work: Callable[[Workspace, Any], Any]) -> Iterator[Any]:
+    """Call a function on items in one process for each workspace; yield results as they come."""
+    context = multiprocessing.get_context("fork")
+    todo, done = context.SimpleQueue(), context.SimpleQueue()
+
+    def run(workspace: Workspace) -> None:
+        while (number := todo.get()) is not None:
+            done.put(work(workspace, items[number]))
+
+    processes = [context.Process(target=run, args=(workspace,)) for workspace in pool]
+    for process in processes:
+        process.start()
+    for number in [*range(len(items)), *[None] * len(pool)]:
+        todo.put(number)
+    try:
+        for _ in items:
+            yield done.get()
+    finally:
+        for process in processes:
+            process.join()
+
+
+def judge_all(pool: Sequence[Workspace], faults: Sequence[Fault], line_map: LineMap, limit: float) -> list[Verdict]:
+    """Return the verdicts of all faults, in the order of the faults."""
+    verdicts, counts, began = [], Counter[str](), time.time()
+    judge = Judge(line_map, limit)
+    for number, verdict in enumerate(share(pool, faults, judge.judge), 1):
+        verdicts.append(verdict)
+        counts[verdict.result] += 1
+        report(
+            f"{number}/{len(faults)} {time.time() - began:.0f} s  {verdict.result:8}  {verdict.fault.describe()}"
+            f"  [{verdict.tests} tests, {verdict.seconds:.0f} s{'; ' + verdict.by if verdict.by else ''}]"
+        )
+    report(", ".join(f"{count} {result}" for result, count in counts.items()))
+    order = {fault: number for number, fault in enumerate(faults)}
+    return sorted(verdicts, key=lambda verdict: order[verdict.fault])
+
+
+class Judge:
+    """Find out whether the tests catch a fault."""
+
+    def __init__(self, line_map: LineMap, limit: float) -> None:
+        self.map = line_map
+        self.limit = limit
+        self._sound: dict[str, bool] = {}
+
+    def judge(self, workspace: Workspace, fault: Fault) -> Verdict:
+        tests = self._find_tests(fault)
+        began, ran = time.monotonic(), 0
+        if not tests:
+            return Verdict(fault, "not run", "", 0, 0.0)
+        with workspace.plant(fault):
+            for group in self._split(tests):
+                outcome = self._run(workspace, fault, group)
+                ran += outcome.passed
+                if outcome.failed is not None:
+                    result = "timeout" if outcome.is_timeout else "caught"
+                    return Verdict(fault, result, outcome.failed, ran + 1, time.monotonic() - began)
+        return Verdict(fault, "survived", "", len(tests), time.monotonic() - began)
+
+    def _run(self, workspace: Workspace, fault: Fault, tests: Sequence[str]) -> Outcome:
+        """Run tests until one fails that passes without the fault."""
+        while True:
+            outcome = run_tests(workspace, tests, START + SLOWER * sum(map(self.map.seconds.__getitem__, tests)))
+            if outcome.failed is None or outcome.is_timeout or self._is_sound(workspace, fault, outcome.failed):
+                return outcome
+            tests = [test for test in tests if test != outcome.failed]
+
+    def _is_sound(self, workspace: Workspace, fault: Fault, test: str) -> bool:
+        """Return whether a test passes without a fault, alone; a failure of one that does not proves nothing."""
+        if test not in self.map.seconds:  # a file that cannot be imported, a process that ended
+            return True
+        if test not in self._sound:
+            file = workspace.root / fault.file
+            planted = file.read_text()
+            file.write_text((CHECKOUT / fault.file).read_text())
+            outcome = run_tests(workspace, [test], START + SLOWER * self.map.seconds[test])
+            file.write_text(planted)
+            self._sound[test] = outcome.failed is None
+            if outcome.failed:
+                report(f"fails without a fault: {test}")
+        return self._sound[test]
+
+    def _find_tests(self, fault: Fault) -> list[str]:
+        """Return the tests that run the line: files in the same folder first, then the fastest; up to the limit."""
+        tests = self.map.find_tests(fault.file, 1 << fault.line)
+        tests = tests or self.map.find_tests(fault.file, 1 << fault.statement)
+        if not tests and self._is_run_by_import(fault):
+            first, last = fault.function or (0, 0)
+            inside = self.map.find_tests(fault.file, sum(1 << line for line in range(first, last + 1)))
+            tests = inside or self.map.find_tests(fault.file, -1)
+            for user in find_users(fault.file) if not tests else ():
+                tests = [*tests, *self.map.find_tests(user, -1)]
+        return self._order(fault, list(dict.fromkeys(tests)))
+
+    @staticmethod
+    def _is_run_by_import(fault: Fault) -> bool:
+        """Return whether the line is one of a module, a class or a signature, which run when a module is imported."""
+        return fault.function is None or fault.line < fault.function[0]
+
+    def _order(self, fault: Fault, tests: Sequence[str]) -> list[str]:
+        folder = fault.file.removeprefix("src/seqloom/").split("/")[:-1]
+        files: dict[str, list[str]] = {}
+        for test in sorted(tests, key=self.map.seconds.__getitem__):
+            files.setdefault(test.partition("::")[0], []).append(test)
+
+        def rank(file: str) -> tuple[int, float]:
+            parts = file.removeprefix("tests/").split("/")[:-1]
+            shared = next((n for n, (a, b) in enumerate(zip(folder, parts, strict=False)) if a != b), None)
+            shared = min(len(folder), len(parts)) if shared is None else shared
+            return -shared, sum(map(self.map.seconds.__getitem__, files[file])) / len(files[file])
+
+        ordered, seconds = [], 0.0
+        for file in sorted(files, key=rank):
+            for test in files[file]:
+                if seconds + self.map.seconds[test] <= self.limit:
+                    ordered.append(test)
+                    seconds += self.map.seconds[test]
+        return ordered
+
+    def _split(self, tests: Sequence[str]) -> Iterator[list[str]]:
+        """Yield groups for one fork each."""
+        group: list[str] = []
+        seconds, most = 0.0, FIRST
+        for test in tests:
+            if group and seconds + self.map.seconds[test] > most:
+                yield group
+                group, seconds, most = [], 0.0, 4 * FIRST
+            group.append(test)
+            seconds += self.map.seconds[test]
+        yield group
+
+
+@cache
+def find_users(file: str) -> tuple[str, ...]:
+    """Return the files of the package that import a module."""
+    module = file.removeprefix("src/").removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+    parent, _, name = module.rpartition(".")
+    pattern = re.compile(
+        rf"(from|import) {re.escape(module)}\b|from {re.escape(parent)} import .*\b{re.escape(name)}\b"
+    )
+    sources = (CHECKOUT / "src" / "seqloom").rglob("*.py")
+    return tuple(s.relative_to(CHECKOUT).as_posix() for s in sources if pattern.search(s.read_text()))
+
+
+def print_table(verdicts: Sequence[Verdict]) -> None:
+    """Print the survivors, those that no test runs apart."""
+    caught = sum(v.result in ("caught", "timeout") for v in verdicts)
+    print(f"{caught} of {len(verdicts)} faults caught ({100 * caught / max(1, len(verdicts)):.1f} %)")
+    for result, title in (("survived", "survived"), ("not run", "on lines that no test runs")):
+        group = [v for v in verdicts if v.result == result]
+        if group:
+            print(f"\n{len(group)} {title}:")
+            for verdict in sorted(group, key=lambda v: (v.fault.file, v.fault.line)):
+                print(f"  {verdict.fault.describe()}")
+
+
+def write_record(options: argparse.Namespace, verdicts: Sequence[Verdict], seconds: float) -> None:
+    """Write the counts and the survivors as JSON."""
+    versions = {name: importlib.metadata.version(name) for name in ("torch", "pytest", "coverage", "numpy")}
+    record = {
+        "command": f"make mutate N={options.faults} SEED={options.seed}",
+        "seed": options.seed,
+        "date": time.strftime("%Y-%m-%d"),
+        "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "processor": find_processor()},
+        "versions": {"python": platform.python_version(), **versions},
+        "limit_seconds": options.limit,
+        "seconds": round(seconds),
+        "counts": {"faults": len(verdicts), **Counter(v.result for v in verdicts)},
+        "survivors": [{"result": v.result, **asdict(v.fault)} for v in verdicts if v.result in ("survived", "not run")],
+        "caught": [{"place": v.fault.describe(), "by": v.by} for v in verdicts if v.result in ("caught", "timeout")],
+    }
+    options.json.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def find_processor() -> str:
+    with contextlib.suppress(OSError):
+        names = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+        return names[0] if names else platform.processor()
+    return platform.processor()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
