@@ -25,7 +25,7 @@ def test_a_missing_package_of_an_extra_is_installed_with_the_extra():
 
 
 def test_a_missing_module_of_seqloom_is_a_bug_and_not_a_missing_package():
-    with pytest.raises(ModuleNotFoundError, match="seqloom.no_such") as e:
+    with pytest.raises(ModuleNotFoundError, match=r"seqloom\.no_such") as e:
         require("seqloom.no_such", "a test")
     assert not isinstance(e.value, MissingPackageError)
 
@@ -35,7 +35,7 @@ def test_an_import_error_without_a_name_is_raised_as_it_is(monkeypatch):
         raise ModuleNotFoundError("broken")
 
     monkeypatch.setattr(errors, "import_module", fail)
-    with pytest.raises(ModuleNotFoundError, match="^broken$"):
+    with pytest.raises(ModuleNotFoundError, match=r"^broken$"):
         require("json", "a test")
 
 

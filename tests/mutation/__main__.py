@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import importlib.metadata
 import json
 import multiprocessing
 import os
 import platform
-import random
 import re
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 MAP = CHECKOUT / "build" / "mutation"
 START = 30.0  # seconds that a fork may take besides its tests, and
 SLOWER = 5.0  # times as long as the tests took when they were recorded
-FIRST = 10.0  # seconds of tests in the first fork of a fault; each later fork has up to four times as many
+GROUPS = (3.0, 10.0, 40.0)  # seconds of tests in the first, the second and every later fork of a fault
 
 
 @dataclass(frozen=True)
@@ -79,11 +81,19 @@ def report(message: str) -> None:
 
 
 def choose(count: int, seed: int) -> list[Fault]:
-    """Return random faults, uniformly over all places; the first ones do not depend on the count."""
-    faults = find_faults(CHECKOUT)
+    """Return random faults, uniformly over all places.
+
+    Each place has a random number that depends on its file and its text alone, and those with the smallest are taken: a
+    change of the package changes the choice only where it changes places.
+    """
+    faults, seen = find_faults(CHECKOUT), Counter[str]()
     report(f"{len(faults)} places in {len({f.file for f in faults})} files")
-    random.Random(seed).shuffle(faults)
-    return faults[:count]
+    numbers = {}
+    for fault in faults:
+        name = f"{seed} {fault.file} {fault.kind} {fault.before} {fault.after}"
+        seen[name] += 1
+        numbers[fault] = hashlib.sha256(f"{name} {seen[name]}".encode()).digest()
+    return sorted(faults, key=numbers.__getitem__)[:count]
 
 
 def read_survivors(record: Path) -> list[Fault]:
@@ -122,7 +132,10 @@ def share(pool: Sequence[Workspace], items: Sequence[Any], work: Callable[[Works
 
     def run(workspace: Workspace) -> None:
         while (number := todo.get()) is not None:
-            done.put(work(workspace, items[number]))
+            try:
+                done.put((work(workspace, items[number]), ""))
+            except Exception:
+                done.put((None, traceback.format_exc()))
 
     processes = [context.Process(target=run, args=(workspace,)) for workspace in pool]
     for process in processes:
@@ -131,7 +144,10 @@ def share(pool: Sequence[Workspace], items: Sequence[Any], work: Callable[[Works
         todo.put(number)
     try:
         for _ in items:
-            yield done.get()
+            result, problem = done.get()
+            if problem:
+                raise RuntimeError(problem)
+            yield result
     finally:
         for process in processes:
             process.join()
@@ -139,18 +155,23 @@ def share(pool: Sequence[Workspace], items: Sequence[Any], work: Callable[[Works
 
 def judge_all(pool: Sequence[Workspace], faults: Sequence[Fault], line_map: LineMap, limit: float) -> list[Verdict]:
     """Return the verdicts of all faults, in the order of the faults."""
-    verdicts, counts, began = [], Counter[str](), time.time()
+    verdicts: dict[Fault, Verdict] = {}
+    began = time.time()
     judge = Judge(line_map, limit)
-    for number, verdict in enumerate(share(pool, faults, judge.judge), 1):
-        verdicts.append(verdict)
-        counts[verdict.result] += 1
-        report(
-            f"{number}/{len(faults)} {time.time() - began:.0f} s  {verdict.result:8}  {verdict.fault.describe()}"
-            f"  [{verdict.tests} tests, {verdict.seconds:.0f} s{'; ' + verdict.by if verdict.by else ''}]"
-        )
+    todo = list(faults)
+    while todo:
+        for verdict in share(pool, todo, judge.judge):
+            verdicts[verdict.fault] = verdict
+            report(
+                f"{len(verdicts)}/{len(faults)} {time.time() - began:.0f} s  {verdict.result:8}  "
+                f"{verdict.fault.describe()}  [{verdict.tests} tests, {verdict.seconds:.0f} s; {verdict.by}]"
+            )
+        unsound = judge.find_unsound(pool[0], {v.by for v in verdicts.values()})
+        judge.ignored |= unsound
+        todo = [v.fault for v in verdicts.values() if v.by in unsound]
+    counts = Counter(verdict.result for verdict in verdicts.values())
     report(", ".join(f"{count} {result}" for result, count in counts.items()))
-    order = {fault: number for number, fault in enumerate(faults)}
-    return sorted(verdicts, key=lambda verdict: order[verdict.fault])
+    return [verdicts[fault] for fault in faults]
 
 
 class Judge:
@@ -159,44 +180,42 @@ class Judge:
     def __init__(self, line_map: LineMap, limit: float) -> None:
         self.map = line_map
         self.limit = limit
-        self._sound: dict[str, bool] = {}
+        self.ignored: set[str] = set()
 
     def judge(self, workspace: Workspace, fault: Fault) -> Verdict:
         tests = self._find_tests(fault)
         began, ran = time.monotonic(), 0
         if not tests:
             return Verdict(fault, "not run", "", 0, 0.0)
-        with workspace.plant(fault):
-            for group in self._split(tests):
-                outcome = self._run(workspace, fault, group)
-                ran += outcome.passed
-                if outcome.failed is not None:
-                    result = "timeout" if outcome.is_timeout else "caught"
-                    return Verdict(fault, result, outcome.failed, ran + 1, time.monotonic() - began)
+        for group in self._split(tests):
+            outcome = self._run(workspace, fault, group)
+            ran += outcome.passed
+            if outcome.failed:
+                result = "timeout" if outcome.is_timeout else "caught"
+                return Verdict(fault, result, outcome.failed[0], ran + 1, time.monotonic() - began)
         return Verdict(fault, "survived", "", len(tests), time.monotonic() - began)
 
     def _run(self, workspace: Workspace, fault: Fault, tests: Sequence[str]) -> Outcome:
-        """Run tests until one fails that passes without the fault."""
+        """Run tests with a fault; on a busy machine they may need more time even without it, and then get it."""
+        allowed = self._allow(tests)
         while True:
-            outcome = run_tests(workspace, tests, START + SLOWER * sum(map(self.map.seconds.__getitem__, tests)))
-            if outcome.failed is None or outcome.is_timeout or self._is_sound(workspace, fault, outcome.failed):
+            with workspace.plant(fault):
+                outcome = run_tests(workspace, tests, allowed)
+            if not outcome.is_timeout or not run_tests(workspace, tests, allowed).is_timeout:
                 return outcome
-            tests = [test for test in tests if test != outcome.failed]
+            allowed *= 4
 
-    def _is_sound(self, workspace: Workspace, fault: Fault, test: str) -> bool:
-        """Return whether a test passes without a fault, alone; a failure of one that does not proves nothing."""
-        if test not in self.map.seconds:  # a file that cannot be imported, a process that ended
-            return True
-        if test not in self._sound:
-            file = workspace.root / fault.file
-            planted = file.read_text()
-            file.write_text((CHECKOUT / fault.file).read_text())
-            outcome = run_tests(workspace, [test], START + SLOWER * self.map.seconds[test])
-            file.write_text(planted)
-            self._sound[test] = outcome.failed is None
-            if outcome.failed:
-                report(f"fails without a fault: {test}")
-        return self._sound[test]
+    def find_unsound(self, workspace: Workspace, tests: Collection[str]) -> set[str]:
+        """Return which tests fail without a fault too, in another order than that of their recording."""
+        known = sorted(test for test in tests if test in self.map.seconds)
+        failed = run_tests(workspace, known, self._allow(known), stop=False).failed if known else []
+        for test in failed:
+            report(f"fails without a fault: {test}")
+        return set(failed)
+
+    def _allow(self, tests: Sequence[str]) -> float:
+        """Return how many seconds a fork may take for these tests."""
+        return START + SLOWER * sum(self.map.seconds[test] for test in tests)
 
     def _find_tests(self, fault: Fault) -> list[str]:
         """Return the tests that run the line: files in the same folder first, then the fastest; up to the limit."""
@@ -208,7 +227,7 @@ class Judge:
             tests = inside or self.map.find_tests(fault.file, -1)
             for user in find_users(fault.file) if not tests else ():
                 tests = [*tests, *self.map.find_tests(user, -1)]
-        return self._order(fault, list(dict.fromkeys(tests)))
+        return self._order(fault, [test for test in dict.fromkeys(tests) if test not in self.ignored])
 
     @staticmethod
     def _is_run_by_import(fault: Fault) -> bool:
@@ -238,11 +257,12 @@ class Judge:
     def _split(self, tests: Sequence[str]) -> Iterator[list[str]]:
         """Yield groups for one fork each."""
         group: list[str] = []
-        seconds, most = 0.0, FIRST
+        seconds, sizes = 0.0, chain(GROUPS, repeat(GROUPS[-1]))
+        most = next(sizes)
         for test in tests:
             if group and seconds + self.map.seconds[test] > most:
                 yield group
-                group, seconds, most = [], 0.0, 4 * FIRST
+                group, seconds, most = [], 0.0, next(sizes)
             group.append(test)
             seconds += self.map.seconds[test]
         yield group

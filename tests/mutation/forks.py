@@ -37,13 +37,13 @@ class Outcome:
     """What a fork did.
 
     Attributes:
-        failed: The first test that failed, or why none could be run; None if all passed.
+        failed: The tests that failed, or why none could be run.
         is_timeout: Whether it was killed because it took too long.
         seconds: How long it took.
         passed: How many tests passed.
     """
 
-    failed: str | None
+    failed: list[str]
     is_timeout: bool
     seconds: float
     passed: int
@@ -63,11 +63,11 @@ def import_dependencies(checkout: Path) -> None:
 
 
 class Selection:
-    """A plugin of pytest that runs the given tests in the given order and remembers the first that fails."""
+    """A plugin of pytest that runs the given tests in the given order and remembers those that fail."""
 
     def __init__(self, tests: Sequence[str]) -> None:
         self.order = {test: number for number, test in enumerate(tests)}
-        self.failed: str | None = None
+        self.failed: list[str] = []
         self.passed = 0
 
     @pytest.hookimpl(trylast=True)
@@ -76,28 +76,29 @@ class Selection:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self.failed = self.failed or f"{report.nodeid} (collection)"
+            self.failed.append(f"{report.nodeid} (collection)")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.passed += report.when == "call" and report.passed
         if report.failed:
-            self.failed = self.failed or report.nodeid
+            self.failed.append(report.nodeid)
 
 
-def run_tests(workspace: Workspace, tests: Sequence[str], timeout: float) -> Outcome:
-    """Run tests until one fails, in a fork that starts in the workspace."""
+def run_tests(workspace: Workspace, tests: Sequence[str], timeout: float, stop: bool = True) -> Outcome:
+    """Run tests, until one fails or all, in a fork that starts in the workspace."""
     files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
 
     def work() -> dict[str, Any]:
         selection = Selection(tests)
-        code = pytest.main(["-x", "-m", "not long", *make_flags(workspace), *files], plugins=[selection])
-        if code not in (0, 1) and selection.failed is None:
-            selection.failed = f"pytest ended with {int(code)}"
+        flags = ["-x"] if stop else []
+        code = pytest.main([*flags, "-m", "not long", *make_flags(workspace), *files], plugins=[selection])
+        if code not in (0, 1, 5) and not selection.failed:  # 5: the fault renamed the tests
+            selection.failed.append(f"pytest ended with {int(code)}")
         return {"failed": selection.failed, "passed": selection.passed}
 
     answer, is_timeout, seconds = run_in_fork(workspace, work, timeout)
     if answer is None:
-        return Outcome("the process took too long" if is_timeout else "the process ended", is_timeout, seconds, 0)
+        return Outcome(["the process took too long" if is_timeout else "the process ended"], is_timeout, seconds, 0)
     return Outcome(answer["failed"], False, seconds, answer["passed"])
 
 

@@ -51,6 +51,7 @@ NO_FAULTS = {
     "protocol": "class P(Protocol):\n    a = 1",
     "marked": "x = f(1)  # type: ignore[arg-type]",
     "format": "x = f'{a + b:.3f}'",
+    "check of lengths": "x = zip(a, b, strict=True)",
     "exports": "__all__ = [*a, 1]",
 }
 

@@ -7,7 +7,7 @@ import pytest
 from seqloom.core.errors import UserError
 from seqloom.lab.serve import model_version
 from seqloom.lab.serve.model_version import ModelVersion
-from seqloom.lab.serve.problems import RequestError
+from seqloom.lab.serve.problems import LONGEST_SENTENCE, RequestError
 
 
 def predict(monkeypatch, error, encoding):
@@ -43,8 +43,21 @@ def test_any_other_error_is_a_bug_and_not_an_answer(monkeypatch, text, encoding)
 
 
 def test_a_row_of_a_built_in_task_is_its_input(monkeypatch):
-    monkeypatch.setattr(model_version, "predict_pieces", lambda model, task, pieces, probabilities: pieces[0])
+    monkeypatch.setattr(model_version, "predict_pieces", lambda *args: args[2][0])
     run = SimpleNamespace(task=SimpleNamespace(encoding=None))
     version = ModelVersion("name", run, None, None, "5 abc", None, "")
     assert version.predict([{"input": [1]}, {"input": [2, 3]}], False) == [[1], [2, 3]]
     assert version.step == 5
+
+
+@pytest.mark.parametrize(("length", "is_cut"), [(LONGEST_SENTENCE, False), (LONGEST_SENTENCE + 1, True)])
+def test_a_long_sentence_is_cut_to_the_longest_length(length, is_cut):
+    error = RequestError(422, "x" * length)
+    assert len(error.sentence) == LONGEST_SENTENCE == len(str(error))
+    assert error.sentence.endswith("...") == is_cut
+
+
+def test_a_sentence_stands_on_one_line():
+    assert RequestError(400, "a\n  b", {"x": "y"}).sentence == "a b"
+    assert RequestError(400, "a", {"x": "y"}).headers == {"x": "y"}
+    assert RequestError(400, "a").headers == {}

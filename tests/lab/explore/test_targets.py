@@ -1,0 +1,70 @@
+"""Which output an explanation is about, and which equations stand beside it."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from seqloom.lab.explore.contributions import Target, choose_target
+from seqloom.lab.explore.inside import find_equations
+
+CLASSES = torch.tensor([[0.1, 0.7, 0.2]])
+STEPS = torch.tensor([[[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]])
+
+
+def choose(values, kind="tag", wanted=None, **chosen):
+    return choose_target(SimpleNamespace(kind=kind), SimpleNamespace(values=values, wanted=wanted), **chosen)
+
+
+def test_without_a_choice_the_target_is_the_prediction():
+    assert choose(CLASSES, "classify") == Target(1)
+    assert choose(STEPS) == Target(0, 0)
+
+
+@pytest.mark.parametrize("output", [0, 1, 2])
+def test_an_output_can_be_chosen(output):
+    assert choose(CLASSES, "classify", output=output) == Target(output)
+
+
+@pytest.mark.parametrize("output", [-1, 3])
+def test_an_output_that_does_not_exist_is_replaced_by_the_prediction(output):
+    assert choose(CLASSES, "classify", output=output) == Target(1)
+
+
+def test_a_step_can_be_chosen_and_its_prediction_is_the_target():
+    assert choose(STEPS, step=1) == Target(1, 1)
+    assert choose(STEPS, step=2, output=1) == Target(1, 2)
+    assert choose(STEPS, step=3) == Target(0, 0)
+
+
+@pytest.mark.parametrize("kind", ["generate", "forecast"])
+def test_texts_and_forecasts_are_explained_at_their_last_step(kind):
+    assert choose(STEPS, kind) == Target(0, 2)
+
+
+def test_what_the_output_should_be_is_the_target_if_it_is_known():
+    assert choose(STEPS, wanted=torch.tensor([[1, 0, 1]])) == Target(1, 0)
+
+
+class Documented:
+    """A cell.
+
+        h = tanh(x)
+        y = h
+
+    More text.
+
+        not an equation
+    """
+
+
+class Undocumented:
+    pass
+
+
+def test_the_equations_of_a_cell_are_the_first_indented_lines_of_its_docstring():
+    assert find_equations(Documented()) == "h = tanh(x)\ny = h"
+
+
+def test_a_cell_without_a_docstring_has_no_equations():
+    assert find_equations(Undocumented()) == ""
