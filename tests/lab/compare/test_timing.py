@@ -45,7 +45,7 @@ def test_validation_and_test_cost_the_time_of_their_steps(clock, tmp_path):
 
 
 def test_the_size_of_a_task_counts_rows_and_steps(monkeypatch):
-    monkeypatch.setattr(timing, "SAMPLED_BATCHES", 4)
+    monkeypatch.setattr(timing, "SAMPLED_BATCHES", 5)  # of 250 batches
     task = open_task("adding", **OPTIONS)
     size = measure_task(task, BATCH)
     assert (size.length, size.train) == (6, BATCH * 6)

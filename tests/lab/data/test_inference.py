@@ -1,6 +1,7 @@
 """What is inferred from names and values: texts, Unix time, series with one label, classes with several spellings."""
 
 import random
+from datetime import date
 
 import polars as pl
 import pytest
@@ -20,6 +21,41 @@ PHRASES = [f"{one} {other}" for one in WORDS for other in WORDS]
 def find_role(name, values):
     source = read_source(pl.DataFrame({name: values}), make_reading(), Notes())
     return describe_columns(source)[0].role
+
+
+NUMBERS = [0.5, 1.5, 2.5] * 20
+# name and values -> role, and whether the values are whole numbers: a label that could also be a number
+ROLES = {
+    "whole numbers of few values": ("stars", [1, 2, 3] * 20, "label", True),
+    "whole floats": ("stars", [1.0, 2.0, 3.0] * 20, "label", True),
+    "fractions": ("weight", NUMBERS, "number", False),
+    "many whole numbers": ("price", [n * n for n in range(60)], "number", True),
+    "twenty values": ("grade", [n % 20 for n in range(60)], "label", True),
+    "twenty-one values": ("grade", [n % 21 for n in range(63)], "number", True),
+    "as many values as half of the rows": ("grade", [n % 5 for n in range(10)], "label", True),
+    "more values than half of the rows": ("grade", [n % 6 for n in range(11)], "number", True),
+    "one number": ("stars", [3] * 9, "constant", True),
+    "one name": ("town", ["here"] * 9, "constant", False),
+    "truth values": ("seen", [True, False] * 9, "label", False),
+    "dates": ("day", [date(2025, 1, 1 + n) for n in range(20)], "time", False),
+    "numbers called t": ("t", NUMBERS, "time", False),
+    "each year once": ("year", list(range(1990, 2020)), "time", False),
+    "years of a calendar": ("year", [2019, 2020, 2021] * 20, "label", True),
+    "seconds since 1970": ("created_at", [1_700_000_000 + 60 * n for n in range(30)], "time", False),
+    "numbered rows": ("row", list(range(5, 35)), "id", False),
+    "numbers called id": ("user_id", [7, 3, 3, 9] * 9, "id", False),
+    "names of splits": ("split", ["train", "train", "test"] * 9, "split", False),
+    "codes": ("code", [f"a{n}" for n in range(40)], "id", False),
+    "many towns": ("town", [f"town{n % 210}" for n in range(2100)], "category", False),
+    "sentences": ("what", [f"{p} and {p}" for p in PHRASES], "text", False),
+}
+
+
+@pytest.mark.parametrize(("name", "values", "role", "is_whole"), ROLES.values(), ids=ROLES)
+def test_the_role_of_a_column_follows_from_its_name_and_values(name, values, role, is_whole):
+    source = read_source(pl.DataFrame({name: values}), make_reading(), Notes())
+    (column,) = describe_columns(source)
+    assert (column.role, column.is_whole) == (role, is_whole)
 
 
 def test_a_column_called_text_is_text_however_few_values_it_has():
