@@ -25,7 +25,7 @@ from typing import Any
 
 from mutation import line_map as lines
 from mutation.faults import Fault, find_faults
-from mutation.forks import Outcome, import_dependencies, run_tests
+from mutation.forks import Outcome, import_dependencies, kill_tree, run_tests
 from mutation.line_map import LineMap
 from mutation.workspace import Workspace
 
@@ -148,6 +148,11 @@ def share(pool: Sequence[Workspace], items: Sequence[Any], work: Callable[[Works
             if problem:
                 raise RuntimeError(problem)
             yield result
+    except BaseException:
+        for process in processes:
+            if process.pid is not None:
+                kill_tree(process.pid)
+        raise
     finally:
         for process in processes:
             process.join()

@@ -8,11 +8,12 @@ import pytest
 
 from seqloom.cli.main import main
 from seqloom.lab.data.coders.labels import LabelCoder
+from seqloom.lab.data.pipeline import columns
 from seqloom.lab.data.pipeline.columns import describe_columns
 from seqloom.lab.data.pipeline.reading import make_reading
 from seqloom.lab.data.pipeline.source import read_source
 from seqloom.lab.data.registry import open_task
-from seqloom.lab.data.task import UNSEEN, Notes
+from seqloom.lab.data.task import UNSEEN, Column, Notes
 
 WORDS = ["good", "bad", "nice", "awful", "film", "food", "room", "staff", "slow", "warm"]
 PHRASES = [f"{one} {other}" for one in WORDS for other in WORDS]
@@ -56,6 +57,23 @@ def test_the_role_of_a_column_follows_from_its_name_and_values(name, values, rol
     source = read_source(pl.DataFrame({name: values}), make_reading(), Notes())
     (column,) = describe_columns(source)
     assert (column.role, column.is_whole) == (role, is_whole)
+
+
+@pytest.mark.parametrize(
+    ("names", "is_noted"),
+    [(("a", "b", "a|b"), True), (("a", "b", "a;b"), True), (("a", "b", "a, b"), False), ("abc", False)],
+)
+def test_classes_that_look_like_several_labels_are_noted(names, is_noted):
+    rows = pl.DataFrame({"text": [f"word {n} of many" for n in range(60)], "label": list(names) * 20})
+    task = open_task(rows, target="label", kind="classify")
+    assert any("may be several labels" in note.text for note in task.notes) == is_noted
+
+
+def test_a_target_of_one_class_is_not_predicted_by_every_column():
+    rows = pl.DataFrame({"c": ["x", "y"] * 30, "y": ["a"] * 60})
+    column = Column("c", "label", 2, 0, "x", False, True)
+    assert columns._measure_accuracy(rows, column) is None
+    assert columns._measure_accuracy(rows.with_columns(y=pl.col("c")), column) == "100.0% right"
 
 
 def test_a_column_called_text_is_text_however_few_values_it_has():
