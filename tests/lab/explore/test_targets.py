@@ -1,5 +1,6 @@
 """Which output an explanation is about, and which equations stand beside it."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from seqloom.lab.explore import finding
 from seqloom.lab.explore.contributions import Target, choose_target
 from seqloom.lab.explore.inside import find_equations
+from seqloom.lab.explore.subject import Subject
 
 CLASSES = torch.tensor([[0.1, 0.7, 0.2]])
 STEPS = torch.tensor([[[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]])
@@ -91,3 +93,10 @@ def test_the_equations_of_a_cell_are_the_first_indented_lines_of_its_docstring()
 
 def test_a_cell_without_a_docstring_has_no_equations():
     assert find_equations(Undocumented()) == ""
+
+
+def test_words_outside_the_vocabulary_keep_their_names_in_a_text_and_in_an_object(run):
+    subject = Subject("turns", run.model(), run.task)
+    column = run.task.encoding.plan.input[0]
+    for typed in ("zzyzx good", json.dumps({column: "zzyzx good"})):
+        assert "zzyzx" in subject.read(typed).steps

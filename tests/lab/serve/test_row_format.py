@@ -4,6 +4,7 @@ import polars as pl
 
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.serve.row_format import RowFormat
+from seqloom.lab.serve.stepper import LayerStepper
 
 
 def test_times_and_names_of_series_may_be_left_out(tmp_path, monkeypatch):
@@ -18,3 +19,12 @@ def test_times_and_names_of_series_may_be_left_out(tmp_path, monkeypatch):
         }
     )
     assert RowFormat(open_task(table, group="who"), 9, 9).columns == ["v"]
+
+
+def test_the_steps_of_a_stream_of_a_built_in_task_are_a_row():
+    task = open_task("adding", steps=5, valid=8, test=8)
+    encoder = LayerStepper.__new__(LayerStepper)
+    encoder.task = task
+    batch = encoder._encode([[{"input": [0.5, 1.0]}, {"input": [0.25, 0.0]}], [{"input": [0.5, 1.0]}]])
+    assert batch.x[0].tolist() == [[0.5, 1.0], [0.25, 0.0]]
+    assert batch.lengths.tolist() == [2, 1]
