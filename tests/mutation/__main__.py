@@ -226,10 +226,10 @@ class Judge:
         """Return the tests that run the line: files in the same folder first, then the fastest; up to the limit."""
         tests = self.map.find_tests(fault.file, 1 << fault.line)
         tests = tests or self.map.find_tests(fault.file, 1 << fault.statement)
-        if not tests and self._is_run_by_import(fault):
+        if self._is_run_by_import(fault):  # by whichever test imports the module first
             first, last = fault.function or (0, 0)
             inside = self.map.find_tests(fault.file, sum(1 << line for line in range(first, last + 1)))
-            tests = inside or self.map.find_tests(fault.file, -1)
+            tests = [*tests, *(inside or self.map.find_tests(fault.file, -1))]
             for user in find_users(fault.file) if not tests else ():
                 tests = [*tests, *self.map.find_tests(user, -1)]
         return self._order(fault, [test for test in dict.fromkeys(tests) if test not in self.ignored])
