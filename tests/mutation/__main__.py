@@ -120,7 +120,7 @@ def bring_up_to_date(pool: Sequence[Workspace], which: str) -> None:
     for number, (file, answer) in enumerate(
         share(pool, missing, lambda workspace, file: (file, lines.record_file(workspace, file, which))), 1
     ):
-        lines.store(CHECKOUT, MAP, file, which, answer)
+        lines.store(pool[0].root, MAP, file, which, answer)
         failed = f"; failed: {' '.join(answer['failed'])}" if answer["failed"] else ""
         report(f"{number}/{len(missing)} {time.time() - began:.0f} s  {file}: {len(answer['tests'])} tests{failed}")
 

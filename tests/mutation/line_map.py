@@ -168,14 +168,14 @@ def place_of(folder: Path, test_file: str, which: str) -> Path:
     return folder / which / (test_file.replace("/", "+") + ".json")
 
 
-def store(checkout: Path, folder: Path, test_file: str, which: str, answer: dict[str, Any]) -> None:
-    """Store the lines of the tests of one file."""
+def store(root: Path, folder: Path, test_file: str, which: str, answer: dict[str, Any]) -> None:
+    """Store the lines of the tests of one file, with digests of what was run: files of the copy at `root`."""
     sources = sorted({name for entry in answer["tests"].values() for name in entry["lines"]})
     record = {
         "file": test_file,
-        "digest": digest(checkout / test_file),
+        "digest": digest(root / test_file),
         "made": time.strftime("%Y-%m-%d %H:%M:%S"),
-        "sources": {name: digest(checkout / name) for name in sources},
+        "sources": {name: digest(root / name) for name in sources},
         **answer,
     }
     place = place_of(folder, test_file, which)
