@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
 GPU_TESTS := $(addprefix tests/, layers/test_gpu.py kernels/test_gpu_kernels.py compiler/test_gpu_compiled.py compiler/test_gpu_gated.py tools/test_doctor.py lab/training/test_train_many.py layers/test_tcn.py lab/studies/test_trials.py layers/test_memory_safety.py conformance)
 
-.PHONY: compare test test-quick test-long test-cluster test-examples test-gpu fuzz hostile kills sanitize audit docs results lint check format wheel clean
+.PHONY: compare test test-quick test-long test-cluster test-examples test-gpu fuzz hostile kills mutate sanitize audit docs results lint check format wheel clean
 
 compare: .venv/installed
 	$(BIN)/seqloom compare
@@ -48,6 +48,12 @@ fuzz: .venv/installed
 # Commands that are killed (SIGKILL) at file operations and at random moments, and started again: N cases in all.
 kills: .venv/installed
 	PYTHONPATH=tests $(BIN)/python -W ignore -m fuzz.kills --cases $(N) --seed $(SEED)
+
+# Small faults planted in a copy of the package, N in all: prints those that no test catches. The first run records which
+# lines each test runs (about as long as `make test` twice).
+mutate: .venv/installed
+	$(PIP) coverage
+	PYTHONPATH=tests $(BIN)/python -W ignore -m mutation --faults $(N) --seed $(SEED) $(if $(JSON),--json $(JSON))
 
 # Hostile and ordinary requests to `seqloom serve`, then Schemathesis against its OpenAPI document.
 hostile: .venv/installed

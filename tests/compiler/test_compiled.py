@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from comparison import Base
 
 import seqloom
 import seqloom.cells
@@ -72,6 +73,27 @@ def test_resets_masks_zoneout_and_time_spans_together(kind):
     cell.learn_initial_state()
     for lengths in (None, (6, 0, 4)):
         check(cell, make_job(cell, lengths=lengths, options=("reset", "mask", "keep", "dt")))
+
+
+CONSTANTS = {
+    "zeros_like": torch.zeros_like,
+    "ones_like": torch.ones_like,
+    "full_like": lambda h: torch.full_like(h, 0.7),
+    "new_zeros": lambda h: h.new_zeros(h.shape),
+    "new_ones": lambda h: h.new_ones(h.shape),
+    "new_full": lambda h: h.new_full(h.shape, 0.7),
+    "full": lambda h: torch.full(h.shape[1:], 0.7, dtype=h.dtype),
+    "scalar": lambda h: torch.where(h > 0.2, 0.7, h),
+}
+
+
+@pytest.mark.parametrize("make", CONSTANTS.values(), ids=CONSTANTS)
+def test_a_constant_in_a_step_has_its_value(make):
+    def new(self, x, h):
+        return self.alpha * torch.tanh(x + h) + make(h)
+
+    cell = type("Constant", (Base,), {"new": new})(D, H)
+    check(cell.double(), make_job(cell))
 
 
 @pytest.mark.parametrize("option", ["reset", "mask", "keep", "dt"])

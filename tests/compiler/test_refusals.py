@@ -79,6 +79,14 @@ def rolled_rows(self, x, h):
     return torch.tanh(torch.roll(x, 1, 0) + self.U(h))
 
 
+def rolled_numbers(self, x, h):
+    return torch.tanh(torch.roll(x, 1) + self.U(h))
+
+
+def selected_rows(self, x, h):
+    return torch.tanh(x.select(0, 0) + self.U(h))
+
+
 def shifted_rows(self, x, h):
     return torch.tanh(torch.cat([x[1:], x[:1]]) + self.U(h))
 
@@ -211,6 +219,8 @@ REFUSED = [
     (first_row, "step combines rows of the batch by slice ({line})"),
     (flipped_rows, "step combines rows of the batch by flip ({line})"),
     (rolled_rows, "step combines rows of the batch by roll ({line})"),
+    (rolled_numbers, "step combines rows of the batch by roll ({line})"),
+    (selected_rows, "step combines rows of the batch by select ({line})"),
     (shifted_rows, "step combines rows of the batch by slice ({line})"),
     (mixed_rows, "step combines rows of the batch by view ({line})"),
     (gram, "step combines rows of the batch by mm ({line})"),
@@ -247,6 +257,26 @@ def test_a_step_that_cannot_be_compiled_runs_through_the_loop_and_the_reason_is_
         CALLS = 0
         both.append(compute_results(run, cell, job))
     torch.testing.assert_close(both[1], both[0], rtol=0, atol=0)
+
+
+MOVED_UNITS = {
+    "roll": lambda x: torch.roll(x, 1, -1),
+    "roll of two dimensions": lambda x: torch.roll(x.unflatten(-1, (2, 2)), (1, 1), (1, 2)).flatten(1),
+    "flip": lambda x: x.flip(-1),
+    "cumsum": lambda x: x.cumsum(1),
+    "split": lambda x: torch.cat(x.split([1, 3], -1)[::-1], -1),
+    "unbind": lambda x: torch.stack(x.unbind(-1)[::-1], -1),
+    "slice": lambda x: torch.cat([x[:, 1:], x[:, :1]], 1),
+    "select": lambda x: x.select(1, 0)[:, None],
+}
+
+
+@pytest.mark.parametrize("move", MOVED_UNITS.values(), ids=MOVED_UNITS)
+def test_a_step_may_move_the_units_of_each_row(move):
+    cell = build_cell(lambda self, x, h: torch.tanh(move(x) + self.U(h))).double()
+    job = make_job(cell)
+    assert why_not(cell, job) is None
+    torch.testing.assert_close(compute_results(run_auto, cell, job), compute_results(loop.run, cell, job))
 
 
 def test_explain_prints_the_reason_with_the_line():

@@ -28,6 +28,14 @@ def test_memory_that_no_tensor_refers_to_is_used_again():
     assert memory.allocate(LIKE.double(), ROW, 1).data_ptr() == place  # the same number of bytes
 
 
+def test_sizes_are_rounded_up_by_less_than_an_eighth_to_eight_sizes_between_powers_of_two():
+    sizes = range(LEAST_BYTES, 2 * LEAST_BYTES, 37)
+    rounded = [module._round_up(size) for size in sizes]
+    assert all(size <= more < size * 9 / 8 for size, more in zip(sizes, rounded, strict=True))
+    assert len({more for more in rounded if more < 2 * LEAST_BYTES}) == 8
+    assert module._round_up(LEAST_BYTES) == LEAST_BYTES
+
+
 @needs_counts
 def test_memory_that_a_view_refers_to_is_not_used_again():
     memory = KeptMemory(limit=10 * LEAST_BYTES)

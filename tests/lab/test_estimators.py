@@ -47,6 +47,34 @@ def series(n=60, seed=0):
     return [random.normal(size=(random.integers(3, 9), 2)) + 2 * (k == "high") for k in y], y
 
 
+@pytest.mark.parametrize(("n", "held"), [(9, 0), (10, 2), (40, 8)])
+def test_a_share_of_ten_or_more_examples_is_held_out(n, held):
+    split = SequenceClassifier(validation=0.2)._split(n, None, 0)
+    if held:
+        assert len(split["valid"]) == held
+        assert sorted([*split["train"], *split["valid"]]) == list(range(n))
+    else:
+        assert split["train"].tolist() == split["valid"].tolist() == list(range(n))
+
+
+def test_a_class_that_is_too_rare_for_both_parts_is_split_at_random():
+    model = SequenceClassifier(validation=0.2)
+    even = model._split(20, np.arange(20) % 2, 0)["valid"] % 2
+    assert even.sum() == 2 and len(even) == 4
+    assert len(model._split(20, (np.arange(20) == 3).astype(int), 0)["valid"]) == 4
+
+
+def test_rows_of_another_kind_than_those_of_fit_are_refused():
+    X, y = series(12)
+    model = SequenceClassifier("rnn", **QUICK)
+    model.fit(X, y)
+    with pytest.raises(ValueError, match="X holds arrays of 1 feature, but fit was given arrays of 2 features"):
+        model.predict(np.zeros((2, 5)))
+    model.fit(np.arange(60.0).reshape(12, 5), y)
+    with pytest.raises(ValueError, match="X holds texts, but fit was given arrays of 1 feature"):
+        model.predict(["a text"])
+
+
 def test_a_classifier_learns_series_of_different_lengths():
     X, y = series()
     model = SequenceClassifier("gru", **LEARNED).fit(X, y)

@@ -153,6 +153,14 @@ def test_a_scheme_starts_biases_at_zero(scheme):
     assert not any(p.any() for n, p in layer.named_parameters() if n.startswith("bias"))
 
 
+@pytest.mark.parametrize("scheme", sorted(SPREAD))
+def test_every_cell_can_start_from_every_scheme(scheme):
+    for name, kind in seqloom.Cell.registry.items():
+        if kind.__module__.startswith("seqloom.cells."):
+            values = torch.cat([p.detach().flatten() for p in make(name, init=Init(scheme)).parameters()])
+            assert values.isfinite().all() and values.abs().max() > 0, name
+
+
 def test_linear_has_one_bias_a_gate():
     layer = both("gru", init=Init("linear"))
     assert not layer.bias_hh_l0.any()

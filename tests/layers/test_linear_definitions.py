@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from seqloom.layers.linear.layer import Mixer
+from seqloom.layers.linear.parts import HeadLayerNorm, HeadNorm
 
 D, HEADS, T = 8, 2, 13
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
@@ -284,3 +285,11 @@ def test_outputs_and_gradients_are_those_of_the_papers_equations(name):
         *(torch.autograd.grad((y * signs).sum(), (x, *weights)) for y in (actual, expected)), ("x", *names), strict=True
     ):
         torch.testing.assert_close(a, b, **CLOSE, msg=lambda m, part=part: f"gradient of {part}: {m}")
+
+
+@pytest.mark.parametrize(("norm", "eps"), [(HeadLayerNorm(1, 2), 1e-6), (HeadNorm(2), 1e-5)])
+def test_a_norm_adds_its_constant_to_the_variance(norm, eps):
+    x = torch.tensor([[[1.0, -1.0]]], dtype=torch.float64) * math.sqrt(eps)  # a variance of eps
+    y = norm.double()(x, torch.full_like(x, 50.0))  # a gate of nearly 1 for a sigmoid
+    gate = 50.0 if isinstance(norm, HeadNorm) else 1.0  # SiLU
+    torch.testing.assert_close(y, torch.tensor([[[1.0, -1.0]]], dtype=torch.float64) * math.sqrt(0.5) * gate)

@@ -18,6 +18,7 @@ from seqloom.kernels.cpu.plan import StackPlan
 from seqloom.kernels.kernel_plan import KernelPlan
 from seqloom.kernels.registry import find_kernel
 from seqloom.kernels.stack import Stack
+from seqloom.layers.recurrent import plans
 
 CELLS = ("rnn", "gru", "lstm", "attn_rnn")
 each_cell = pytest.mark.parametrize("cell", CELLS)
@@ -265,6 +266,30 @@ def test_a_layer_of_another_type_is_run_in_that_type():
     with pytest.raises(RuntimeError, match=r"input is .*float64, the layer's weights are .*float32"):
         layer(x)
     check(layer.double(), x)
+
+
+@pytest.mark.parametrize(
+    ("settings", "mode", "has_plan"),
+    [
+        ({}, "train", True),
+        ({}, "eval", True),
+        ({"dropouts": seqloom.Dropouts(recurrent=0.5)}, "train", False),
+        ({"dropouts": seqloom.Dropouts(weight=0.5)}, "train", False),
+        ({"dropouts": seqloom.Dropouts(recurrent=0.5)}, "eval", True),
+        ({"dropouts": seqloom.Dropouts(zoneout=0.5)}, "eval", False),
+    ],
+)
+def test_a_layer_has_a_plan_unless_there_is_noise_inside_the_recurrence(settings, mode, has_plan):
+    layer = getattr(make(**settings), mode)()
+    assert (plans._why_no_plan(layer, [layer.cell_at(0)]) is None) == has_plan
+
+
+@pytest.mark.parametrize(
+    "t", [torch.empty(0), torch.empty(3, device="meta"), torch.zeros(2, dtype=torch.complex64).conj().imag]
+)
+def test_a_tensor_without_an_address_is_not_read_by_kernels(t):
+    assert not plans.is_readable(t)
+    assert plans.is_readable(torch.zeros(1))
 
 
 def test_dropout_follows_the_mode_and_the_rate():

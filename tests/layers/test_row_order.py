@@ -1,12 +1,13 @@
 """The rows of a ragged batch are sorted by length inside a layer and returned in their own order."""
 
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 import torch
 
 import seqloom
 from seqloom.layers.formats import read_input
+from seqloom.layers.recurrent.gpu import row_order
 from seqloom.layers.recurrent.gpu.row_order import permute_rows, should_sort, sort_longest_first
 
 LENGTHS = [3, 9, 0, 9, 5, 1]
@@ -48,3 +49,22 @@ def test_no_batch_is_sorted_on_the_cpu():
     assert not should_sort(
         read_input(torch.randn(6, 9, 4), LENGTHS, True, 4), seqloom.GRU(4, 1 << 12, device="meta").cell_at(0), "auto"
     )
+
+
+@pytest.mark.parametrize(
+    ("lengths", "source", "rows", "ends_early", "expected"),
+    [
+        (LENGTHS, None, 1 << 12, True, True),
+        (None, None, 1 << 12, True, False),  # all rows have the same length
+        (LENGTHS, "packed", 1 << 12, True, False),  # sorted already
+        (LENGTHS, None, 1 << 6, True, False),  # all rows run at once
+        (LENGTHS, None, 1 << 12, False, False),  # the kernel runs to the end of the longest row
+    ],
+)
+def test_rows_are_sorted_on_a_gpu_if_a_kernel_gains_by_it(monkeypatch, lengths, source, rows, ends_early, expected):
+    chosen = Mock(kernel=Mock(skips_ended_rows=ends_early))
+    for name, value in (("why_not_fused", None), ("choose", chosen), ("ScanJob", None)):
+        monkeypatch.setattr(row_order, name, Mock(return_value=value))
+    x = MagicMock(is_cuda=True)
+    x.__len__.return_value = rows
+    assert should_sort(Mock(lengths=lengths, source=source, x=x), Mock(hidden_size=128), "auto") == expected

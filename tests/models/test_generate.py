@@ -186,6 +186,13 @@ def test_the_distribution_that_is_drawn_from_is_exact(sampling, expected):
     torch.testing.assert_close(sampling.probabilities(logits[order].expand(2, 4))[1], expected[order])
 
 
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3), (2, 1, 3)])
+def test_ids_are_drawn_for_every_row_of_logits(shape):
+    ids = torch.randint(7, shape)
+    logits = torch.nn.functional.one_hot(ids, 7) * 100.0
+    assert torch.equal(Sampling().draw(logits), ids)
+
+
 @pytest.mark.parametrize("kind", [torch.float16, torch.float32, torch.float64])
 def test_a_temperature_near_0_leaves_the_likeliest_and_a_huge_one_all_that_are_possible(kind):
     logits = torch.tensor([[-torch.inf, 1.0, 3.0, 2.0]], dtype=kind)

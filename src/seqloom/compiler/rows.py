@@ -69,7 +69,7 @@ def _dims(n: fx.Node, name: str) -> list[int]:
     a = operands(n)[0]
     a = a[0] if isinstance(a, (list, tuple)) else a
     position = 2 if name in ("split", "split_with_sizes", "roll") else 1
-    dims = (*operands(n)[1:], 0)[position - 1] if len(operands(n)) > position - 1 else 0
+    dims = operands(n)[position] if len(operands(n)) > position else 0
     rank = len(shape(a))
     along = [d % rank for d in (dims if isinstance(dims, (list, tuple)) else [dims or 0])]
     if name == "slice":

@@ -25,6 +25,14 @@ def test_word_order_shows_as_a_gap_between_bigrams_and_single_words():
     assert actual.linear > 0.95 and actual.bag < 0.65
 
 
+def test_the_class_of_a_series_is_found_by_a_ridge():
+    random = np.random.default_rng(0)
+    y = np.arange(120) % 2
+    baseline = fit_linear_baseline(sample_of("classify", [random.normal(size=(6, 2)) + 3 * k for k in y], y.tolist()))
+    assert baseline.metric == "accuracy" and baseline.linear > 0.9 and baseline.trivial == pytest.approx(0.5, abs=0.1)
+    assert baseline.how == "ridge over the series and its summary"
+
+
 def test_a_linear_target_is_regressed_exactly_and_its_mean_is_the_trivial_answer():
     x = np.random.default_rng(0).normal(size=(700, 6, 2))
     actual = fit_linear_baseline(sample_of("regress", list(x), x[:, :, 0].sum(1, keepdims=True)))

@@ -3,7 +3,7 @@ import math
 import pytest
 from advise_data import facts
 
-from seqloom.lab.advise.advice import RACE_POINTS, score_race, sum_points
+from seqloom.lab.advise.advice import LOSS_NOISE, RACE_POINTS, score_race, sum_points
 from seqloom.lab.advise.baseline import Baseline
 from seqloom.lab.advise.quick_training import QuickResult
 from seqloom.lab.advise.rules import MatchedRule, Rule
@@ -40,6 +40,12 @@ def test_after_few_steps_the_race_counts_less():
 def test_a_lower_loss_scores_higher():
     actual = score_race(trials(a=1.0, b=1.1, c=1.2), facts(kind="translate"), held=100)
     assert actual["a"] > actual["b"] > actual["c"]
+
+
+def test_a_loss_counts_in_units_of_its_noise():
+    noise = LOSS_NOISE * 2.0
+    actual = score_race(trials(500, a=2 - noise / 2, b=2.0, c=2 + noise / 4), facts(kind="translate"), held=100)
+    assert actual == pytest.approx({"a": 0.5, "b": 0.0, "c": -0.25}, abs=1e-6)
 
 
 def test_a_race_without_progress_gives_no_points():

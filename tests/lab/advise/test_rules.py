@@ -111,7 +111,17 @@ def test_the_guides_are_quoted_correctly():
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(1.0, "1"), (94.96, "94.96"), (1234.5, "1,234"), (0.704, "0.704"), (6e-21, "6e-21"), (0.0, "0")]
+    ("value", "text"),
+    [
+        (1.0, "1"),
+        (94.96, "94.96"),
+        (999.9, "999.9"),
+        (1000.0, "1,000"),
+        (1234.5, "1,234"),
+        (0.704, "0.704"),
+        (6e-21, "6e-21"),
+        (0.0, "0"),
+    ],
 )
 def test_numbers_have_three_or_four_significant_digits(value, text):
     assert format_number(value) == text

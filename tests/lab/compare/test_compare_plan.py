@@ -54,6 +54,12 @@ def test_few_models_are_all_trained_to_the_end():
     assert not plan.is_screened and plan.finalists == 2
 
 
+@pytest.mark.parametrize(("seconds", "steps"), [(2.6, 1), (1.8, 0)])
+def test_a_single_step_is_trained_if_there_is_time_for_one(seconds, steps):
+    plan = plan_budget({"gru": TrainingCost(1.0, 0.1, 0.1)}, Limits(seconds, 1, 1, epoch=100))
+    assert (plan.steps, len(plan.models), plan.is_short) == (steps, steps, True)
+
+
 SLOW = {"gru": TrainingCost(0.5, 1.0, 1.0), "lstm": TrainingCost(1.0, 1.0, 1.0)}
 
 

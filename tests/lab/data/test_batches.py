@@ -82,6 +82,7 @@ def test_batches_are_not_all_of_one_length_at_first():
 def test_lengths_of_zero_and_no_rows_at_all_are_batched():
     assert [b.tolist() for b in order_batches(np.array([0, 0, 3]), None, 2, None)] == [[0, 1], [2]]
     assert order_batches(np.array([], dtype=np.int64), 4, None, (0, 0)) == []
+    assert order_batches(np.array([], dtype=np.int64), None, 8, (0, 0)) == []
 
 
 def test_ragged_rows_are_read_from_disk_as_written(tmp_path):

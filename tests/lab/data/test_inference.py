@@ -1,17 +1,19 @@
 """What is inferred from names and values: texts, Unix time, series with one label, classes with several spellings."""
 
 import random
+from datetime import date
 
 import polars as pl
 import pytest
 
 from seqloom.cli.main import main
 from seqloom.lab.data.coders.labels import LabelCoder
+from seqloom.lab.data.pipeline import columns
 from seqloom.lab.data.pipeline.columns import describe_columns
 from seqloom.lab.data.pipeline.reading import make_reading
 from seqloom.lab.data.pipeline.source import read_source
 from seqloom.lab.data.registry import open_task
-from seqloom.lab.data.task import UNSEEN, Notes
+from seqloom.lab.data.task import UNSEEN, Column, Notes
 
 WORDS = ["good", "bad", "nice", "awful", "film", "food", "room", "staff", "slow", "warm"]
 PHRASES = [f"{one} {other}" for one in WORDS for other in WORDS]
@@ -20,6 +22,58 @@ PHRASES = [f"{one} {other}" for one in WORDS for other in WORDS]
 def find_role(name, values):
     source = read_source(pl.DataFrame({name: values}), make_reading(), Notes())
     return describe_columns(source)[0].role
+
+
+NUMBERS = [0.5, 1.5, 2.5] * 20
+# name and values -> role, and whether the values are whole numbers: a label that could also be a number
+ROLES = {
+    "whole numbers of few values": ("stars", [1, 2, 3] * 20, "label", True),
+    "whole floats": ("stars", [1.0, 2.0, 3.0] * 20, "label", True),
+    "fractions": ("weight", NUMBERS, "number", False),
+    "many whole numbers": ("price", [n * n for n in range(60)], "number", True),
+    "twenty values": ("grade", [n % 20 for n in range(60)], "label", True),
+    "twenty-one values": ("grade", [n % 21 for n in range(63)], "number", True),
+    "as many values as half of the rows": ("grade", [n % 5 for n in range(10)], "label", True),
+    "more values than half of the rows": ("grade", [n % 6 for n in range(11)], "number", True),
+    "one number": ("stars", [3] * 9, "constant", True),
+    "one name": ("town", ["here"] * 9, "constant", False),
+    "truth values": ("seen", [True, False] * 9, "label", False),
+    "dates": ("day", [date(2025, 1, 1 + n) for n in range(20)], "time", False),
+    "numbers called t": ("t", NUMBERS, "time", False),
+    "each year once": ("year", list(range(1990, 2020)), "time", False),
+    "years of a calendar": ("year", [2019, 2020, 2021] * 20, "label", True),
+    "seconds since 1970": ("created_at", [1_700_000_000 + 60 * n for n in range(30)], "time", False),
+    "numbered rows": ("row", list(range(5, 35)), "id", False),
+    "numbers called id": ("user_id", [7, 3, 3, 9] * 9, "id", False),
+    "names of splits": ("split", ["train", "train", "test"] * 9, "split", False),
+    "codes": ("code", [f"a{n}" for n in range(40)], "id", False),
+    "many towns": ("town", [f"town{n % 210}" for n in range(2100)], "category", False),
+    "sentences": ("what", [f"{p} and {p}" for p in PHRASES], "text", False),
+}
+
+
+@pytest.mark.parametrize(("name", "values", "role", "is_whole"), ROLES.values(), ids=ROLES)
+def test_the_role_of_a_column_follows_from_its_name_and_values(name, values, role, is_whole):
+    source = read_source(pl.DataFrame({name: values}), make_reading(), Notes())
+    (column,) = describe_columns(source)
+    assert (column.role, column.is_whole) == (role, is_whole)
+
+
+@pytest.mark.parametrize(
+    ("names", "is_noted"),
+    [(("a", "b", "a|b"), True), (("a", "b", "a;b"), True), (("a", "b", "a, b"), False), ("abc", False)],
+)
+def test_classes_that_look_like_several_labels_are_noted(names, is_noted):
+    rows = pl.DataFrame({"text": [f"word {n} of many" for n in range(60)], "label": list(names) * 20})
+    task = open_task(rows, target="label", kind="classify")
+    assert any("may be several labels" in note.text for note in task.notes) == is_noted
+
+
+def test_a_target_of_one_class_is_not_predicted_by_every_column():
+    rows = pl.DataFrame({"c": ["x", "y"] * 30, "y": ["a"] * 60})
+    column = Column("c", "label", 2, 0, "x", False, True)
+    assert columns._measure_accuracy(rows, column) is None
+    assert columns._measure_accuracy(rows.with_columns(y=pl.col("c")), column) == "100.0% right"
 
 
 def test_a_column_called_text_is_text_however_few_values_it_has():

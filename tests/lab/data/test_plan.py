@@ -135,6 +135,10 @@ def test_rows_of_a_group_are_one_series_and_keep_irregular_times():
     batch = next(task.batches("train", batch=4))
     assert batch.x.shape == (4, 5, 1)
     assert batch.timespans[0].tolist() == [0.0, 1.0, 0.5, 2.5, 1.0]
+    new = task.encode([{"v": [1.0, 2.0, 3.0], "time": [0.0, 0.5, 3.0]}, {"v": [1.0], "time": [9.0]}])
+    assert new.timespans.tolist() == [[0.0, 0.5, 2.5], [0.0, 0.0, 0.0]]
+    with pytest.raises(ValueError, match="row 2: 1 time stamp in 'time' for 2 steps"):
+        task.encode([{"v": [1.0], "time": [0.0]}, {"v": [1.0, 2.0], "time": [0.0]}])
     mixed = table.with_columns(label=pl.Series(["a", "b"] * (5 * n // 2)))
     with pytest.raises(ValueError, match="a series needs one target"):
         open_task(mixed, group="who")

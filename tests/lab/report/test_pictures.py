@@ -1,29 +1,24 @@
-from xml.etree import ElementTree
+"""Charts of latencies."""
 
 import pytest
-import torch
 
+from seqloom.core.errors import UserError
 from seqloom.lab.report import pictures
 
 
-def test_attention_is_a_grid_with_its_labels(tmp_path):
-    weights = torch.tensor([[0.05, 0.25, 0.7], [0.1, 0.9, 0.0]])
-    pictures.plot_attention(weights, ["the", "cat"], ["le", "chat", "noir"], tmp_path / "grid.svg")
-    text = (tmp_path / "grid.svg").read_text()
-    ElementTree.fromstring(text)
-    said = [
-        line.strip().removeprefix("<!--").removesuffix("-->").strip() for line in text.splitlines() if "<!--" in line
-    ]
-    assert sorted(said) == sorted(["the", "cat", "le", "chat", "noir", "0.2", "0.7", "0.1", "0.9"])
+def test_a_chart_of_latencies_names_its_lines(monkeypatch, tmp_path):
+    figures = []
+    monkeypatch.setattr(pictures, "_save_figure", lambda figure, path: figures.append((figure, path)))
+    levels = [{"per_second": r, "p50": 1.0 * r, "p90": 2.0 * r, "p99": 3.0 * r} for r in (1, 10)]
+    pictures.plot_latency(levels, tmp_path / "a.svg")
+    ((figure, path),) = figures
+    axis = figure.axes[0]
+    assert path == tmp_path / "a.svg"
+    assert [text.get_text() for text in axis.get_legend().get_texts()] == ["p50", "p90", "p99"]
+    assert [list(line.get_ydata()) for line in axis.lines] == [[1.0, 10.0], [2.0, 20.0], [3.0, 30.0]]
+    assert axis.get_yscale() == "log" and axis.get_xlim()[0] == 0
 
 
-def test_long_sequences_and_lists_are_drawn_too(tmp_path):
-    steps = [str(n) for n in range(40)]
-    pictures.plot_attention(torch.eye(40).tolist(), steps, steps, tmp_path / "grid.png")
-    assert (tmp_path / "grid.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_labels_that_do_not_fit_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="2 x 1 to match their labels, got 2 x 2"):
-        pictures.plot_attention(torch.eye(2), ["a", "b"], ["c"], tmp_path / "grid.svg")
-    assert not list(tmp_path.iterdir())
+def test_a_chart_of_nothing_is_refused(tmp_path):
+    with pytest.raises(UserError, match="no latencies to plot"):
+        pictures.plot_latency([], tmp_path / "a.svg")

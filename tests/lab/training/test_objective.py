@@ -3,6 +3,7 @@ import pytest
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.memory import MemoryTask
+from seqloom.lab.training import fit as fitting
 from seqloom.lab.training.calibration import resolve_objective
 from seqloom.lab.training.objective import balance_classes, choose_objective, find_metric, find_positive, list_metrics
 from seqloom.lab.training.settings import TrainSettings
@@ -27,6 +28,14 @@ def test_a_rare_class_changes_the_metric_the_weights_and_the_threshold():
     settings, note = resolve_objective(EVEN, TrainSettings())
     assert (settings.metric, settings.class_weights, settings.threshold) == (None, "none", None)
     assert not note
+
+
+def test_a_training_says_what_a_rare_class_changed(monkeypatch, tmp_path):
+    monkeypatch.setattr(fitting, "train_new", lambda *args: args)
+    for task, is_noted in ((texts([int(i % 60 < 3) for i in range(600)]), True), (EVEN, False)):
+        fitting.fit(task, runs=tmp_path)
+        assert any("95.0% of the training rows" in note.text for note in task.notes) == is_noted
+        assert all(note.text for note in task.notes)
 
 
 def test_held_out_rows_of_one_class_keep_the_metric_and_are_reported():

@@ -86,6 +86,7 @@ def test_a_new_training_with_smoothed_labels_and_a_crf_is_refused_and_an_old_one
 def test_results_come_in_the_order_of_the_rows_whatever_their_lengths(words):
     given = ["aei", "b" * 40, "ou" * 9, "cdf", "a"]
     actual = list(predict(words, given, probabilities=True))
+    assert {tuple(result) for result in predict(words, given)} == {("prediction", "probability")}
     alone = [next(iter(predict(words, [row], probabilities=True))) for row in given]
     assert [r["prediction"] for r in actual] == ["vowels", "consonants", "vowels", "consonants", "vowels"]
     for one, other in zip(actual, alone, strict=True):

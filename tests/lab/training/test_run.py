@@ -6,6 +6,7 @@ import threading
 import pytest
 import torch
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.files import sealed
 from seqloom.lab.files.sealed import DamagedError
@@ -38,6 +39,8 @@ def test_a_run_records_everything_that_determined_it(tmp_path):
 
 def test_a_loaded_model_is_the_trained_one(tmp_path):
     run = trained(tmp_path / "one")
+    with pytest.raises(UserError, match="which must be one of best, last, got 'first'"):
+        run.checkpoint("first")
     batch = next(iter(run.task.batches("test", batch=5)))
     first, second = run.model(), Run.load(tmp_path / "one").model()
     assert torch.equal(first.predict(batch).values, second.predict(batch).values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from seqloom.core.errors import UserError
@@ -69,6 +69,9 @@ def _stem(path: Path) -> str:
 
 
 def _check_pair(value: Files | Frame) -> tuple[Path, ...]:
+    if not isinstance(value, (str, Path, Sequence)):
+        kind = type(value).__name__
+        raise UserError(f"give a file, two files whose lines belong together, or frames for all splits, got a {kind}")
     paths = (Path(value),) if isinstance(value, (str, Path)) else tuple(map(Path, value))
     if not 1 <= len(paths) <= 2:
         raise UserError(f"give one file, or two files whose lines belong together, got {len(paths)}")
