@@ -34,6 +34,8 @@ MODULES = {name.removesuffix(".__init__"): file for name, file in MODULES.items(
 BY_NAME = {
     "cells/__init__.py": "every file of the folder is a cell",
     "cells/lookup.py": "a person's own file",
+    "compiler/reads.py": "names functions that import; imports nothing itself",
+    "compiler/watch.py": "names functions that import; imports nothing itself",
     "core/errors.py": "optional packages",
     "kernels/scan.py": "asks whether torch has an operator",
     "lab/bench/race.py": "optional packages",

@@ -21,7 +21,8 @@ from torch.nn.modules import module as torch_module
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-from seqloom.compiler.values import HOOKS, PLAIN, SKIPPED, SKIPPED_OF_CLASS, freeze, list_user_classes, write
+from seqloom.compiler.texts import write
+from seqloom.compiler.values import HOOKS, PLAIN, SKIPPED, SKIPPED_OF_CLASS, freeze, list_user_classes
 from seqloom.core.cell import Cell
 
 _SIMPLE = frozenset({bool, int, str, type(None)})

@@ -17,7 +17,8 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from seqloom.compiler.flags import read_flags
-from seqloom.compiler.values import MISSING, PLAIN, Same, freeze, write
+from seqloom.compiler.texts import write
+from seqloom.compiler.values import MISSING, PLAIN, Same, freeze
 
 
 class Read(NamedTuple):

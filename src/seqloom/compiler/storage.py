@@ -71,8 +71,8 @@ def save_plan(description: str, plan: Plan, seen: Seen) -> Plan:
     if None in files.values() or guards is None:
         return plan
     stored = {"files": files, "guards": guards, "plan": _encode(plan)}
-    write_cached(_path(description), json.dumps(stored, separators=(",", ":")).encode(), WHAT)
-    return replace(plan, name=_name(description))
+    is_written = write_cached(_path(description), json.dumps(stored, separators=(",", ":")).encode(), WHAT)
+    return replace(plan, name=_name(description)) if is_written else plan
 
 
 def load_checks(plan: Plan) -> set[str]:

@@ -1,4 +1,4 @@
-"""What a value is now: something to compare it with later, and a text for other processes.
+"""What a value is now: something to compare it with later.
 
 Values of the user's code are followed to any depth: attributes of objects and of their classes, closures, defaults and
 attributes of functions. Classes and functions of libraries are compared by identity.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 import decimal
 import functools
-import hashlib
 import logging
 import re
 import sys
@@ -38,7 +37,7 @@ _ITSELF = frozenset({str, bytes, type(None), torch.dtype, torch.device, torch.Si
 _NUMBERS = frozenset({bool, int, float, complex})
 PLAIN = _ITSELF | _NUMBERS
 # Compared by identity: nothing in them changes, or what does cannot change a number.
-_FIXED = (
+FIXED = (
     types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType,
     types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, types.CodeType,
     types.GenericAlias, types.UnionType, types.ModuleType, re.Pattern, slice, decimal.Decimal, datetime.date,
@@ -108,10 +107,10 @@ def list_user_classes(kind: type) -> tuple[type, ...]:
 
 def is_known(value: object) -> bool:
     """Return whether a value of a library is one that users replace: a function, a class, a module or a number."""
-    return type(value) in PLAIN or isinstance(value, (*_FIXED, types.FunctionType, type, property, staticmethod))
+    return type(value) in PLAIN or isinstance(value, (*FIXED, types.FunctionType, type, property, staticmethod))
 
 
-def _is_static(owner: object) -> bool:
+def is_static(owner: object) -> bool:
     """Return whether a function in C belongs to a module or a class, not to an object."""
     return isinstance(owner, (types.ModuleType, type)) or type(owner).__module__ == "pybind11_builtins"
 
@@ -183,7 +182,7 @@ class Freezer:
             return Tensor, value.shape, value.dtype
         if id(value) in self._seen:
             return Same, self._seen[id(value)][0]
-        if isinstance(value, _FIXED):
+        if isinstance(value, FIXED):
             return self._freeze_fixed(value)
         self._seen[id(value)] = len(self._seen), value
         if len(self._seen) > MOST_PARTS:
@@ -200,7 +199,7 @@ class Freezer:
         owner = getattr(value, "__self__", None) if type(value) is types.BuiltinFunctionType else None
         if isinstance(value, types.ModuleType):
             self.modules.append(value)
-        if owner is None or _is_static(owner):
+        if owner is None or is_static(owner):
             return Same(value)
         return str(getattr(value, "__name__", "")), self.freeze(owner)  # a method, such as `table.get`
 
@@ -217,7 +216,7 @@ class Freezer:
         if is_library(code.co_filename):
             return Same(function)
         self.codes.add(code)
-        parts = [function.__defaults__, function.__kwdefaults__, function.__dict__, *_closure(function)]
+        parts = [function.__defaults__, function.__kwdefaults__, function.__dict__, *list_closure(function)]
         return Same(function), code, tuple([self.freeze(part) for part in parts if part])
 
     def _freeze_class(self, kind: type) -> object:
@@ -283,7 +282,7 @@ class Freezer:
         if isinstance(value, weakref.ref):
             return [self.freeze(value())]
         if isinstance(value, functools._lru_cache_wrapper):
-            return [Same(value)] if _is_of_library(value) else None
+            return [Same(value)] if is_of_library(value) else None
         return self._find_bytes(value, kind)
 
     def _find_bytes(self, value: Any, kind: type) -> list[object] | None:  # noqa: ANN401  # of any class
@@ -346,12 +345,12 @@ def _explain(value: Any) -> str:  # noqa: ANN401  # of any class
     return f"may read an object of type {name}, whose content cannot be compared"
 
 
-def _is_of_library(wrapper: Any) -> bool:  # noqa: ANN401  # of lru_cache
+def is_of_library(wrapper: Any) -> bool:  # noqa: ANN401  # of lru_cache
     code = getattr(wrapper.__wrapped__, "__code__", None)
     return code is None or is_library(code.co_filename)
 
 
-def _closure(function: types.FunctionType) -> list[object]:
+def list_closure(function: types.FunctionType) -> list[object]:
     """Return the values of a function's closure, without the class that `super` needs."""
     names, cells = function.__code__.co_freevars, function.__closure__ or ()
     return [(n, _content(cell)) for n, cell in zip(names, cells, strict=True) if n != "__class__"]
@@ -362,99 +361,3 @@ def _content(cell: types.CellType) -> object:
         return cell.cell_contents
     except ValueError:  # not set yet
         return MISSING
-
-
-class _NoTextError(Exception):
-    """No text stands for a value."""
-
-
-def write(value: object) -> str | None:
-    """Return a value as text; None if no text stands for it."""
-    try:
-        return _write(value, ())
-    except (_NoTextError, RecursionError):
-        return None
-
-
-def _write(value: Any, outer: tuple[object, ...]) -> str:  # noqa: ANN401  # of any class
-    kind = type(value)
-    if kind in PLAIN:
-        return repr(value)
-    if value is MISSING:
-        return "missing"
-    if any(value is o for o in outer):
-        return f"outer {[value is o for o in outer].index(True)}"
-    outer = (*outer, value)
-    if kind in (list, tuple):
-        return f"{kind.__name__}{[_write(v, outer) for v in value]}"
-    if kind is dict:
-        return f"dict{[(_write(k, outer), _write(v, outer)) for k, v in value.items()]}"
-    if kind in (set, frozenset):
-        return f"{kind.__name__}{sorted(_write(v, outer) for v in value)}"
-    if kind is ContextVar:
-        return f"variable {value.name} {_write(value.get(MISSING), outer)}"
-    if isinstance(value, types.ModuleType):
-        return f"module {value.__name__}"
-    if kind is property:
-        return f"property{[_write(f, outer) for f in (value.fget, value.fset, value.fdel)]}"
-    if kind in (staticmethod, classmethod):
-        return f"{kind.__name__} {_write(value.__func__, outer)}"
-    if isinstance(value, _FIXED):
-        return _write_fixed(value)
-    if kind is types.FunctionType:
-        return _write_function(value, outer)
-    if isinstance(value, functools._lru_cache_wrapper) and _is_of_library(value):
-        return f"cached {_write(value.__wrapped__, outer)}"
-    if isinstance(value, type):
-        return _write_class(value, outer)
-    if kind.__module__ == "typing":
-        return repr(value)
-    raise _NoTextError
-
-
-def _write_fixed(value: Any) -> str:  # noqa: ANN401  # one of _FIXED
-    owner = getattr(value, "__self__", None)
-    if owner is not None and not _is_static(owner):
-        raise _NoTextError
-    name = getattr(value, "__qualname__", None)
-    if name is None:
-        raise _NoTextError
-    return f"{type(value).__name__} {getattr(value, '__module__', '')} {name}"
-
-
-def _write_function(function: types.FunctionType, outer: tuple[object, ...]) -> str:
-    if "<" in function.__qualname__ and not is_library(function.__code__.co_filename):
-        raise _NoTextError
-    name = f"{function.__module__}.{function.__qualname__} {digest_code(function.__code__)}"
-    if is_library(function.__code__.co_filename):
-        return name
-    parts = [function.__defaults__, function.__kwdefaults__, function.__dict__, *_closure(function)]
-    return f"{name}{[_write(part, outer) for part in parts if part]}"
-
-
-def _write_class(kind: type, outer: tuple[object, ...]) -> str:
-    classes = list_user_classes(kind)
-    if "<" in kind.__qualname__ and classes:
-        raise _NoTextError
-    parts = [
-        (c.__qualname__, n, _write(v, outer))
-        for c in (*classes, *list_user_classes(type(kind)))
-        for n, v in vars(c).items()
-        if n not in SKIPPED_OF_CLASS
-    ]
-    return f"{kind.__module__}.{kind.__qualname__}{parts}"
-
-
-def digest_code(code: types.CodeType) -> str:
-    """Return a digest of what a function does, without the lines that it stands on."""
-
-    def list_parts(code: types.CodeType) -> list[object]:
-        constants = [list_parts(c) if isinstance(c, types.CodeType) else _sort(c) for c in code.co_consts]
-        names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
-        return [code.co_code, code.co_flags, code.co_argcount, code.co_kwonlyargcount, names, constants]
-
-    return hashlib.sha256(repr(list_parts(code)).encode()).hexdigest()[:16]
-
-
-def _sort(constant: object) -> object:
-    return sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant

@@ -38,13 +38,16 @@ def read_cached(path: Path, what: str) -> bytes | None:
     return whole[DIGEST:]
 
 
-def write_cached(path: Path, content: bytes, what: str) -> None:
+def write_cached(path: Path, content: bytes, what: str) -> bool:
     """Write a cached file, to a temporary name first, so that no process reads half a file.
 
     Args:
         path: The file.
         content: What to write after the checksum.
         what: What it holds, for the warning if the folder cannot be written.
+
+    Returns:
+        Whether it was written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,3 +60,5 @@ def write_cached(path: Path, content: bytes, what: str) -> None:
             "Set SEQLOOM_CACHE to a folder that can be written",
             stacklevel=4,
         )
+        return False
+    return True

@@ -61,7 +61,7 @@ def _run_sorted(cell: Cell, job: ScanJob, lengths: Sequence[int]) -> tuple[Tenso
     ys: list[Tensor] = []
     ended: list[State] = []  # rows with fewer steps first
     running = B
-    for t in range(max(lengths, default=0)):
+    for t in range(max(min(T, 1), *lengths, 0)):  # once without rows, if all are empty: gradients are 0 then
         n = sum(length > t for length in lengths)
         if n < running:
             ended.append(tuple(s[n:] for s in state))

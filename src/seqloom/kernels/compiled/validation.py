@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -160,7 +161,7 @@ def _digest_code(device: torch.device) -> str:
 
 
 def check_alone(cell: Cell, job: ScanJob, run: Run, kind: Kind) -> Verdict:
-    """Check a compiled cell in a thread of its own, free of the caller's modes: hooks, autocast, inference mode."""
+    """Check a compiled cell in another thread, free of the caller's modes: hooks, autocast, inference mode."""
 
     def work() -> Verdict:
         with ExitStack() as stack:
@@ -176,7 +177,7 @@ def check_alone(cell: Cell, job: ScanJob, run: Run, kind: Kind) -> Verdict:
     autocast = autocast_dtype(job.x.device.type)
     stream = torch.cuda.current_stream(job.x.device) if job.x.is_cuda else None
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(work).result()
+        return pool.submit(copy_context().run, work).result()
 
 
 def check(cell: Cell, job: ScanJob, run: Run, kind: Kind) -> Verdict:
