@@ -130,6 +130,7 @@ def test_tied_weights_add_their_gradients(case, expected):
 
 
 @each
+@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")  # torch's, in a new thread
 def test_eight_threads_have_the_results_of_one(case, expected):
     with torch.no_grad():
         alone = case.run()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +24,7 @@ from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.core.weights import bind_weights
 
+Result = TypeVar("Result")
 MOST = 256  # plans that a process keeps
 _plans: dict[Key, tuple[Plan | str, Guards]] = {}
 
@@ -86,7 +90,8 @@ def _load_or_trace(
         return stored
     try:
         with torch.random.fork_rng(devices=[]):  # project may draw random numbers
-            result, seen = _trace(cell, x, tuple(s[:1] for s in state), extras, may_project)
+            first = tuple(s[:1] for s in state)
+            result, seen = _call_without_hooks(lambda: _trace(cell, x, first, extras, may_project))
     except UnsupportedError as error:
         return str(error), NO_GUARDS  # not kept on disk: which files were run is not known
     except Exception as error:  # a fault of the compiler must not stop a cell that the loop can run
@@ -94,6 +99,17 @@ def _load_or_trace(
     if description is not None:
         result = save_plan(description, result, seen)
     return result, seen.guards
+
+
+def _call_without_hooks(function: Callable[[], Result]) -> Result:
+    """Call a function in another thread if hooks for saved tensors are active here, as inside of a checkpoint.
+
+    Torch cannot trace derivatives under them.
+    """
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
+        return function()
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(copy_context().run, function).result()
 
 
 def _trace(cell: Cell, x: Tensor, state: State, extras: Extras, may_project: bool) -> tuple[Plan, Seen]:
