@@ -51,6 +51,7 @@ kills: .venv/installed
 
 # Small faults planted in a copy of the package, N in all: prints those that no test catches. The first run records which
 # lines each test runs (about as long as `make test` twice).
+mutate: N := 200
 mutate: .venv/installed
 	$(PIP) coverage
 	PYTHONPATH=tests $(BIN)/python -W ignore -m mutation --faults $(N) --seed $(SEED) $(if $(JSON),--json $(JSON))

@@ -1,11 +1,12 @@
-"""A few hundred cases of each kind; `make fuzz N=10000` runs more."""
+"""Some cases of each kind; `make fuzz N=10000` runs more."""
 
 import random
 
 import pytest
 
-from fuzz import data_files, layers, run_folders
+from fuzz import cells, data_files, layers, run_folders
 from seqloom.core.errors import UserError
+from seqloom.kernels.compiled import run
 from seqloom.lab.data.registry import open_task
 
 
@@ -38,6 +39,20 @@ def test_mutated_run_folders_never_give_another_prediction(tmp_path, monkeypatch
 def test_random_layers_match_the_loop():
     names = {layers.check(random.Random(n), None) for n in range(120)}
     assert names == set(layers.CELLS)
+
+
+@pytest.mark.slow
+def test_random_cells_match_the_loop_when_they_are_compiled(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
+    results = [cells.check(random.Random(f"cells 0 {n}"), tmp_path) for n in range(4)]
+    assert set(results) <= {"compiled", "refused"} and results.count("compiled") > 2
+
+
+def test_a_random_cell_that_differs_is_found(tmp_path, monkeypatch):
+    backward = run._run_backward
+    monkeypatch.setattr(run, "_run_backward", lambda *args: [g if g is None else g * 1.01 for g in backward(*args)])
+    with pytest.raises(cells.MismatchError, match="gradient of"):
+        cells.check(random.Random("cells 0 0"), tmp_path)
 
 
 def test_an_npz_file_with_a_password_is_refused_in_one_line(tmp_path):
