@@ -12,7 +12,7 @@ OWN, REVERSED, FIRST_HALF, LAST_HALF = (0, (1,)), (N - 1, (-1,)), (0, (1,)), (N 
 
 def is_flat(*nests):
     """Return whether every thread needs only what it wrote itself: the kernel then has threads for units, not rows."""
-    buffers = (Buffer("x", Place.TIME, N), Buffer("h", Place.ROW, N), Buffer("y", Place.TIME, N))
+    buffers = (Buffer("x", Place.TIME, N), Buffer("h", Place.TIME, N), Buffer("y", Place.TIME, N))
     scan = Scan(Program(buffers, nests), tuple(Memory("stored", k) for k in range(3)))
     return write_cuda(scan, "float32").units > 0
 

@@ -53,7 +53,7 @@ def _run_sorted(cell: Cell, job: ScanJob, lengths: Sequence[int]) -> tuple[Tenso
     """Run the longest rows first, so that those of a step are the first ones."""
     B, T = len(lengths), job.x.shape[1]
     rows = sorted(range(B), key=lambda i: -lengths[i])
-    order = torch.tensor(rows, device=job.x.device)
+    order = torch.tensor(rows, dtype=torch.int64, device=job.x.device)
     x, mask = cell.project(job.x)[order], None if job.mask is None else job.mask[order]
     start = tuple(s[order] for s in cell.start(job.x)) if job.reset is not None else ()
     state, now = tuple(s[order] for s in job.state), replace(job, lengths=None).per_step()
