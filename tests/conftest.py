@@ -1,5 +1,6 @@
 """Use one thread per test: the layers are small, and tests run two at a time. Poison memory that nothing wrote."""
 
+import logging
 import os
 from collections import Counter
 
@@ -10,6 +11,10 @@ os.environ.setdefault("SEQLOOM_POISON", "1")  # read when seqloom is imported: s
 
 import seqloom.cells  # noqa: F401  (fills the registry)
 from seqloom.core.cell import Cell
+
+# Pytest adds handlers to loggers that do not propagate. With one on this logger torch writes down every tensor that it
+# traces, which takes a quarter of the time.
+logging.getLogger("torch.__trace").propagate = True
 
 # `make test` runs a test of "every cell" for these, which cover every structure: one state and several, states of other
 # widths, one product and several in sequence, row sums, kernels written by hand. Other cells have the marker `long`

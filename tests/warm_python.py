@@ -19,8 +19,10 @@ from pathlib import Path
 
 # Reads names of folders with a request; answers with the fork's id, then with its exit code. The fork leaves the loop.
 SERVER = """
-import json, os, sys
+import contextlib, json, os, sys
 import torch, torch._dynamo  # the first step of an optimizer imports the latter
+with contextlib.suppress(ImportError):
+    import pydantic, sklearn.linear_model, sklearn.preprocessing, torch.fx.experimental.symbolic_shapes
 while True:
     folder = os.read(0, 4096).decode().strip()
     if not folder:

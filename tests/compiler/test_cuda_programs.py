@@ -281,7 +281,7 @@ CELLS = [
 ]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("name", "dtype", "settings"), CELLS)
 @pytest.mark.parametrize("form", ["library", "1", "2"], indirect=True)
 def test_a_compiled_cell_is_at_most_twice_as_far_from_float64_as_the_loop(form, name, dtype, settings):

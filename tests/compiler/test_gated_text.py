@@ -279,7 +279,7 @@ def small(monkeypatch, emulated):
     return choose
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "H", "dtype", "B", "T", "wishes", "grid"), SHAPES)
 def test_a_compiled_cell_is_at_most_twice_as_far_from_float64_as_the_loop(small, kind, H, dtype, B, T, wishes, grid):

@@ -71,7 +71,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(("H", "heads", "dtype", "B", "T", "asked", "settings"), SHAPES)
 def test_a_cluster_is_at_most_twice_as_far_from_float64_as_the_loop(H, heads, dtype, B, T, asked, settings):
@@ -79,6 +79,7 @@ def test_a_cluster_is_at_most_twice_as_far_from_float64_as_the_loop(H, heads, dt
     assert worst(attn_rnn_cluster, cell, job_of(cell, B, T, dtype, **asked), dtype)[0] < 2
 
 
+@pytest.mark.sample(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("H", "heads", "dtype"), [(80, 2, BF16), (64, 2, FP32), (128, 1, FP16)])
 def test_sixteen_rows_to_a_cluster(monkeypatch, H, heads, dtype):
@@ -102,6 +103,7 @@ def test_chunks_of_time_in_which_no_row_has_a_step(monkeypatch):
     assert worst(attn_rnn_cluster, cell, job, BF16)[0] < 2
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [FP16, FP32])
 def test_weights_in_shared_memory(monkeypatch, dtype):
@@ -161,7 +163,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):

@@ -88,6 +88,7 @@ BLOCKS = [
 ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("H", "heads", "dtype", "B", "T", "asked", "settings"), BLOCKS)
 def test_the_block_kernels_are_at_most_twice_as_far_from_float64_as_the_loop(H, heads, dtype, B, T, asked, settings):
@@ -170,7 +171,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):

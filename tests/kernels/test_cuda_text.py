@@ -19,6 +19,7 @@ def check_syntax(folder, text):
 
 
 @compiler
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_includes_what_it_needs(tmp_path, name):
     check_syntax(tmp_path, f'#include "{name}"\n')

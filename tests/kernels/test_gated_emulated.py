@@ -157,7 +157,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "H", "dtype", "B", "T", "wishes"), SHAPES)
 def test_a_kernel_is_at_most_twice_as_far_from_float64_as_the_loop(name, H, dtype, B, T, wishes):
@@ -226,6 +226,7 @@ def test_second_derivatives_come_from_the_loop(name, H):
             assert torch.equal(mine, loops)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "H", "wishes", "helped", "taken"),
@@ -296,7 +297,7 @@ HELPED_FAULTS = {  # where warps without a row help the others
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(("fault", "few"), [*product(FAULTS, [0]), *product(HELPED_FAULTS, [4])])
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault, few):

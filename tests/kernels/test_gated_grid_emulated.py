@@ -41,7 +41,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "H", "dtype", "B", "T", "wishes"), SHAPES)
 def test_a_grid_is_at_most_twice_as_far_from_float64_as_the_loop(name, H, dtype, B, T, wishes):
@@ -69,6 +69,7 @@ def test_groups_of_normalised_cells_are_clusters_if_all_run_at_once(monkeypatch,
         assert found.clustered is expected and found.shared <= tuning.SHARED_BYTES
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "B"), [("gru", 18), ("ln_lstm", 20)])
 def test_sixteen_rows_to_a_group_several_turns_and_chunks(monkeypatch, name, B):
@@ -82,7 +83,7 @@ def test_sixteen_rows_to_a_group_several_turns_and_chunks(monkeypatch, name, B):
 WIDE = [("gru", 80, 3, 4, ALL), ("lstm", 144, 9, 3, ""), ("gru", 544, 2, 3, "")]  # three, five and 17 blocks
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "H", "B", "T", "wishes"), WIDE)
 def test_a_block_of_32_units_in_float32_is_two_sources(monkeypatch, name, H, B, T, wishes):
@@ -121,7 +122,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):

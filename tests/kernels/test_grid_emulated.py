@@ -50,7 +50,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(("H", "heads", "dtype", "B", "T", "asked", "settings"), SHAPES)
 def test_a_grid_is_at_most_twice_as_far_from_float64_as_the_loop(H, heads, dtype, B, T, asked, settings):
@@ -65,6 +65,7 @@ MANY = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("H", "dtype", "B", "asked"), MANY)
 def test_sixteen_rows_to_a_group_and_more_groups_than_the_gpu_has_room_for(monkeypatch, H, dtype, B, asked):
@@ -81,7 +82,7 @@ WIDE = [
 ]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(("H", "heads", "B", "asked", "settings"), WIDE)
 def test_a_block_of_32_units_in_float32_is_two_sources(monkeypatch, H, heads, B, asked, settings):
@@ -118,6 +119,7 @@ def two_rounds(monkeypatch):
     grid.make_code.cache_clear()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.usefixtures("two_rounds")
 @pytest.mark.parametrize(("H", "heads", "B", "asked"), [(128, 4, 3, {"lengths": True}), (144, 2, 10, {"reset": True})])
@@ -153,7 +155,7 @@ WHOLE = ("words of two blocks for those of one", "squares from the mean of anoth
 SIZES = {"parts of sums in one place": 160, **dict.fromkeys(WHOLE, 96)}
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, request, fault):

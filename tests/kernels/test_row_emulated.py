@@ -155,6 +155,7 @@ PAIR_FAULTS = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS | PAIR_FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):

@@ -32,6 +32,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("H", "heads", "slots", "dtype", "B", "T", "asked", "settings"), SHAPES)
 def test_slots_are_at_most_twice_as_far_from_float64_as_the_loop(H, heads, slots, dtype, B, T, asked, settings):

@@ -34,6 +34,7 @@ def take_wgmma(monkeypatch, units):
     monkeypatch.setattr(tiles, "has_wgmma", lambda _: True)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("H", "heads", "dtype", "B", "T", "asked", "settings", "units", "bulk"), WGMMA)
 def test_products_of_four_warps_are_at_most_twice_as_far_from_float64_as_the_loop(
@@ -64,6 +65,7 @@ def test_four_warps_divide_many_columns(monkeypatch, dtype):
     assert worst(tiles, cell, job_of(cell, 36, 2, dtype, lengths=True), dtype)[0] < 2
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("H", "heads", "dtype", "B", "T", "asked", "settings", "division"), SHAPES)
 def test_tiles_are_at_most_twice_as_far_from_float64_as_the_loop(
@@ -120,7 +122,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):

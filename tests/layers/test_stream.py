@@ -276,8 +276,9 @@ def test_another_default_device_does_not_reach_a_step(ran):
     assert y.device.type == now.device.type == "cpu"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
-@pytest.mark.parametrize("capability", [file.stem.removeprefix("engine_") for file in list_libraries()[1:]])
+@pytest.mark.parametrize("capability", [file.stem.removeprefix("engine_") for file in list_libraries()[:0:-1]])
 def test_a_step_is_correct_on_older_processors(capability):
     again = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "whole or exact"]
     subprocess.run(again, check=True, env=os.environ | {"ATEN_CPU_CAPABILITY": capability})

@@ -86,7 +86,7 @@ def list_operators(file):
     return {node.op_type for node in onnx.load(file).graph.node}
 
 
-QUICK = ("attn_rnn", "gru", "lstm", "rnn")
+QUICK = ("attn_rnn", "gru")
 
 
 @pytest.mark.parametrize(
