@@ -409,6 +409,7 @@ def test_a_sweep_over_processes_gives_the_results_of_the_loop(make_cell, tmp_pat
 import sys, torch
 from cell_of_a_guard import Config, Mine
 from comparison import make_job, why_not
+from seqloom.compiler.compile import compile_cell
 from seqloom.kernels import loop
 from seqloom.kernels.compiled import kernel
 Config.decay = float(sys.argv[1])
@@ -416,6 +417,7 @@ torch.manual_seed(0)
 cell = Mine().double()
 job = make_job(cell)
 assert why_not(cell, job) is None
+assert compile_cell(cell, job).projects  # though torch looks up its operators for the first time
 ours, expected = kernel.run(cell, job)[0], loop.run(cell, job)[0]
 torch.testing.assert_close(ours, expected, rtol=1e-11, atol=1e-12)
 print(float(ours.sum()))
