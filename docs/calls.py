@@ -24,7 +24,7 @@ TRAININGS = ("recurrent PPO", "language model")  # records may have parts of the
 LIMITS = {"forward": 25, "both": 60}  # microseconds over torch's call
 
 
-def _read(name: str) -> Row:
+def read_record(name: str) -> Row:
     record: Row = json.loads((RESULTS / name).read_text(encoding="utf-8"))
     return record
 
@@ -33,7 +33,7 @@ def call_overheads() -> str:
     """Return the table of our calls minus torch's."""
     lines = []
     for machine, names in CALLS.items():
-        rows = {(r["layer"], r["mode"], r["H"], r["T"]): r for name in names for r in _read(name)["calls"]}
+        rows = {(r["layer"], r["mode"], r["H"], r["T"]): r for name in names for r in read_record(name)["calls"]}
         layers = list(dict.fromkeys(key[0] for key in rows))
         steps = sorted({key[3] for key in rows})
         lines += [f"\n{machine}:\n", "| layer | pass | units | " + " | ".join(f"T = {T}" for T in steps) + " |"]
@@ -58,7 +58,7 @@ def single_steps() -> str:
     """Return the table of `step` and of a forward pass over one step."""
     lines = ["\n| machine | call | GRU | LSTM | AttnRNN |", "|---|---|--:|--:|--:|"]
     for machine, name in STEPS.items():
-        rows = {r["layer"]: r for r in _read(name)["steps"]}
+        rows = {r["layer"]: r for r in read_record(name)["steps"]}
         for call, key in (("`step`", "step_us"), ("a forward pass over one step", "forward_of_one_us")):
             cells = [rows[layer][key] for layer in ("GRU", "LSTM", "AttnRNN")]
             lines.append(f"| {machine} | {call} | " + " | ".join(f"{c:.1f}" for c in cells) + " |")
@@ -74,7 +74,7 @@ def swapped_layers() -> str:
     for machine, names in SWAPPED.items():
         shown = set()
         for name in names:
-            for r in _read(name)["rows"]:
+            for r in read_record(name)["rows"]:
                 if r["task"] in shown or r["task"] not in TRAININGS:
                     continue
                 shown.add(r["task"])

@@ -60,20 +60,6 @@ def compiled_ratios(times: Mapping[tuple[str, str, int, int, str], float], *kern
     return span([t / own[k[2], k[3]] for k, t in times.items() if k[1] in kernels])
 
 
-def compiled_summary() -> str:
-    """Return one sentence on the speed of the tutorial's cell, and one on a cell with a hand-written kernel."""
-    times, document = compiled_rows()
-    both = {key: t for key, t in times.items() if "+" in key[4]}
-    leaky, gru = ({key: t for key, t in both.items() if key[0] == cell} for cell in ("leaky", "gru"))
-    return (
-        f"Both passes of this cell, compiled, are {compiled_ratios(leaky, 'any_loop')} as fast as the Python loop "
-        f"(64 to 256 units, 1 and 32 rows, one thread of a CPU,\n{document['settings']['note']}).\n"
-        f"A GRU written as a cell and compiled is {compiled_ratios(gru, 'any_loop')} as fast as its loop, "
-        f"{compiled_ratios(gru, GRU)} as fast as `torch.nn.GRU`\n"
-        f"and {compiled_ratios(gru, 'gru_cpu')} as fast as the GRU kernel written by hand.\n"
-    )
-
-
 def compiled_gpu_rows() -> tuple[list[Row], Row]:
     """Return the newest times of compiled cells on a GPU, and the record they come from."""
     document = json.loads(max(RESULTS.rglob("*-compiled-gpu.json")).read_text())
@@ -115,20 +101,6 @@ def gpu_lines(rows: list[Row], dtype: str) -> list[str]:
     return lines
 
 
-def compiled_gpu_summary() -> str:
-    """Return one sentence on the speed of the tutorial's cell on a GPU."""
-    rows, _ = compiled_gpu_rows()
-    leaky = {
-        t: [r["of_torch.nn.GRU"] for r in rows if (r["cell"], r["dtype"]) == ("leaky", t)]
-        for t in ("bfloat16", "float32")
-    }
-    bf16, fp32 = (f"{min(v):.1f} to {max(v):.1f} times as long" for v in leaky.values())
-    return (
-        f"On an H200, both passes of this cell take {bf16} as those of `torch.nn.GRU` in bfloat16,\n{fp32} in float32 "
-        "(64 to 512 units, 16 and 64 rows, 512 steps).\n"
-    )
-
-
 def draw_stages(file: Path) -> None:
     """Draw the way of a step through the compiler."""
     plt = import_pyplot()
@@ -161,4 +133,4 @@ def draw_stages(file: Path) -> None:
     plt.close(figure)
 
 
-PARTS = (compiled_table, compiled_summary, compiled_gpu_table, compiled_gpu_short, compiled_gpu_summary)
+PARTS = (compiled_table, compiled_gpu_table, compiled_gpu_short)

@@ -15,6 +15,7 @@ import sys
 import tempfile
 
 import ablation
+import attn_rnn
 import calls
 import cell_map
 import claims
@@ -32,7 +33,10 @@ from records import ROOT
 IMAGES = ROOT / "docs" / "images"
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / "results" / f"{name}.md" for name in ("speed", "overview", "claims", "goals", "forms", "kinds")),
+    *(
+        ROOT / "docs" / "results" / f"{name}.md"
+        for name in ("attn-rnn", "speed", "overview", "claims", "goals", "forms", "kinds")
+    ),
     ROOT / "docs" / "tutorials" / "own-cell.md",
     ROOT / "docs" / "how-to" / "reinforcement-learning.md",
     ROOT / "docs" / "reference" / "cell-map.md",
@@ -74,6 +78,7 @@ PARTS = {
     part.__name__: part
     for part in (
         *speed.PARTS,
+        *attn_rnn.PARTS,
         *front_page.PARTS,
         *ablation.PARTS,
         *calls.PARTS,

@@ -67,18 +67,6 @@ def policy_curves() -> str:
     return "\n".join([*lines, ""])
 
 
-def policy_summary() -> str:
-    """Return one sentence for the front page."""
-    parts = []
-    for record in read_records():
-        ratios, units = list_ratios(record, SPEEDS[0]), record["rows"][0]["units"]
-        parts.append(f"{min(ratios):.1f} to {max(ratios):.1f}x with {units} units ({len(ratios)} seeds)")
-    return (
-        "On one CPU core, sb3-contrib's RecurrentPPO trains more frames a second with our LSTM than with its own:\n"
-        f"{', '.join(parts)}.\n"
-    )
-
-
 def list_ratios(record: dict[str, Any], key: str) -> list[float]:
     """Return our frames per second over theirs, by seed."""
     theirs, ours = (rows_of(record, policy) for policy in POLICIES)
@@ -151,4 +139,4 @@ def average(curves: list[Any], which: int) -> tuple[Any, Any, Any]:
     return x, np.array([i.mean for i in intervals]), np.array([i.half or 0.0 for i in intervals])
 
 
-PARTS = (policy_curves, policy_summary)
+PARTS = (policy_curves,)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from records import GRU, RESULTS, SPEED_ROWS, import_pyplot
 
 LSTM = "torch.nn.LSTM"
-TYPES = ("bfloat16", "float16", "float32", "tf32")
+TYPES = ("float16", "float32", "tf32", "bfloat16")  # last, what depends most on the version of cuDNN
 LAYERS = {"gru": ("GRU", GRU), "lstm": ("LSTM", LSTM), "attn_rnn": ("AttnRNN", GRU)}  # name, opponent
 OTHERS = ("GRU, compiled loop", "FlashRNN LSTM", "torchrecurrent MGU")  # layers of other packages
 EXACT = {GRU: f"{GRU} without tf32", LSTM: f"{LSTM} without tf32"}
