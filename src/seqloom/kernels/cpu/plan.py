@@ -189,7 +189,9 @@ class StackPlan:
                 y = _keep_like(self.y_like) if train and self.copies_output else _empty_like(self.y_like)
                 if lengths is not None:
                     y.zero_()  # the engine writes real steps only
-                args = _read_arguments(next(templates), lengths)
+                c = _keep_like(self.y_like) if train and self.states == 2 else None
+                record = _keep_like(part.record) if train and part.record is not None else None
+                args = _read_arguments(next(templates), lengths, c, record)
                 args.x, args.y = _address(gx), _address(y)
                 s0, s1 = args.s0, args.s1
                 for k, place in enumerate(at_end):
@@ -197,13 +199,6 @@ class StackPlan:
                 for k, place in enumerate(at_start):
                     s0[k] = place + offset
                 if train:
-                    c = record = None
-                    if self.states == 2:
-                        c = _keep_like(self.y_like)
-                        args.c = _address(c)
-                    if part.record is not None:
-                        record = _keep_like(part.record)
-                        args.saved = _address(record)
                     saved += (x, gx, y, c, record)
                 if self.run_engine(part.number, 0, self.type_number, threads, ctypes.byref(args)):
                     raise MemoryError(_describe_memory(self, part))
@@ -257,7 +252,7 @@ class StackPlan:
                 index -= 1
                 part, offset = layer[way], index * self.step
                 x, gx, y, c, record = saved[5 * index : 5 * index + 5]
-                args, own = _read_arguments(templates[index], lengths), None
+                args, own = _read_arguments(templates[index], lengths, c, record), None
                 if dy is not None:
                     own = dy if self.ways == 1 else dy.narrow(-1, way * self.H, self.H)
                     own = own.contiguous()
@@ -267,10 +262,6 @@ class StackPlan:
                     dgx.zero_()
                     x = x if number else self.stack.clear_padding(x, lengths)  # 0 times NaN would be NaN
                 args.x, args.y, args.dx = _address(gx), _address(y), _address(dgx)
-                if c is not None:
-                    args.c = _address(c)
-                if record is not None:
-                    args.saved = _address(record)
                 for places, pairs in ((args.s0, at_start), (args.ds1, at_end), (args.ds0, at_dstart)):
                     for k, place in pairs:
                         places[k] = place + offset
@@ -295,11 +286,15 @@ class StackPlan:
         return dy if needs_x else None, dstart, gradients
 
 
-def _read_arguments(template: bytes, lengths: Maybe) -> Any:  # noqa: ANN401  # fields of ctypes have any type
-    """Return the engine's arguments of one part, with the lengths of the rows."""
+def _read_arguments(template: bytes, lengths: Maybe, c: Maybe = None, record: Maybe = None) -> Any:  # noqa: ANN401  # fields of ctypes have any type
+    """Return the engine's arguments of one part, with the addresses of what is there."""
     args = Args.from_buffer_copy(template)
     if lengths is not None:
         args.lengths = _address(lengths)
+    if c is not None:
+        args.c = _address(c)
+    if record is not None:
+        args.saved = _address(record)
     return args
 
 
