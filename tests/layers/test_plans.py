@@ -36,9 +36,10 @@ def tensors(state):
     return [state] if isinstance(state, torch.Tensor) else list(state)
 
 
-def run(layer, x, hx=None):
+def run(layer, x, hx=None, parameters=None):
     """Return outputs, last states and every gradient."""
-    leaves = [x.detach().requires_grad_(), *(p for p in layer.parameters() if p.requires_grad)]
+    held = (layer if parameters is None else parameters).parameters()
+    leaves = [x.detach().requires_grad_(), *(p for p in held if p.requires_grad)]
     y, state = layer(leaves[0], hx)
     loss = y.square().sum() + sum(s.sin().sum() for s in tensors(state))
     return [y, *tensors(state), *torch.autograd.grad(loss, leaves, materialize_grads=True)]
@@ -89,6 +90,57 @@ def test_a_planned_call_has_the_loops_values_and_gradients(cell, kernel, setting
     assert kinds(layer) == {StackPlan}
     state = layer(x)[1]
     check(layer, x, tuple(torch.randn_like(s) for s in state) if isinstance(state, tuple) else torch.randn_like(state))
+
+
+@each_cell
+@pytest.mark.parametrize("settings", [{}, {"num_layers": 2, "bidirectional": True}, {"batch_first": True}])
+@pytest.mark.parametrize("read", [list, torch.tensor], ids=["list", "tensor"])
+def test_a_planned_call_with_lengths_has_the_loops_values_and_gradients(cell, settings, read):
+    layer, lengths = make(cell, **settings), [5, 0, 3]
+    slow = copy.deepcopy(layer)
+    slow.kernel = "loop"
+    x = draw() if "batch_first" not in settings else draw(3, 5)
+    for row, steps in enumerate(lengths):  # NaN in padding reaches no result
+        (x[row, steps:] if "batch_first" in settings else x[steps:, row]).fill_(torch.nan)
+    for _ in range(3):  # the second call finds the plan, the third one by the engine's comparison
+        actual = run(lambda y, h: layer(y, h, read(lengths)), x, parameters=layer)
+        torch.testing.assert_close(actual, run(lambda y, h: slow(y, h, lengths), x, parameters=slow))
+    assert [type(plan) for key, plan in layer._plans.plans.items() if key[-1]] == [StackPlan]
+
+
+def test_calls_with_and_without_lengths_do_not_take_each_others_plan():
+    layer, x = make(), draw()
+    for _ in range(3):
+        with torch.no_grad():
+            whole, short = layer(x)[0], layer(x, lengths=[5, 2, 0])[0]
+            torch.testing.assert_close(short[:2, :2], whole[:2, :2], rtol=0, atol=0)
+            assert short[2:, 1].eq(0).all() and short[:, 2].eq(0).all() and whole.ne(0).all()
+
+
+@each_cell
+def test_a_planned_call_with_lengths_has_second_derivatives(cell):
+    layer, x = make(cell), draw(3, 2).requires_grad_()
+
+    def penalise(kernel):
+        layer.kernel = kernel
+        y, _ = layer(x, lengths=[3, 1])
+        (slope,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+        return torch.autograd.grad(slope.square().sum(), [x, *layer.parameters()])
+
+    torch.testing.assert_close(penalise("auto"), penalise("loop"))
+
+
+def test_wrong_lengths_are_refused_after_a_planned_call():
+    layer, x = make(), draw()
+    for _ in range(3):
+        layer(x, lengths=[5, 2, 0])
+    for wrong, message in (
+        ([5, 2], "one entry for each of 3 rows"),
+        ([6, 2, 0], "got 6"),
+        ([1.0] * 3, "whole numbers"),
+    ):
+        with pytest.raises((RuntimeError, TypeError), match=message):
+            layer(x, lengths=wrong)
 
 
 def test_one_large_step_in_training_runs_on_torchs_operator():

@@ -60,18 +60,29 @@ class Stack:
         parts = zip(zip(*starts, strict=True), self.state_shapes, strict=True)
         return tuple(torch.stack(part).view(shape) for part, shape in parts)
 
-    def run(self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
+    def clear_padding(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        """Set an input, of `shape`, to 0 from each row's length on."""
+        if lengths is None:
+            return x
+        steps = torch.arange(self.T, device=x.device)
+        past = steps >= lengths[:, None] if self.is_batch_first or x.dim() == 2 else steps[:, None] >= lengths
+        return x.masked_fill(past.view(*self.shape[:-1], 1), 0)
+
+    def run(
+        self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], lengths: Tensor | None = None
+    ) -> list[Tensor]:
         """Run the stack.
 
         Args:
             x: The input, of `shape`.
             states: In torch's form; empty for the initial states.
             weights: All weights of the stack.
+            lengths: (B,), the real steps of each row; None if all are real.
 
         Returns:
             The output and the last states, in torch's form.
         """
-        first = states or self.start(x)
+        first, x = states or self.start(x), self.clear_padding(x, lengths)
         rows = x.unsqueeze(0) if x.dim() == 2 else x if self.is_batch_first else x.transpose(0, 1)
         ends: list[State] = []
         for begin in range(0, len(self.cells), self.ways):
@@ -79,9 +90,9 @@ class Stack:
             for i in range(begin, begin + self.ways):
                 values = {name: weights[place] for name, place in self.names[i].items()}
                 state = tuple(s[i].reshape(self.B, -1) for s in first)
-                job = ScanJob(rows if i == begin else reverse_steps(rows, None), state)
+                job = ScanJob(rows if i == begin else reverse_steps(rows, lengths), state, lengths)
                 y, end = loop.run(bind_weights(self.cells[i], values), job)
-                outputs.append(y if i == begin else reverse_steps(y, None))
+                outputs.append(y if i == begin else reverse_steps(y, lengths))
                 ends.append(end)
             rows = outputs[0] if self.ways == 1 else torch.cat(outputs, -1)
         y = rows if self.is_batch_first else rows.transpose(0, 1)
@@ -95,6 +106,7 @@ class Stack:
         weights: Sequence[Any],  # Tensor; None for one that the cells lack
         grads: Sequence[Tensor | None],
         dtype: torch.dtype | None = None,
+        lengths: Tensor | None = None,
     ) -> list[Tensor | None]:
         """Return the gradients of a kernel's first derivative, in a form that can be differentiated again.
 
@@ -104,6 +116,7 @@ class Stack:
             weights: All weights of the stack.
             grads: The gradients of the output and of the last states; None for those that do not matter.
             dtype: The type in which the kernel computes; default: that of x.
+            lengths: (B,), the real steps of each row; None if all are real.
 
         Returns:
             The gradients of x, of the states and of the weights; None for those that are not needed.
@@ -111,6 +124,6 @@ class Stack:
         tensors, k = [x, *states, *weights], len(states)
         with torch.enable_grad():
             typed: list[Any] = [None if t is None else t.to(dtype or x.dtype) for t in tensors]
-            y, *ends = self.run(typed[0], typed[1 : 1 + k], typed[1 + k :])
+            y, *ends = self.run(typed[0], typed[1 : 1 + k], typed[1 + k :], lengths)
             pulls = (None if d is None else d.to(o.dtype) for d, o in zip(grads, (y, *ends), strict=True))
         return differentiate(tensors, (y, *ends), tuple(pulls), True, True)

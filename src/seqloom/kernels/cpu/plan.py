@@ -1,4 +1,4 @@
-"""A prepared call of the CPU engine: a stack of cells over sequences of equal lengths, in one node of the graph.
+"""A prepared call of the CPU engine: a stack of cells over sequences, in one node of the graph.
 
 A plan belongs to one stack of cells with its weights and to one shape of the input. All that does not change from call
 to call is decided and checked when it is made, so that a call allocates, multiplies the input by the weights, and calls
@@ -146,7 +146,14 @@ class StackPlan:
             templates.append(bytes(args))
         return templates
 
-    def run(self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], train: bool) -> tuple[Tensor, Any]:
+    def run(
+        self,
+        x: Tensor,
+        states: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        train: bool,
+        lengths: Maybe = None,
+    ) -> tuple[Tensor, Any]:
         """Run the stack.
 
         Args:
@@ -154,18 +161,19 @@ class StackPlan:
             states: h, or h and c, (cells, B, H) each and contiguous; empty for the initial state.
             weights: All weights, those of the plan.
             train: Whether something needs a gradient.
+            lengths: (B,) int64, the real steps of each row, which nobody else changes; None if all are real.
 
         Returns:
             The output and the last state, in torch's form.
         """
         if train:
-            y, *end = _StackScan.apply(self, x, len(states), *states, *weights)
+            y, *end = _StackScan.apply(self, x, lengths, len(states), *states, *weights)
         else:
-            y, end, _ = self.go_forward(x, states, weights, False)
+            y, end, _ = self.go_forward(x, states, weights, False, lengths)
         return y, end[0] if self.states == 1 else tuple(end)
 
     def go_forward(
-        self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], train: bool
+        self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], train: bool, lengths: Maybe
     ) -> tuple[Tensor, list[Tensor], list[Maybe]]:
         """Return the output, the last states, and what the backward needs of each cell: x, gx, y, c, the record."""
         threads = self.split.threads
@@ -179,7 +187,11 @@ class StackPlan:
             for part in layer:
                 gx = x if part.weight is None else self._project(part, x, weights, train)
                 y = _keep_like(self.y_like) if train and self.copies_output else _empty_like(self.y_like)
-                args: Any = Args.from_buffer_copy(next(templates))
+                if lengths is not None:
+                    y.zero_()  # the engine writes real steps only
+                c = _keep_like(self.y_like) if train and self.states == 2 else None
+                record = _keep_like(part.record) if train and part.record is not None else None
+                args = _read_arguments(next(templates), lengths, c, record)
                 args.x, args.y = _address(gx), _address(y)
                 s0, s1 = args.s0, args.s1
                 for k, place in enumerate(at_end):
@@ -187,13 +199,6 @@ class StackPlan:
                 for k, place in enumerate(at_start):
                     s0[k] = place + offset
                 if train:
-                    c = record = None
-                    if self.states == 2:
-                        c = _keep_like(self.y_like)
-                        args.c = _address(c)
-                    if part.record is not None:
-                        record = _keep_like(part.record)
-                        args.saved = _address(record)
                     saved += (x, gx, y, c, record)
                 if self.run_engine(part.number, 0, self.type_number, threads, ctypes.byref(args)):
                     raise MemoryError(_describe_memory(self, part))
@@ -226,8 +231,8 @@ class StackPlan:
         dend: Sequence[Maybe],
     ) -> tuple[Maybe, list[Maybe], list[Maybe]]:
         """Return the gradients of x, the states and the weights."""
-        needs = ctx.needs_input_grad
-        needs_x, needs_states, needs_weights = needs[1], needs[3 : 3 + len(states)], needs[3 + len(states) :]
+        needs, lengths = ctx.needs_input_grad, ctx.lengths
+        needs_x, needs_states, needs_weights = needs[1], needs[4 : 4 + len(states)], needs[4 + len(states) :]
         threads, templates = self.split.threads, self.templates
         # FSDP and ZeRO-3 free the weights after the forward pass, and bring them back elsewhere
         if list(map(_address, weights)) != self.addresses or not all(map(_is_contiguous, weights)):
@@ -247,18 +252,16 @@ class StackPlan:
                 index -= 1
                 part, offset = layer[way], index * self.step
                 x, gx, y, c, record = saved[5 * index : 5 * index + 5]
-                args: Any = Args.from_buffer_copy(templates[index])
-                own = None
+                args, own = _read_arguments(templates[index], lengths, c, record), None
                 if dy is not None:
                     own = dy if self.ways == 1 else dy.narrow(-1, way * self.H, self.H)
                     own = own.contiguous()
                     args.dy = _address(own)
                 dgx = _empty_like(part.gx_like) if part.weight is None else _keep_like(part.gx_like)
+                if lengths is not None:
+                    dgx.zero_()
+                    x = x if number else self.stack.clear_padding(x, lengths)  # 0 times NaN would be NaN
                 args.x, args.y, args.dx = _address(gx), _address(y), _address(dgx)
-                if c is not None:
-                    args.c = _address(c)
-                if record is not None:
-                    args.saved = _address(record)
                 for places, pairs in ((args.s0, at_start), (args.ds1, at_end), (args.ds0, at_dstart)):
                     for k, place in pairs:
                         places[k] = place + offset
@@ -283,6 +286,18 @@ class StackPlan:
         return dy if needs_x else None, dstart, gradients
 
 
+def _read_arguments(template: bytes, lengths: Maybe, c: Maybe = None, record: Maybe = None) -> Any:  # noqa: ANN401  # fields of ctypes have any type
+    """Return the engine's arguments of one part, with the addresses of what is there."""
+    args = Args.from_buffer_copy(template)
+    if lengths is not None:
+        args.lengths = _address(lengths)
+    if c is not None:
+        args.c = _address(c)
+    if record is not None:
+        args.saved = _address(record)
+    return args
+
+
 def _describe_memory(plan: StackPlan, part: Part) -> str:
     name = part.cell.name
     return f"the CPU engine could not allocate memory for {name} with batch {plan.B} and hidden size {plan.H}"
@@ -296,11 +311,12 @@ class _StackScan(torch.autograd.Function):
         ctx: Any,  # noqa: ANN401  # takes any attribute
         plan: StackPlan,
         x: Tensor,
+        lengths: Maybe,
         k: int,
         *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
-        y, end, saved = plan.go_forward(x, tensors[:k], tensors[k:], True)
-        ctx.plan, ctx.k = plan, k
+        y, end, saved = plan.go_forward(x, tensors[:k], tensors[k:], True, lengths)
+        ctx.plan, ctx.k, ctx.lengths = plan, k, lengths
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, *tensors, *saved)
         if plan.copies_output:
@@ -318,7 +334,7 @@ class _StackScan(torch.autograd.Function):
         count = len(tensors) - 5 * len(plan.parts)
         states, weights, saved = tensors[:k], tensors[k:count], tensors[count:]
         if torch.is_grad_enabled():  # a second derivative is wanted
-            dx, *rest = plan.stack.differentiate(x, states, weights, (dy, *dend))
-            return None, dx, None, *rest
+            dx, *rest = plan.stack.differentiate(x, states, weights, (dy, *dend), lengths=ctx.lengths)
+            return None, dx, None, None, *rest
         dx, dstates, dweights = plan.go_back(ctx, saved, states, weights, dy, dend)
-        return None, dx, None, *dstates, *dweights
+        return None, dx, None, None, *dstates, *dweights

@@ -187,11 +187,13 @@ class Recurrent(Layer):
             if hx is not None:
                 raise InputError("hx and state are two names of one argument, and both were given; leave one out")
             hx = state
-        if lengths is None and reset is None and timespans is None:
+        if reset is None and timespans is None:
             own, result = self.__dict__, None
-            if not is_compiling() and (stack := own.get("_stack")) and (bound := stack.bound_sequence) is not None:
-                result = bound(own, input, hx)  # a sequence of one step, as decoders pass it
-            result = result or try_single_step(self, own, input, hx) or try_plan(self, own, input, hx)
+            if lengths is None:
+                if not is_compiling() and (stack := own.get("_stack")) and (bound := stack.bound_sequence) is not None:
+                    result = bound(own, input, hx)  # a sequence of one step, as decoders pass it
+                result = result or try_single_step(self, own, input, hx)
+            result = result or try_plan(self, own, input, hx, lengths)
             if result is not None:
                 return result
         return self.run_with(run_job, input, hx, lengths, reset=reset, timespans=timespans)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from seqloom.core.cell import Cell, State
-from seqloom.core.checks import has_memory
+from seqloom.core.checks import has_memory, read_lengths
 from seqloom.core.errors import UserError
 from seqloom.core.job import ScanJob
 from seqloom.core.memory import new_empty
@@ -77,7 +77,13 @@ def is_plain_context() -> bool:
     )
 
 
-def try_plan(layer: Recurrent, own: dict[str, Any], x: object, hx: Tensor | State | None) -> tuple[Any, Any] | None:
+def try_plan(
+    layer: Recurrent,
+    own: dict[str, Any],
+    x: object,
+    hx: Tensor | State | None,
+    lengths: Tensor | Sequence[int] | None = None,
+) -> tuple[Any, Any] | None:
     """Run a call by its plan; return None if `run_with` has to do it, or has to raise the error.
 
     Args:
@@ -85,17 +91,19 @@ def try_plan(layer: Recurrent, own: dict[str, Any], x: object, hx: Tensor | Stat
         own: Its `__dict__`: every attribute look-up counts here.
         x: The input.
         hx: The state in torch's form, or None.
+        lengths: (B,), the real steps of each row, or None. There are plans with lengths on a CPU only.
     """
-    if type(x) is not Tensor or is_compiling():
+    if type(x) is not Tensor or is_compiling() or (lengths is not None and x.is_cuda):
         return None
     known: Any = own.get("_plans")
     if (
         known is not None
         and (call := known.find(own, x, hx)) is not None
         and call.switches == ((None, *_read_gpu_flags()) if x.is_cuda else _count_threads())  # autocast is off
+        and (plan := call.plan if lengths is None else call.plan_with_lengths) is not None
     ):
         states: list[Tensor] = [] if hx is None else [hx] if type(hx) is Tensor else [*hx]
-        return _run(call.plan, x, states, list(own["_parameters"].values()), call.train)
+        return _run(plan, x, states, list(own["_parameters"].values()), call.train, lengths)
     if not is_plain_context():
         return None
     try:
@@ -111,7 +119,8 @@ def try_plan(layer: Recurrent, own: dict[str, Any], x: object, hx: Tensor | Stat
                 return None
         states = [] if hx is None else [hx] if type(hx) is Tensor else [*hx]
         train = is_grad_enabled() and _needs_gradient(x, states, weights)
-        key = x.shape, x.dtype, x.device, train, (amp, *_read_gpu_flags()) if x.is_cuda else _count_threads()
+        switches = (amp, *_read_gpu_flags()) if x.is_cuda else _count_threads()
+        key = x.shape, x.dtype, x.device, train, switches, lengths is not None
     except (AttributeError, RuntimeError, TypeError):  # a tensor without memory: `run_with` takes or refuses it
         return None
     plan = known.plans.get(key)
@@ -121,11 +130,22 @@ def try_plan(layer: Recurrent, own: dict[str, Any], x: object, hx: Tensor | Stat
         return None
     if amp is None:
         known.note_call(key, plan, weights)
-    return _run(plan, x.contiguous(), states, weights, train)
+    return _run(plan, x.contiguous(), states, weights, train, lengths)
 
 
-def _run(plan: Any, x: Tensor, states: list[Tensor], weights: list[Tensor], train: bool) -> tuple[Any, Any]:  # noqa: ANN401
-    result: tuple[Tensor, Tensor | State] = plan.run(x, states, weights, train)
+def _run(
+    plan: Any,  # noqa: ANN401
+    x: Tensor,
+    states: list[Tensor],
+    weights: list[Tensor],
+    train: bool,
+    lengths: Tensor | Sequence[int] | None,
+) -> tuple[Any, Any]:
+    result: tuple[Tensor, Tensor | State]
+    if lengths is None:
+        result = plan.run(x, states, weights, train)
+    else:
+        result = plan.run(x, states, weights, train, read_lengths(lengths, plan.B, plan.T, x.device).contiguous())
     return result
 
 
@@ -167,12 +187,14 @@ class KnownCall:
     """A kind of call that came twice.
 
     Attributes:
-        plan: What runs it.
+        plan: What runs it without lengths; None if such a call did not come twice.
+        plan_with_lengths: What runs it with lengths; None if such a call did not come twice.
         train: Whether something needs a gradient.
         switches: What else the choice of the plan depends on: the flags of a GPU, the threads of a CPU.
     """
 
     plan: Any
+    plan_with_lengths: Any
     train: bool
     switches: object
 
@@ -218,7 +240,7 @@ class LayerPlans:
         if len(self.plans) >= PLANS_KEPT:
             self.plans.clear()
             self.seen.clear()
-        plan = self.plans[key] = self._prepare(x, weights, train, amp)
+        plan = self.plans[key] = self._prepare(x, weights, train, amp, has_lengths=bool(key[-1]))
         return plan
 
     def note_call(self, key: tuple[Any, ...], plan: Any, weights: list[Tensor]) -> None:  # noqa: ANN401  # a plan
@@ -234,10 +256,15 @@ class LayerPlans:
             settings = dict(zip(SETTINGS, self.layer_settings, strict=True))
             self.bound = BoundLayer(weights, settings, cells, len(plan.h_shapes))
             self.find = self.bound.find
-        shape, _, _, train, switches = key
-        self.bound.add(shape, plan.h_shapes, train, KnownCall(plan, train, switches))
+        shape, train, switches = key[0], key[3], key[4]
+        both = [(*key[:-1], has_lengths) for has_lengths in (False, True)]
+        plans = [self.plans.get(each) if each in self.seen else None for each in both]
+        plans = [None if each is DECLINE else each for each in plans]
+        self.bound.add(shape, plan.h_shapes, train, KnownCall(*plans, train, switches))
 
-    def _prepare(self, x: Tensor, weights: list[Tensor], train: bool, amp: torch.dtype | None) -> Any:  # noqa: ANN401  # a plan
+    def _prepare(
+        self, x: Tensor, weights: list[Tensor], train: bool, amp: torch.dtype | None, has_lengths: bool
+    ) -> Any:  # noqa: ANN401  # a plan
         layer = self.layer()
         if layer is None or x.dim() not in (2, 3) or not x.numel() or x.shape[-1] != layer.input_size:
             return DECLINE
@@ -251,13 +278,13 @@ class LayerPlans:
         names = [{mine: home[theirs] for mine, theirs in cell.__dict__["_names"].items()} for cell in self.cells]
         stack = Stack(self.cells, names, x.shape, layer.batch_first, 1 + layer.bidirectional)
         try:
-            kernels = [self._choose(layer, i, stack, x) for i in range(len(self.cells))]
+            kernels = [self._choose(layer, i, stack, x, has_lengths) for i in range(len(self.cells))]
         except UserError:  # `run_with` raises it
             return DECLINE
         backends = {kernel.backend for kernel in kernels}
         if amp is not None:
             return self._prepare_cast(layer, stack, kernels, weights, amp)
-        takes_aten = aten.why_not_plan(self.cells, weights) is None
+        takes_aten = aten.why_not_plan(self.cells, weights) is None and not has_lengths
         if layer.training and layer.dropout and layer.num_layers > 1:
             has_dropout = not x.is_cuda or torch.backends.cudnn.enabled
             if backends == {"aten"} and takes_aten and has_dropout:
@@ -298,11 +325,12 @@ class LayerPlans:
         cell = self.cells[0]
         return stack.T == 1 and cell.name == "gru" and cell.hidden_size >= tuning.ONE_STEP_HIDDEN
 
-    def _choose(self, layer: Recurrent, index: int, stack: Stack, x: Tensor) -> Kernel:
+    def _choose(self, layer: Recurrent, index: int, stack: Stack, x: Tensor, has_lengths: bool) -> Kernel:
         """Return the kernel of one cell."""
         cell = self.cells[index]
         like = new_empty(x, stack.B, stack.T, cell.input_size)  # autocast is what it is during the call
-        return choose(cell, ScanJob(like, cell.start(like)), layer.kernel).kernel
+        lengths = torch.full((stack.B,), stack.T, device=x.device) if has_lengths else None
+        return choose(cell, ScanJob(like, cell.start(like), lengths), layer.kernel).kernel
 
 
 class _Decline:
