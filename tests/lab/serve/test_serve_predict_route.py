@@ -45,7 +45,7 @@ def test_requests_at_the_same_time_share_a_call_and_get_their_own_results(site, 
         return call(key, jobs)
 
     async def ask():
-        return await asyncio.gather(*(runs.predict([{"order": text}], False) for text in texts))
+        return await asyncio.gather(*(runs.predict([{"order": text}], False, "client") for text in texts))
 
     runs.rows._call = count_jobs
     try:
@@ -67,7 +67,7 @@ def test_a_bad_row_fails_its_own_request_only(site):
 
     async def ask():
         rows = [[good], [bad], [good]]
-        return await asyncio.gather(*(run.predict(one, False) for one in rows), return_exceptions=True)
+        return await asyncio.gather(*(run.predict(one, False, "client") for one in rows), return_exceptions=True)
 
     first, second, third = site.client.portal.call(ask)
     assert first[1] == third[1]

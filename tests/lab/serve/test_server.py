@@ -15,8 +15,8 @@ import pytest
 from small_runs import open_site
 
 from seqloom.core.errors import UserError
-from seqloom.lab.serve import bodies, connections
-from seqloom.lab.serve.server import Server, Site
+from seqloom.lab.serve.server import Site, make_server
+from seqloom.lab.web import bodies, connections
 
 BODY = json.dumps({"rows": ["mint honey"]}).encode()
 REQUEST = (
@@ -29,7 +29,7 @@ def serve(folder, **settings):
     """Run a server in a thread; yields it and its port."""
     parts = open_site([folder / "cups"], port=0, grace=0.1, **settings)
     ready = threading.Event()
-    server = Server(Site(parts.runs, parts.settings, parts.metrics), lambda _: ready.set())
+    server = make_server(Site(parts.runs, parts.settings, parts.metrics), lambda _: ready.set())
     thread = threading.Thread(target=server.serve_site)
     thread.start()
     assert ready.wait(60)
@@ -63,14 +63,14 @@ def test_a_used_port_is_refused_with_one_sentence(folder):
         taken.listen()
         parts = open_site([folder / "cups"], port=taken.getsockname()[1])
         with pytest.raises(UserError, match=r"cannot listen on 127\.0\.0\.1:"):
-            Server(Site(parts.runs, parts.settings, parts.metrics), print)
+            make_server(Site(parts.runs, parts.settings, parts.metrics), print)
 
 
 def test_idle_connections_make_room_for_new_ones(folder):
     with serve(folder, max_connections=8) as (server, port):
         idle = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(40)]
         assert ask(port, "POST", "/v1/predict", BODY)[0] == 200
-        assert len(server._open.all) <= 8
+        assert len(server.connections.all) <= 8
         for one in idle[:20]:
             with one, suppress(ConnectionResetError):
                 assert one.recv(1) == b""  # closed by the server; otherwise this would wait

@@ -111,9 +111,13 @@ def predict_pieces(
     keep: Sequence[str] = (),
     notes: Notes | None = None,
     prefix: str = "",
+    done: int = 0,
 ) -> Iterator[Result]:
-    """Yield the results of rows that arrive in pieces; `prefix` precedes "row 3" in messages."""
-    done = empty = first_empty = failed = first_failed = unsure = 0
+    """Yield the results of rows that arrive in pieces.
+
+    In messages, `prefix` precedes "row 3", and rows count from those that are `done`.
+    """
+    empty = first_empty = failed = first_failed = unsure = 0
     short: list[int] = []  # steps of series that are shorter than a window of training
     for rows in pieces:
         if task.group and isinstance(rows[0], dict) and task.group in rows[0]:
