@@ -113,3 +113,17 @@ def test_metrics_count_rows_and_requests(folder):
     assert 'seqloom_rows_total{run="cups"} 2.0' in text
     assert 'seqloom_requests_total{method="POST",route="/v1/predict",status="200"} 1.0' in text
     assert 'seqloom_requests_total{method="POST",route="/v1/predict",status="422"} 1.0' in text
+
+
+def test_the_rows_of_a_large_request_keep_their_order_and_their_numbers(site):
+    texts = ["mint honey", "kettle teapot saucer spoon", "lemon"] * 40
+    one_by_one = {text: ask(site.client, "cups", [text]).json()["results"][0] for text in set(texts)}
+    together = ask(site.client, "cups", texts).json()["results"]
+    assert [result["prediction"] for result in together] == [one_by_one[text]["prediction"] for text in texts]
+    good, bad = {"pulse": [0.1, 0.2], "flow": [1.0, 2.0]}, {"pulse": [0.1, 0.2], "flow": [1.0]}
+    answer = ask(site.client, "pulses", [good] * 70 + [bad])
+    assert answer.status_code == 422 and "row 71" in answer.json()["error"]
+
+
+def ask(client, run, rows):
+    return client.post("/v1/predict", json={"run": run, "rows": rows})
