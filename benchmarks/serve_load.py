@@ -3,8 +3,8 @@
     python benchmarks/serve_load.py --minutes 10 --json FILE
 
 Finds the highest throughput of a small run's server with default limits, then sends ordinary requests from 18 clients
-at 70 % of it (a Poisson process), in phases without and with two hostile clients, in turns. The hostile ones, one client
-in ten, do at the same time: hold 256 half-sent bodies, send 1,000 long rows again and again, leave while their rows are
+at 70 % of it (a Poisson process), in phases without and with two hostile clients (one client in ten), in turns. These
+do at the same time: hold 256 half-sent bodies, send 1,000 long rows again and again, leave while their rows are
 computed, and send noise. Each client has a loopback address of its own, which only Linux has without being set up. The
 hostile clients run in another process, so that their work does not delay the measurement.
 """

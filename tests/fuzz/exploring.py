@@ -66,18 +66,18 @@ def make_question(rng: random.Random, runs: list[str]) -> tuple[str, dict[str, A
     """Return a question that is right but for up to two of its values."""
     name = rng.choice(("about", "rows", "explain", "explain", "similar", "curves"))
     question: dict[str, Any] = {} if name == "about" else {"run": rng.choice(runs)}
+    places: list[dict[str, Any]] = [question]  # whose values may be changed
     if name in ("explain", "similar"):
         question |= rng.choice(({"row": rng.randrange(8)}, {"input": "mint honey lemon"}))
         clamp = {"layer": "layer.l0", "letter": "h", "value": 0.5, "units": [0, 1], "steps": [0, 1]}
-        question |= rng.choice(
-            ({}, {"output": rng.randrange(3)}, {"step": 0}, {"clamps": [clamp]}, {"uniform_attention": True})
-        )
+        question |= rng.choice(({}, {"output": rng.randrange(3)}, {"step": 0}, {"uniform_attention": True}))
+        if rng.random() < 0.3:
+            question["clamps"] = [clamp]
+            places.append(clamp)
         if name == "similar":
             question |= {"span": [0, rng.randrange(3)], "units": rng.choice(([], [0, 1]))}
     for _ in range(rng.randrange(3)):
-        place: Any = question
-        if question.get("clamps") and rng.random() < 0.5:
-            place = question["clamps"][0]
+        place = rng.choice(places)
         place[rng.choice((*place, "zanzibar"))] = make_value(rng)
     return name, question
 
