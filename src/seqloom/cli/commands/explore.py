@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import threading
 import webbrowser
 from pathlib import Path
@@ -79,7 +81,7 @@ def explore(
 
 def _serve(service: Service, port: int, browser: bool, json: bool) -> None:
     """Serve the page until Ctrl-C."""
-    from seqloom.lab.explore.server import make_server
+    from seqloom.lab.explore.server import has_running_questions, make_server
     from seqloom.lab.explore.session import Session
     from seqloom.lab.web import logs
 
@@ -100,6 +102,10 @@ def _serve(service: Service, port: int, browser: bool, json: bool) -> None:
 
     make_server(service, session, report, port).serve_site()
     console.note("stopped")
+    if has_running_questions():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)  # the interpreter would end while torch computes, which aborts the process
 
 
 def _open(folders: list[Path], trust: bool) -> Service:

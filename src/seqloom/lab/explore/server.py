@@ -25,6 +25,7 @@ from seqloom.lab.web.settings import WebSettings
 
 MAX_BODY = 8_000_000  # bytes of a question
 MAX_SECONDS = 600.0  # for an explanation of a long input
+THREAD = "seqloom-question"
 AT_ONCE = 8  # questions in threads; others wait
 TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript", ".css": "text/css"}
 POLICY = (
@@ -107,8 +108,13 @@ async def _run_in_thread(call: Callable[[], Answer]) -> Answer:
         if not loop.is_closed():
             loop.call_soon_threadsafe(finish, answer, error)
 
-    threading.Thread(target=run, daemon=True).start()
+    threading.Thread(target=run, name=THREAD, daemon=True).start()
     return await future
+
+
+def has_running_questions() -> bool:
+    """Return whether threads still compute answers, for which nobody waits once the server has stopped."""
+    return any(thread.name == THREAD for thread in threading.enumerate())
 
 
 def _show(content: bytes, kind: str, policy: str = POLICY, headers: dict[str, str] | None = None) -> Response:

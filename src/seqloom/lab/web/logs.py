@@ -37,13 +37,18 @@ class JsonLines(logging.Formatter):
 
 
 def set_up(quiet: bool = False, level: int = logging.INFO) -> None:
-    """Send the logs of the server and of its libraries to stderr; `quiet` leaves out single requests."""
+    """Send the logs of the server, and the more important ones of its libraries, to stderr.
+
+    Args:
+        quiet: Whether to leave out single requests.
+        level: Of the least important lines of the server.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     for name in (NAME, *LIBRARIES):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(level if name == NAME else max(level, logging.WARNING))
+        logger.setLevel(level if name == NAME else level + 10)
     if quiet:
         log.addFilter(lambda record: record.msg != "request")
 
