@@ -113,10 +113,7 @@ def predict_pieces(
     prefix: str = "",
     done: int = 0,
 ) -> Iterator[Result]:
-    """Yield the results of rows that arrive in pieces.
-
-    In messages, `prefix` precedes "row 3", and rows count from those that are `done`.
-    """
+    """Yield the results of rows in pieces; `prefix` precedes "row 3" in messages, which count from the rows `done`."""
     empty = first_empty = failed = first_failed = unsure = 0
     short: list[int] = []  # steps of series that are shorter than a window of training
     for rows in pieces:
@@ -158,10 +155,9 @@ def _predict_piece(
     model: ForTask, task: Task, rows: list[Any], where: tuple[str, int], probabilities: bool
 ) -> list[Result]:
     results: list[Result] = [{} for _ in rows]
-    device = next(model.parameters()).device
     for part, numbers in split_by_length(encode_rows(task, rows, *where)):
         reject = model.decision.reject if isinstance(model, ForClassify) else 0.0
-        predicted = build_results(task, model.predict(part.to(device)), probabilities, reject)
+        predicted = build_results(task, model.predict(part.to(next(model.parameters()).device)), probabilities, reject)
         for number, result in zip(numbers, predicted, strict=True):
             results[number] = result if is_finite(result) else dict.fromkeys(result) | {"error": NOT_FINITE}
     empty: Result = {"prediction": None}
