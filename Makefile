@@ -56,9 +56,11 @@ mutate: .venv/installed
 	$(PIP) coverage
 	PYTHONPATH=tests $(BIN)/python -W ignore -m mutation --faults $(N) --seed $(SEED) $(if $(JSON),--json $(JSON))
 
-# Hostile and ordinary requests to `seqloom serve`, then Schemathesis against its OpenAPI document.
+# Hostile and ordinary requests to `seqloom serve`, hostile questions to `seqloom explore`, then Schemathesis against the
+# OpenAPI document.
 hostile: .venv/installed
 	PYTHONPATH=tests $(BIN)/python -W ignore -m fuzz.serving --hostile $(N)0
+	PYTHONPATH=tests $(BIN)/python -W ignore -m fuzz.exploring --questions $(N)
 	$(PIP) schemathesis
 	PYTHONPATH=tests $(BIN)/python -m pytest tests/lab/serve/test_serve_openapi.py
 

@@ -12,6 +12,7 @@ from kinds_of_runs import KINDS, train_kind
 from seqloom.lab.explore.saved_page import build_page, record_examples
 from seqloom.lab.explore.server import make_server
 from seqloom.lab.explore.service import Entry, Service
+from seqloom.lab.explore.session import Session
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -44,12 +45,14 @@ def service(run):
 
 @contextmanager
 def serve(service):
-    with make_server(service) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
-        thread.join()
+    ready, session = threading.Event(), Session()
+    server = make_server(service, session, lambda _: ready.set())
+    thread = threading.Thread(target=server.serve_site)
+    thread.start()
+    assert ready.wait(60)
+    yield f"{server.address}/?token={session.token}"
+    server.should_exit = True
+    thread.join(30)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +72,7 @@ def opened(browser, address):
         page = context.new_page()
         page.on("console", lambda message: wrong.append(message.text) if "status of 400" not in message.text else None)
         page.on("pageerror", lambda error: wrong.append(str(error)))
-        allowed = (place.split("#")[0], "data:", "blob:")
+        allowed = (place.split("?")[0], "data:", "blob:")
         page.on("request", lambda asked: None if asked.url.startswith(allowed) else wrong.append(asked.url))
         page.goto(f"{place}#{quote(json.dumps(view))}")
         return page

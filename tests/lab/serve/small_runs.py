@@ -11,7 +11,6 @@ from fastapi.testclient import TestClient
 
 import seqloom
 from seqloom.lab.serve.app import build_app
-from seqloom.lab.serve.gate import ServerState
 from seqloom.lab.serve.metrics import Metrics
 from seqloom.lab.serve.runs import load_runs
 from seqloom.lab.serve.settings import ServeSettings
@@ -65,8 +64,8 @@ def train_runs(here: Path) -> Path:
 
 def open_site(places, token=None, **settings):
     """Return what a server of these runs consists of; the client works inside `with`."""
-    chosen, metrics, state = ServeSettings(**{"reload": 0.0, **settings}), Metrics(), ServerState()
+    chosen, metrics = ServeSettings(**{"reload": 0.0, **settings}), Metrics()
     runs = load_runs([str(place) for place in places], chosen, metrics)
-    app = build_app(runs, chosen, metrics, state, token)
+    app = build_app(runs, chosen, metrics, token)
     client = TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)
-    return SimpleNamespace(app=app, client=client, runs=runs, metrics=metrics, state=state, settings=chosen)
+    return SimpleNamespace(app=app, client=client, runs=runs, metrics=metrics, state=app.state, settings=chosen)

@@ -7,13 +7,13 @@ import pytest
 from seqloom.core.errors import UserError
 from seqloom.lab.serve import model_version
 from seqloom.lab.serve.model_version import ModelVersion
-from seqloom.lab.serve.problems import LONGEST_SENTENCE, RequestError
+from seqloom.lab.web.problems import LONGEST_SENTENCE, RequestError
 
 
 def predict(monkeypatch, error, encoding):
     """Predict with a model that raises an error."""
 
-    def fail(model, task, pieces, probabilities):
+    def fail(*_, **options):
         raise error
 
     monkeypatch.setattr(model_version, "predict_pieces", fail)
@@ -43,7 +43,7 @@ def test_any_other_error_is_a_bug_and_not_an_answer(monkeypatch, text, encoding)
 
 
 def test_a_row_of_a_built_in_task_is_its_input(monkeypatch):
-    monkeypatch.setattr(model_version, "predict_pieces", lambda *args: args[2][0])
+    monkeypatch.setattr(model_version, "predict_pieces", lambda *args, **_: args[2][0])
     run = SimpleNamespace(task=SimpleNamespace(encoding=None))
     version = ModelVersion("name", run, None, None, "5 abc", None, "")
     assert version.predict([{"input": [1]}, {"input": [2, 3]}], False) == [[1], [2, 3]]

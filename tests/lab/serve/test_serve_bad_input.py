@@ -7,9 +7,9 @@ import pytest
 from small_runs import open_site
 
 from seqloom.core.errors import UserError
-from seqloom.lab.serve import logs
 from seqloom.lab.serve.runs import load_runs
 from seqloom.lab.serve.settings import ServeSettings
+from seqloom.lab.web import logs
 
 JSON = {"content-type": "application/json"}
 SECRET = "zanzibar"  # what a user sends and no log may hold
@@ -23,7 +23,7 @@ BODIES = {
     "NaN": (b'{"run": "pulses", "rows": [{"pulse": [NaN], "flow": [1]}]}', 400, "not valid JSON"),
     "infinity": (b'{"run": "pulses", "rows": [{"pulse": [1e999], "flow": [1]}]}', 422, "finite number"),
     "not an object": (b'["zanzibar"]', 422, "must be a JSON object"),
-    "no rows": (b'{"run": "cups"}', 422, "rows is missing; /openapi.json has an example"),
+    "no rows": (b'{"run": "cups"}', 422, "rows is missing"),
     "rows no list": (b'{"run": "cups", "rows": "zanzibar"}', 422, "rows must be a list"),
     "another field": (b'{"run": "cups", "rows": [], "zanzibar": 1}', 422, "is not a field"),
     "flag no flag": (b'{"run": "cups", "rows": [], "probabilities": "zanzibar"}', 422, "probabilities"),
@@ -176,12 +176,12 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, folder):
 
 def test_too_many_requests_are_refused_and_health_is_not(folder):
     with (site := open_site([folder / "cups"], max_requests=1)).client:
-        site.state.in_flight = 1
+        site.app.requests.take("another client")
         answer = site.client.get("/v1/runs")
         assert answer.status_code == 503
         assert answer.headers["retry-after"] == "1"
         assert site.client.get("/healthz").status_code == 200
-        site.state.in_flight = 0
+        site.app.requests.give_back("another client")
         assert site.client.get("/v1/runs").status_code == 200
 
 
@@ -204,7 +204,7 @@ def test_a_bug_is_answered_with_500_and_logged_without_its_message(site, caplog)
     call = run.rows._call
 
     def fail(key, jobs):
-        raise KeyError(jobs[0][0]["order"])
+        raise KeyError(jobs[0].rows[0]["order"])
 
     run.rows._call = fail
     try:

@@ -16,77 +16,135 @@ def run(test, call, **options):
     return asyncio.run(main())
 
 
-def test_jobs_that_arrive_during_a_call_share_the_next_one():
-    begun, go, calls = threading.Event(), threading.Event(), []
+def list_rows(parts):
+    return [row for part in parts for row in part.rows]
 
-    def call(key, jobs):
-        calls.append((key, list(jobs)))
-        begun.set()
-        go.wait(10)
-        return [10 * job for job in jobs]
+
+def ask(batches, rows, key="a", client="client", steps=1):
+    return asyncio.create_task(batches.run(key, rows, [steps] * len(rows), client))
+
+
+class Blocked:
+    """A call that begins to run and then waits until `go` is set."""
+
+    def __init__(self):
+        self.begun, self.go, self.calls = threading.Event(), threading.Event(), []
+
+    def __call__(self, key, parts):
+        self.calls.append((key, list_rows(parts)))
+        self.begun.set()
+        self.go.wait(10)
+        return [[10 * row for row in part.rows] for part in parts]
+
+
+def test_jobs_that_arrive_during_a_call_share_the_next_one():
+    call = Blocked()
 
     async def test(batches):
-        first = asyncio.create_task(batches.run("a", 1, 1))
-        await asyncio.to_thread(begun.wait, 10)
-        others = [asyncio.create_task(batches.run(key, n, 1)) for key, n in [("a", 2), ("b", 3), ("a", 4)]]
+        first = ask(batches, [1])
+        await asyncio.to_thread(call.begun.wait, 10)
+        others = [ask(batches, [n], key) for key, n in [("a", 2), ("b", 3), ("a", 4)]]
         await asyncio.sleep(0)
         assert batches.rows == 3
-        go.set()
+        call.go.set()
         return await asyncio.gather(first, *others)
 
-    assert run(test, call) == [10, 20, 30, 40]
-    assert calls == [("a", [1]), ("a", [2, 4]), ("b", [3])]
+    assert run(test, call) == [[10], [20], [30], [40]]
+    assert call.calls == [("a", [1]), ("a", [2, 4]), ("b", [3])]
 
 
-def test_a_call_is_not_larger_than_its_size_unless_a_job_is():
+def test_no_call_is_larger_than_its_size_and_results_keep_their_order():
     calls = []
 
-    def call(key, jobs):
-        calls.append(list(jobs))
-        return jobs
+    def call(key, parts):
+        calls.append(list_rows(parts))
+        return [part.rows for part in parts]
 
     async def test(batches):
-        return await asyncio.gather(*(batches.run("a", n, n) for n in (3, 2, 2, 9, 1)))
+        return await asyncio.gather(*(ask(batches, [f"{n} {i}" for i in range(n)]) for n in (3, 2, 2, 9, 1)))
 
-    assert run(test, call) == [3, 2, 2, 9, 1]
-    assert all(sum(jobs) <= 4 or len(jobs) == 1 for jobs in calls)
+    assert run(test, call) == [[f"{n} {i}" for i in range(n)] for n in (3, 2, 2, 9, 1)]
+    assert max(map(len, calls)) == 4
+
+
+@pytest.mark.parametrize("client", ["the same", "another"])
+def test_a_small_request_waits_for_as_much_work_as_one_call_may_have(client):
+    call = Blocked()
+
+    async def test(batches):
+        large = ask(batches, list(range(40)), client="the same")
+        await asyncio.to_thread(call.begun.wait, 10)
+        small = ask(batches, ["small"], client=client)
+        await asyncio.sleep(0)
+        call.go.set()
+        await asyncio.gather(large, small)
+
+    run(test, call, steps=8)
+    order = [row for _, rows in call.calls for row in rows]
+    assert order.index("small") <= 8  # the steps that one call may have: two calls of four rows
+    assert sorted(row for row in order if row != "small") == list(range(40))
+
+
+def test_the_time_steps_of_a_call_are_limited():
+    calls = []
+
+    def call(key, parts):
+        calls.append(list_rows(parts))
+        return [part.rows for part in parts]
+
+    async def test(batches):
+        return await asyncio.gather(ask(batches, list("abcdef"), steps=50), ask(batches, list("xy"), steps=500))
+
+    assert run(test, call, steps=100) == [list("abcdef"), list("xy")]
+    assert ["x"] in calls and ["y"] in calls
+    assert all(len(rows) <= 2 for rows in calls)
 
 
 def test_an_exception_reaches_the_jobs_of_its_call_only():
-    def call(key, jobs):
+    def call(key, parts):
         if key == "bad":
             raise ZeroDivisionError
-        return [KeyError(job) if job == 2 else job for job in jobs]
+        return [KeyError(part.rows[0]) if part.rows[0] == 2 else part.rows for part in parts]
 
     async def test(batches):
         jobs = [("good", 1), ("bad", 1), ("good", 2), ("good", 3)]
-        return await asyncio.gather(*(batches.run(key, n, 1) for key, n in jobs), return_exceptions=True)
+        return await asyncio.gather(*(ask(batches, [n], key) for key, n in jobs), return_exceptions=True)
 
     results = run(test, call)
-    assert [type(result) for result in results] == [int, ZeroDivisionError, KeyError, int]
+    assert [type(result) for result in results] == [list, ZeroDivisionError, KeyError, list]
+
+
+def test_the_rest_of_a_job_that_failed_is_not_run():
+    seen = []
+
+    def call(key, parts):
+        seen.extend(list_rows(parts))
+        return [ValueError("row 1")] * len(parts)
+
+    async def test(batches):
+        with pytest.raises(ValueError, match="row 1"):
+            await ask(batches, list(range(100)))
+        return batches.rows
+
+    assert run(test, call, steps=4) == 0
+    assert len(seen) < 20
 
 
 def test_a_job_whose_client_has_gone_is_not_run():
-    begun, go, seen = threading.Event(), threading.Event(), []
-
-    def call(key, jobs):
-        seen.extend(jobs)
-        begun.set()
-        go.wait(10)
-        return jobs
+    call = Blocked()
 
     async def test(batches):
-        first = asyncio.create_task(batches.run("a", 1, 1))
-        await asyncio.to_thread(begun.wait, 10)
-        gone, stays = (asyncio.create_task(batches.run("a", n, 1)) for n in (2, 3))
+        first = ask(batches, [1])
+        await asyncio.to_thread(call.begun.wait, 10)
+        gone, stays = (ask(batches, [n]) for n in (2, 3))
         await asyncio.sleep(0)
         gone.cancel()
         await asyncio.sleep(0)
-        go.set()
+        call.go.set()
         return await asyncio.gather(first, stays)
 
-    assert run(test, call) == [1, 3]
-    assert seen == [1, 3]
+    assert run(test, call) == [[10], [30]]
+    assert call.calls == [("a", [1]), ("a", [3])]
 
 
 def test_run_together_isolates_the_job_that_fails():

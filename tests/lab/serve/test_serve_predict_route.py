@@ -45,7 +45,7 @@ def test_requests_at_the_same_time_share_a_call_and_get_their_own_results(site, 
         return call(key, jobs)
 
     async def ask():
-        return await asyncio.gather(*(runs.predict([{"order": text}], False) for text in texts))
+        return await asyncio.gather(*(runs.predict([{"order": text}], False, "client") for text in texts))
 
     runs.rows._call = count_jobs
     try:
@@ -67,7 +67,7 @@ def test_a_bad_row_fails_its_own_request_only(site):
 
     async def ask():
         rows = [[good], [bad], [good]]
-        return await asyncio.gather(*(run.predict(one, False) for one in rows), return_exceptions=True)
+        return await asyncio.gather(*(run.predict(one, False, "client") for one in rows), return_exceptions=True)
 
     first, second, third = site.client.portal.call(ask)
     assert first[1] == third[1]
@@ -113,3 +113,17 @@ def test_metrics_count_rows_and_requests(folder):
     assert 'seqloom_rows_total{run="cups"} 2.0' in text
     assert 'seqloom_requests_total{method="POST",route="/v1/predict",status="200"} 1.0' in text
     assert 'seqloom_requests_total{method="POST",route="/v1/predict",status="422"} 1.0' in text
+
+
+def test_the_rows_of_a_large_request_keep_their_order_and_their_numbers(site):
+    texts = ["mint honey", "kettle teapot saucer spoon", "lemon"] * 40
+    one_by_one = {text: ask(site.client, "cups", [text]).json()["results"][0] for text in set(texts)}
+    together = ask(site.client, "cups", texts).json()["results"]
+    assert [result["prediction"] for result in together] == [one_by_one[text]["prediction"] for text in texts]
+    good, bad = {"pulse": [0.1, 0.2], "flow": [1.0, 2.0]}, {"pulse": [0.1, 0.2], "flow": [1.0]}
+    answer = ask(site.client, "pulses", [good] * 70 + [bad])
+    assert answer.status_code == 422 and "row 71" in answer.json()["error"]
+
+
+def ask(client, run, rows):
+    return client.post("/v1/predict", json={"run": run, "rows": rows})

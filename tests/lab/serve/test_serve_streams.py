@@ -189,7 +189,7 @@ async def _drop(streams):
 
 
 def test_there_is_a_limit_on_streams(folder):
-    with (site := open_site([folder / "pulses"], max_streams=2)).client:
+    with (site := open_site([folder / "pulses"], max_streams=2, client_share=1.0)).client:
         tokens = [start(site.client, "pulses") for _ in range(2)]
         assert site.client.post("/v1/stream", json={}).status_code == 429
         site.client.delete(f"/v1/stream/{tokens[0]}")

@@ -3,8 +3,10 @@
 import http.client
 import json
 import os
+import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -15,8 +17,9 @@ import pytest
 from small_runs import open_site
 
 from seqloom.core.errors import UserError
-from seqloom.lab.serve import bodies, connections
-from seqloom.lab.serve.server import Server, Site
+from seqloom.lab.serve.server import Site, make_server
+from seqloom.lab.web import bodies, connections
+from seqloom.lab.web import server as web_server
 
 BODY = json.dumps({"rows": ["mint honey"]}).encode()
 REQUEST = (
@@ -29,7 +32,7 @@ def serve(folder, **settings):
     """Run a server in a thread; yields it and its port."""
     parts = open_site([folder / "cups"], port=0, grace=0.1, **settings)
     ready = threading.Event()
-    server = Server(Site(parts.runs, parts.settings, parts.metrics), lambda _: ready.set())
+    server = make_server(Site(parts.runs, parts.settings, parts.metrics), lambda _: ready.set())
     thread = threading.Thread(target=server.serve_site)
     thread.start()
     assert ready.wait(60)
@@ -63,14 +66,14 @@ def test_a_used_port_is_refused_with_one_sentence(folder):
         taken.listen()
         parts = open_site([folder / "cups"], port=taken.getsockname()[1])
         with pytest.raises(UserError, match=r"cannot listen on 127\.0\.0\.1:"):
-            Server(Site(parts.runs, parts.settings, parts.metrics), print)
+            make_server(Site(parts.runs, parts.settings, parts.metrics), print)
 
 
 def test_idle_connections_make_room_for_new_ones(folder):
     with serve(folder, max_connections=8) as (server, port):
         idle = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(40)]
         assert ask(port, "POST", "/v1/predict", BODY)[0] == 200
-        assert len(server._open.all) <= 8
+        assert len(server.connections.all) <= 8
         for one in idle[:20]:
             with one, suppress(ConnectionResetError):
                 assert one.recv(1) == b""  # closed by the server; otherwise this would wait
@@ -139,6 +142,55 @@ def test_a_stop_finishes_what_was_taken(folder):
     assert answers[0][0] == 200
     with pytest.raises(ConnectionError):
         ask(port)
+
+
+def make_certificate(folder):
+    """Write a certificate for localhost and its key, as openssl makes them."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("there is no openssl here")
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", str(folder / "key.pem")]
+    words = [openssl, "req", "-x509", *key, "-days", "1", *names, "-out", str(folder / "cert.pem")]
+    subprocess.run(words, check=True, capture_output=True)
+    return {"tls_cert": folder / "cert.pem", "tls_key": folder / "key.pem"}
+
+
+def test_a_certificate_makes_it_https(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(web_server, "HANDSHAKE_SECONDS", 0.2)
+    with serve(folder, **(files := make_certificate(tmp_path))) as (server, port):
+        assert server.address == f"https://127.0.0.1:{port}"
+        context = ssl.create_default_context(cafile=files["tls_cert"])
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=context)
+        connection.request("POST", "/v1/predict", BODY, {"Content-Type": "application/json"})
+        assert connection.getresponse().status == 200
+        connection.close()
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as silent, suppress(ConnectionResetError):
+            assert silent.recv(1) == b""  # its handshake does not begin
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"tls_cert": "missing.pem"}, "--tls-cert: missing.pem is not a file"),
+        ({"tls_key": "key.pem"}, "--tls-key key.pem needs a certificate"),
+        ({"tls_cert": __file__}, "the certificate and its key cannot be used"),
+    ],
+)
+def test_files_of_tls_that_cannot_be_used_are_refused_in_one_sentence(folder, files, message):
+    parts = open_site([folder / "cups"], port=0, **files)
+    with pytest.raises(UserError, match=message):
+        make_server(Site(parts.runs, parts.settings, parts.metrics), print)
+
+
+def test_half_sent_bodies_do_not_stop_others(folder):
+    with serve(folder, max_requests=2) as (_, port):
+        half_sent = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(20)]
+        for one in half_sent:
+            one.sendall(REQUEST % len(BODY) + BODY[:4])
+        assert [ask(port, "POST", "/v1/predict", BODY)[0] for _ in range(3)] == [200] * 3
+        for one in half_sent:
+            one.close()
 
 
 @pytest.mark.slow

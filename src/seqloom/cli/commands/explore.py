@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
 import threading
 import webbrowser
 from pathlib import Path
@@ -11,12 +14,14 @@ from cyclopts import Parameter
 
 from seqloom.cli.commands import Json, print_warnings
 from seqloom.core import plurals
-from seqloom.core.errors import UserError
+from seqloom.core.errors import UserError, require
 from seqloom.lab import console
 from seqloom.lab.training.folders import find_run_folder
 
 if TYPE_CHECKING:  # needs torch, which takes long to import
     from seqloom.lab.explore.service import Service
+
+PACKAGES = ("starlette", "uvicorn")  # of the server
 
 
 @print_warnings
@@ -61,6 +66,9 @@ def explore(
         raise UserError(f"--save: {save} is a folder; give a file such as {save / 'page.html'}")
     if export_attributions is not None and len(folders) > 1:
         raise UserError(f"--export-attributions takes one run, got {len(folders)}")
+    if save is None and export_attributions is None:
+        for package in PACKAGES:
+            require(package, "seqloom explore", "lab")
     service = _open(folders, trust)
     if export_attributions is not None:
         _export(service, export_attributions, json)
@@ -68,21 +76,36 @@ def explore(
     if save is not None:
         _save(service, save, examples, input or [], model, json)
         return
-    from seqloom.lab.explore.server import make_server
+    _serve(service, port, browser, json)
 
-    with make_server(service, port) as server:
-        address = f"http://127.0.0.1:{server.server_port}/"
+
+def _serve(service: Service, port: int, browser: bool, json: bool) -> None:
+    """Serve the page until Ctrl-C."""
+    from seqloom.lab.explore.server import has_running_questions, make_server
+    from seqloom.lab.explore.session import Session
+    from seqloom.lab.web import logs
+
+    logs.set_up(level=logging.ERROR)
+    session = Session()
+
+    def report(address: str) -> None:
+        page = f"{address}/?token={session.token}"
         if json:
-            console.show_json({"address": address})
+            console.show_json({"address": page})
+            print(end="", flush=True)
         else:
-            console.note(f"explore: {address}\nstop:    Ctrl-C")
+            console.note(f"explore: {page}\nstop:    Ctrl-C")
         threading.Thread(target=service.warm_up, daemon=True).start()
         if browser:
-            webbrowser.open(address)
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            console.note("stopped")
+            page = f"{address}/?token={session.make_single_use_token()}"
+            threading.Thread(target=webbrowser.open, args=(page,), daemon=True).start()
+
+    make_server(service, session, report, port).serve_site()
+    console.note("stopped")
+    if has_running_questions():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)  # the interpreter would end while torch computes, which aborts the process
 
 
 def _open(folders: list[Path], trust: bool) -> Service:

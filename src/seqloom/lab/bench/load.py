@@ -60,9 +60,11 @@ class Client:
         path: Path of the request.
         body: JSON body.
         token: Bearer token; None for none.
+        address: Address of this machine to send from; by default the system chooses one.
     """
 
-    def __init__(self, url: str, path: str, body: bytes, token: str | None = None) -> None:
+    def __init__(self, url: str, path: str, body: bytes, token: str | None = None, address: str | None = None) -> None:
+        self._from = None if address is None else (address, 0)
         place = urlsplit(url)
         self._host, self._port = place.hostname or "localhost", place.port or 80
         lines = [
@@ -80,9 +82,7 @@ class Client:
         """Send the request and return the status of the answer; 0 if there is none."""
         try:
             async with asyncio.timeout(SEND_TIME_LIMIT), self._limit:
-                reader, writer = (
-                    self._free.pop() if self._free else await asyncio.open_connection(self._host, self._port)
-                )
+                reader, writer = self._free.pop() if self._free else await self._connect()
                 try:
                     writer.write(self._request)
                     status, stays_open = await read_answer(reader)
@@ -96,6 +96,9 @@ class Client:
                 return status
         except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError):
             return 0
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(self._host, self._port, local_addr=self._from)
 
     def close(self) -> None:
         for _, writer in self._free:

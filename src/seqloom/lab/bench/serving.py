@@ -9,7 +9,7 @@ import platform
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -93,7 +93,7 @@ def measure_requests(run: str, settings: ServeBenchSettings, report: Callable[[s
     Returns:
         Rows per second offline and served, and a list of levels.
     """
-    with start_server(run, settings) as (url, name, example):
+    with start_server(run, list_flags(settings)) as (url, name, example):
         rows = [lengthen(example, settings.length)] * settings.rows
         with _start_model(run, rows) as measure_offline:
             body = json.dumps({"run": name, "rows": rows}).encode()
@@ -144,7 +144,7 @@ def measure_streams(run: str, settings: ServeBenchSettings, report: Callable[[st
     Returns:
         How many steps were late or failed, and the times to their results.
     """
-    with start_server(run, settings) as (url, name, _):
+    with start_server(run, list_flags(settings)) as (url, name, _):
         step = _find_run(url)["step_example"]
         if step is None:
             raise UserError(f"{run} has no streams; its model needs the whole row")
@@ -228,12 +228,17 @@ def _find_run(url: str) -> dict[str, Any]:
     return found
 
 
-@contextmanager
-def start_server(run: str, settings: ServeBenchSettings) -> Iterator[tuple[str, str, Any]]:
-    """Serve a run in another process; yields its address, the name of the run and an example row."""
+def list_flags(settings: ServeBenchSettings) -> list[str]:
+    """Return flags of a server whose limits do not limit the measurement."""
     limits = ["--max-body", str(2**26), "--max-streams", str(max(1, settings.streams)), "--max-rows", "100000"]
-    words = [sys.executable, "-m", "seqloom", "serve", run, "--port", "0", "--quiet", "--json", *limits]
-    words += ["--batch", str(settings.batch), "--wait", str(settings.wait), "--max-requests", "100000"]
+    limits += ["--max-receiving", str(2**30), "--max-requests", "100000", "--client-share", "1"]
+    return [*limits, "--batch", str(settings.batch), "--wait", str(settings.wait)]
+
+
+@contextmanager
+def start_server(run: str, flags: Sequence[str]) -> Iterator[tuple[str, str, Any]]:
+    """Serve a run in another process; yields its address, the name of the run and an example row."""
+    words = [sys.executable, "-m", "seqloom", "serve", run, "--port", "0", "--quiet", "--json", *flags]
     process = subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **MODEL_THREADS}
     )

@@ -13,9 +13,9 @@ from typing import Any
 from seqloom import __version__
 from seqloom.core.errors import UserError
 from seqloom.lab.explore.explanation import Explanation, pack_array
+from seqloom.lab.explore.page_files import read_static
 from seqloom.lab.explore.portable_model import explain_not_portable, pack_model
 from seqloom.lab.explore.rows import Row
-from seqloom.lab.explore.server import read_static
 from seqloom.lab.explore.service import Entry, Service
 from seqloom.lab.explore.subject import Subject
 from seqloom.lab.files import scratch

@@ -1,150 +1,152 @@
-"""Serve the page and its answers on this machine."""
+"""Serve the page and its answers to the person who started it, on this machine."""
 
 from __future__ import annotations
 
-import json
-import traceback
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib import resources
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from seqloom.core.errors import UserError
+from seqloom.lab.explore.page_files import FILES, read_static
+from seqloom.lab.explore.questions import QUESTIONS
 from seqloom.lab.explore.service import Service
+from seqloom.lab.explore.session import ENTERS, ENTRANCE, ENTRANCE_POLICY, Session
+from seqloom.lab.web.bodies import read_object
+from seqloom.lab.web.gate import Gate, Policy, ServerState
+from seqloom.lab.web.problems import RequestError, answer_problems, write_json
+from seqloom.lab.web.server import Server
+from seqloom.lab.web.settings import WebSettings
 
-HOST = "127.0.0.1"  # only this machine can connect
-LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
 MAX_BODY = 8_000_000  # bytes of a question
-TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+MAX_SECONDS = 600.0  # for an explanation of a long input
+THREAD = "seqloom-question"
+AT_ONCE = 8  # questions in threads; others wait
+TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript", ".css": "text/css"}
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+SENTENCES = {
+    404: "there is no such page; the page is at / and its questions are at /api/",
+    405: "the address does not take this method; questions are sent with POST",
+}
+
+Answer = TypeVar("Answer")
 
 
-def make_server(service: Service, port: int = 0) -> ThreadingHTTPServer:
-    """Return a server for this machine alone; call `serve_forever()` to run it.
+class Routes:
+    """The page's files, and its questions."""
+
+    def __init__(self, service: Service, session: Session) -> None:
+        self._service, self._session = service, session
+        self._threads = asyncio.Semaphore(AT_ONCE)
+
+    def list_routes(self) -> list[Route]:
+        return [
+            Route("/", self.show_page, methods=["GET"]),
+            *(Route(f"/{name}", self.show_file, methods=["GET"]) for name in FILES),
+            Route("/api/array", self.get_array, methods=["GET"]),
+            Route("/api/{question}", self.answer, methods=["POST"]),
+        ]
+
+    async def show_page(self, request: Request) -> Response:
+        if request.scope.get(ENTERS):
+            headers = {"Set-Cookie": self._session.cookie}
+            return _show(ENTRANCE.encode(), TYPES[".html"], ENTRANCE_POLICY, headers)
+        return _show(read_static("index.html"), TYPES[".html"])
+
+    async def show_file(self, request: Request) -> Response:
+        name = request.url.path.removeprefix("/")
+        return _show(read_static(name), TYPES[name[name.rfind(".") :]])
+
+    async def get_array(self, request: Request) -> Response:
+        query = request.query_params
+        try:
+            content = self._service.get_array(query.get("key", ""), query.get("name", ""))
+        except UserError as error:
+            raise RequestError(400, str(error)) from None
+        return _show(content, "application/octet-stream")
+
+    async def answer(self, request: Request) -> Response:
+        question = request.path_params["question"]
+        if question not in QUESTIONS:
+            raise RequestError(404, f"there is no such question; there are {', '.join(QUESTIONS)}")
+        document = await read_object(request, QUESTIONS[question])
+        async with self._threads:
+            try:
+                answer = await _run_in_thread(lambda: self._service.answer(question, document))
+            except (UserError, OSError) as error:  # such as data that are no longer there
+                raise RequestError(400, str(error)) from None
+        return write_json(answer)
+
+
+async def _run_in_thread(call: Callable[[], Answer]) -> Answer:
+    """Return what a call returns; its thread does not keep the process alive when the server stops."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Answer] = loop.create_future()
+
+    def finish(answer: Answer | None, error: BaseException | None) -> None:
+        if future.done():  # its client has left
+            return
+        if error is None:
+            future.set_result(answer)  # type: ignore[arg-type]
+        else:
+            future.set_exception(error)
+
+    def run() -> None:
+        answer, error = None, None
+        try:
+            answer = call()
+        except BaseException as raised:  # a panic of polars is not an Exception
+            error = raised if isinstance(raised, Exception) else RuntimeError(type(raised).__name__)
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(finish, answer, error)
+
+    threading.Thread(target=run, name=THREAD, daemon=True).start()
+    return await future
+
+
+def has_running_questions() -> bool:
+    """Return whether threads still compute answers, for which nobody waits once the server has stopped."""
+    return any(thread.name == THREAD for thread in threading.enumerate())
+
+
+def _show(content: bytes, kind: str, policy: str = POLICY, headers: dict[str, str] | None = None) -> Response:
+    headers = (headers or {}) | {"Content-Security-Policy": policy, "Referrer-Policy": "no-referrer"}
+    return Response(content, media_type=kind, headers=headers)
+
+
+def build_app(service: Service, session: Session, port: int = 0) -> Gate:
+    """Build the ASGI application of a page.
 
     Args:
         service: Answers the page's questions.
-        port: The port; 0 chooses a free one, which `server_port` then has.
+        session: Knows who may ask.
+        port: The port; 0 chooses a free one.
+    """
+    app = Starlette(routes=Routes(service, session).list_routes())
+    app.router.redirect_slashes = False
+    answer_problems(app, SENTENCES)
+    settings = WebSettings(port=port, max_body=MAX_BODY, max_seconds=MAX_SECONDS, client_share=1.0, grace=0.0)
+    return Gate(app, settings, Policy(session.check), ServerState())
+
+
+def make_server(service: Service, session: Session, when_ready: Callable[[str], None], port: int = 0) -> Server:
+    """Return a server for this machine alone; `serve_site()` runs it.
+
+    Args:
+        service: Answers the page's questions.
+        session: Knows who may ask.
+        when_ready: Is called with the address, without the token, once the server answers.
+        port: The port; 0 chooses a free one.
 
     Raises:
         UserError: If the port is taken.
     """
-
-    class Handler(_Handler):
-        pass
-
-    Handler.service = service
-    try:
-        server = ThreadingHTTPServer((HOST, port), Handler)
-    except OSError as error:
-        raise UserError(f"--port {port}: {error.strerror}; choose another port, or 0 for a free one") from None
-    server.daemon_threads = True
-    return server
-
-
-def read_static(name: str) -> bytes:
-    """Return a file of the built page.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-    """
-    folder = resources.files("seqloom.lab.explore") / "static"
-    if name not in {entry.name for entry in folder.iterdir()}:
-        raise FileNotFoundError(name)
-    return (folder / name).read_bytes()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    service: Service
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        parts = urlsplit(self.path)
-        if not self._is_local():
-            return
-        if parts.path == "/api/array":
-            query = parse_qs(parts.query)
-            self._respond(lambda: self.service.get_array(query.get("key", [""])[0], query.get("name", [""])[0]))
-            return
-        name = parts.path.lstrip("/") or "index.html"
-        try:
-            body = read_static(name)
-        except FileNotFoundError:
-            self._send(HTTPStatus.NOT_FOUND, b"not found", "text/plain")
-            return
-        self._send(HTTPStatus.OK, body, TYPES.get(name[name.rfind(".") :], "application/octet-stream"))
-
-    def do_POST(self) -> None:
-        parts = urlsplit(self.path)
-        length = int(self.headers.get("Content-Length") or 0)
-        if not self._is_local():
-            return
-        if length > MAX_BODY:
-            self.close_connection = True
-            self._send_json(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"error": "the input is too large for the page"})
-            return
-        body = self.rfile.read(length)
-        if not self.headers.get("Content-Type", "").startswith("application/json"):
-            self._send_json(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, {"error": "questions are JSON"})
-            return
-
-        def answer() -> dict[str, Any]:
-            try:
-                document = json.loads(body or b"{}")
-            except ValueError:
-                raise UserError("the question is not JSON") from None
-            if not isinstance(document, dict):
-                raise UserError("the question must be a JSON object")
-            return self.service.answer(parts.path.removeprefix("/api/"), document)
-
-        self._respond(answer)
-
-    def _is_local(self) -> bool:
-        """Refuse requests that another site makes through the user's browser."""
-        host = (self.headers.get("Host") or "").rpartition(":")[0] or self.headers.get("Host") or ""
-        origin = self.headers.get("Origin")
-        expected = f"http://{self.headers.get('Host')}"
-        if host in LOCAL_NAMES and origin in (None, expected):
-            return True
-        self.close_connection = True
-        self._send(HTTPStatus.FORBIDDEN, b"this page answers its own machine only", "text/plain")
-        return False
-
-    def _respond(self, compute: Any) -> None:  # noqa: ANN401  # a function without arguments
-        try:
-            result = compute()
-        except (UserError, OSError) as error:
-            self._send_json(HTTPStatus.BAD_REQUEST, {"error": str(error)})
-        except Exception as error:  # the page shows a sentence, the terminal the traceback
-            traceback.print_exc()
-            text = f"internal error ({type(error).__name__}: {error}); the terminal has the traceback, please report it"
-            self._send_json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": text})
-        else:
-            if isinstance(result, bytes):
-                self._send(HTTPStatus.OK, result, "application/octet-stream")
-            else:
-                self._send_json(HTTPStatus.OK, result)
-
-    def _send_json(self, status: HTTPStatus, document: dict[str, Any]) -> None:
-        self._send(status, json.dumps(document).encode(), "application/json")
-
-    def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("Content-Security-Policy", POLICY)
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("Referrer-Policy", "no-referrer")
-        self.end_headers()
-        try:
-            self.wfile.write(body)
-        except (BrokenPipeError, ConnectionResetError):  # the page asked for something newer
-            self.close_connection = True
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Keep the terminal quiet."""
+    return Server(build_app(service, session, port), when_ready, finish_seconds=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import warnings
 from dataclasses import dataclass, field, replace
@@ -10,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from pydantic_core import from_json
 from torch import Tensor, nn
 
 from seqloom.core.errors import UserError
@@ -118,7 +118,7 @@ class Subject:
             raise UserError("the input is empty; type a text, or choose an example")
         if stripped.startswith("{") or isinstance(self.task.input, Features):
             try:
-                return json.loads(stripped)
+                return from_json(stripped)
             except ValueError:
                 expected = "a list of numbers" if isinstance(self.task.input, Features) else "an object of columns"
                 raise UserError(f"the input {_shorten(stripped)!r} is not JSON; give {expected}") from None

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from starlette.exceptions import HTTPException
 
 from seqloom import __version__
 from seqloom.lab.serve import bodies
-from seqloom.lab.serve.bodies import read_object, write_json
-from seqloom.lab.serve.gate import FACTS, Gate, ServerState
 from seqloom.lab.serve.metrics import Metrics
 from seqloom.lab.serve.openapi import build_document
-from seqloom.lab.serve.problems import RequestError
 from seqloom.lab.serve.runs import Runs
 from seqloom.lab.serve.settings import ServeSettings
 from seqloom.lab.serve.stream_routes import StreamRoutes
 from seqloom.lab.serve.streams import Streams
+from seqloom.lab.web.bodies import read_object
+from seqloom.lab.web.credentials import BearerToken
+from seqloom.lab.web.gate import CLIENT, FACTS, HEALTH_PATHS, Gate, Policy, ServerState
+from seqloom.lab.web.problems import RequestError, answer_problems, write_json
 from seqloom.models.decoding.sampling import Sampling
 
 HERE = Path(__file__).parent
@@ -29,6 +29,11 @@ PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; "
     "frame-ancestors 'none'; form-action 'none'; base-uri 'none'"
 )
+PAGE_PATHS = ("/", "/page.js", "/page.css")  # hold no data; the page asks for the token
+SENTENCES = {
+    404: "there is no such route; predictions are at /v1/predict, and /openapi.json lists all routes",
+    405: "the route does not take this method; /openapi.json lists the methods",
+}
 SWEEPS_PER_IDLE_TIME = 10  # looks for idle streams within the time after which they are dropped
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -56,16 +61,16 @@ class Routes:
             add(path, _serve_file(HERE / file, kind), include_in_schema=False)
 
     async def predict(self, request: Request) -> Response:
-        body = await read_object(request, bodies.PREDICT, self.settings.max_body)
+        body = await read_object(request, bodies.PREDICT)
         run = self.runs.find(body.get("run"))
         request.scope[FACTS].update(run=run.name, rows=len(body["rows"]))
         if run.version.run.task.kind == "generate":
             raise RequestError(409, f"run {run.name} is a language model, which continues a text; use /v1/generate")
-        version, results = await run.predict(body["rows"], body.get("probabilities", False))
+        version, results = await run.predict(body["rows"], body.get("probabilities", False), request.scope[CLIENT])
         return write_json({"run": run.name, "step": version.step, "results": results})
 
     async def generate(self, request: Request) -> Response:
-        body = await read_object(request, bodies.GENERATE, self.settings.max_body)
+        body = await read_object(request, bodies.GENERATE)
         run = self.runs.find(body.get("run"))
         request.scope[FACTS].update(run=run.name)
         if run.version.run.task.kind != "generate" or "baseline" in run.version.run.record:
@@ -78,7 +83,7 @@ class Routes:
         sampling = Sampling(
             body.get("temperature", 1.0), body.get("top_k", 0), body.get("top_p", 1.0), body.get("seed")
         )
-        version, texts = await run.generate(prompts, sampling, max_tokens, body.get("count", 1))
+        version, texts = await run.generate(prompts, sampling, max_tokens, body.get("count", 1), request.scope[CLIENT])
         return write_json({"run": run.name, "step": version.step, "results": texts})
 
     async def list_runs(self) -> Response:
@@ -108,17 +113,16 @@ def _serve_file(path: Path, kind: str) -> Any:  # noqa: ANN401  # a route
     return show
 
 
-def build_app(runs: Runs, settings: ServeSettings, metrics: Metrics, state: ServerState, token: str | None) -> Gate:
+def build_app(runs: Runs, settings: ServeSettings, metrics: Metrics, token: str | None) -> Gate:
     """Build the ASGI application of a server.
 
     Args:
         runs: The served runs.
         settings: Limits.
         metrics: Counts what happens.
-        state: Shared with the process that runs the application.
         token: The bearer token that requests need; None for none.
     """
-    streams = Streams(runs, settings, metrics)
+    streams, state = Streams(runs, settings, metrics), ServerState()
 
     @asynccontextmanager
     async def live(_: FastAPI) -> AsyncIterator[None]:
@@ -143,33 +147,18 @@ def build_app(runs: Runs, settings: ServeSettings, metrics: Metrics, state: Serv
         return write_json(build_document(app, runs, settings, token is not None))
 
     app.add_api_route("/openapi.json", describe, include_in_schema=False)
-    app.add_exception_handler(RequestError, _answer_problem)
-    app.add_exception_handler(HTTPException, _answer_http_error)
-    app.add_exception_handler(Exception, _answer_bug)
-    return Gate(app, settings, token, metrics, state)
+    answer_problems(app, SENTENCES)
+    policy = Policy(
+        BearerToken(token, (*HEALTH_PATHS, *PAGE_PATHS)).check,
+        metrics.count_request,
+        checks_host=token is None or not settings.trusted_proxies,  # a proxy may pass on the name that clients use
+    )
+    gate = Gate(app, settings, policy, state)
+    metrics.in_flight.set_function(lambda: gate.requests.used)
+    return gate
 
 
 async def _drop_idle(streams: Streams, idle: float) -> None:
     while True:
         await asyncio.sleep(idle / SWEEPS_PER_IDLE_TIME)
         streams.drop_idle()
-
-
-async def _answer_problem(request: Request, problem: Any) -> Response:  # noqa: ANN401  # as the framework passes it
-    response = write_json(problem.document, problem.status)
-    response.headers.update(problem.headers)
-    return response
-
-
-async def _answer_http_error(request: Request, error: Any) -> Response:  # noqa: ANN401  # as the framework passes it
-    sentences = {
-        404: "there is no such route; predictions are at /v1/predict, and /openapi.json lists all routes",
-        405: "the route does not take this method; /openapi.json lists the methods",
-    }
-    response = write_json({"error": sentences.get(error.status_code, str(error.detail))}, error.status_code)
-    response.headers.update(error.headers or {})
-    return response
-
-
-async def _answer_bug(request: Request, error: Exception) -> Response:
-    return write_json({"error": "internal error of the server; its log has the place"}, 500)

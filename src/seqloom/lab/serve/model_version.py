@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import torch
 
 from seqloom.core.errors import UserError
 from seqloom.lab.files.sealed import DamagedError
-from seqloom.lab.serve.problems import RequestError
 from seqloom.lab.serve.row_format import RowFormat
 from seqloom.lab.serve.settings import ServeSettings
 from seqloom.lab.serve.stepper import Stepper, build_stepper
@@ -20,6 +20,7 @@ from seqloom.lab.training import checkpoint
 from seqloom.lab.training.for_task import ForTask
 from seqloom.lab.training.predict import continue_texts, predict_pieces
 from seqloom.lab.training.run import Run
+from seqloom.lab.web.problems import RequestError
 from seqloom.models.decoding.sampling import Sampling
 
 
@@ -50,8 +51,8 @@ class ModelVersion:
         """The training step of the checkpoint."""
         return int(self.signature.partition(" ")[0])
 
-    def predict(self, rows: Sequence[Any], probabilities: bool) -> list[dict[str, Any]]:
-        """Return the result of each row, as `seqloom predict` does.
+    def predict(self, rows: Sequence[Any], probabilities: bool, before: int = 0) -> list[dict[str, Any]]:
+        """Return the result of each row, as `seqloom predict` does; `before` is how many rows precede them.
 
         Raises:
             RequestError: 422 if a row cannot be read; its number counts from 1.
@@ -59,7 +60,7 @@ class ModelVersion:
         if self.run.task.encoding is None:  # a built-in task has inputs, not columns
             rows = [row["input"] for row in rows]
         try:
-            return list(predict_pieces(self.model, self.run.task, [list(rows)], probabilities))
+            return list(predict_pieces(self.model, self.run.task, [list(rows)], probabilities, done=before))
         except UserError as error:
             raise RequestError(422, str(error)) from None
         except RuntimeError as error:
@@ -69,11 +70,14 @@ class ModelVersion:
 
     def continue_texts(
         self, prompts: Sequence[str], sampling: Sampling, max_tokens: int, count: int
-    ) -> list[dict[str, Any]]:
-        """Return texts that begin with each prompt; raises as `predict` does."""
+    ) -> Iterator[list[dict[str, Any]]]:
+        """Yield, for each prompt, texts that begin with it; raises as `predict` does."""
         try:
-            with torch.no_grad():
-                return list(continue_texts(self.model, self.run.task, prompts, sampling, max_tokens, count))
+            texts = continue_texts(self.model, self.run.task, prompts, sampling, max_tokens, count)
+            for _ in prompts:
+                with torch.no_grad():
+                    some = list(islice(texts, count))
+                yield some
         except UserError as error:
             raise RequestError(422, str(error)) from None
 

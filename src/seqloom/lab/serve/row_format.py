@@ -20,7 +20,7 @@ from seqloom.lab.data.coders.step_sets import StepSetCoder
 from seqloom.lab.data.coders.table import TableCoder
 from seqloom.lab.data.pipeline.windows import WindowsTask
 from seqloom.lab.data.task import Task, Tokens
-from seqloom.lab.serve.problems import explain_invalid
+from seqloom.lab.web.problems import explain_invalid
 
 LETTERS_PER_STEP = 20  # longest word that the limit on texts allows for, on average
 LONGEST_EXAMPLE = 8  # steps of the past of a forecast
@@ -66,6 +66,9 @@ class RowFormat:
             self._any_steps, _ = self._make_adapters("Step", shape.steps, sys.maxsize)
             named = {name: _first(shape.examples[name]) for name in shape.steps if name in shape.examples}
             self.step_example = {name: value for name, value in named.items() if name not in shape.optional}
+        self._reads_letters = getattr(task.input, "unit", "") in ("characters", "bytes")
+        coder = getattr(task.encoding, "x", None)
+        self._samples = max(1, coder.rate // 100) if isinstance(coder, AudioCoder) else 1  # values of one time step
         self._column = self.columns[0] if len(self.columns) == 1 else None
         self._step_column = next(iter(shape.steps)) if len(shape.steps) == 1 else None
         if task.encoding is None:  # a built-in task has no columns
@@ -108,6 +111,17 @@ class RowFormat:
         except ValidationError as error:
             raise explain_invalid(error, what) from None
         return checked
+
+    def count_steps(self, row: dict[str, Any]) -> int:
+        """Return about how many time steps a checked row, or a step of a stream, has; a word is one."""
+        return max(len(row), *(self._count(value) for value in row.values()))
+
+    def _count(self, value: Json) -> int:
+        if isinstance(value, list):
+            return len(value) // self._samples
+        if not isinstance(value, str):
+            return 1
+        return len(value) if self._reads_letters else max(value.count(" "), len(value) // LETTERS_PER_STEP) + 1
 
     def build_schema(self, of_steps: bool = False) -> dict[str, Any]:
         """Return the JSON schema of a list of rows, or of steps: objects, or inputs if there is one column."""

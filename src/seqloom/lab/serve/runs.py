@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from seqloom.core.errors import UserError
-from seqloom.lab.serve import logs
 from seqloom.lab.serve.batches import Batches, run_together
 from seqloom.lab.serve.metrics import Metrics
 from seqloom.lab.serve.model_version import ModelVersion, find_signature, load_version
-from seqloom.lab.serve.problems import RequestError
 from seqloom.lab.serve.settings import ServeSettings
+from seqloom.lab.serve.turns import Part
 from seqloom.lab.training.folders import find_run_folder
+from seqloom.lab.web import logs
+from seqloom.lab.web.problems import RequestError
 from seqloom.models.decoding.sampling import Sampling
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -44,22 +45,28 @@ class ServedRun:
         self.texts = Batches(_generate, 1, 0.0, f"{self.name}-generate")
         metrics.waiting.labels(self.name).set_function(lambda: self.rows.rows)
 
-    async def predict(self, rows: list[Any], probabilities: bool) -> tuple[ModelVersion, list[dict[str, Any]]]:
+    async def predict(
+        self, rows: list[Any], probabilities: bool, client: str
+    ) -> tuple[ModelVersion, list[dict[str, Any]]]:
         """Return the version that answered and the result of each row; raises a RequestError."""
         version = self.version
         checked = version.format.check_rows(rows)
         if not checked:
             return version, []
-        results = await self.rows.run((version, probabilities), checked, len(checked))
+        steps = [version.format.count_steps(row) for row in checked]
+        results = await self.rows.run((version, probabilities), checked, steps, client)
         self._rows_counter.inc(len(checked))
         return version, results
 
     async def generate(
-        self, prompts: list[str], sampling: Sampling, max_tokens: int, count: int
+        self, prompts: list[str], sampling: Sampling, max_tokens: int, count: int, client: str
     ) -> tuple[ModelVersion, list[dict[str, Any]]]:
         """Return the version that answered and the texts; raises a RequestError."""
         version = self.version
-        return version, await self.texts.run(version, (prompts, sampling, max_tokens, count), 1)
+        texts = version.continue_texts(prompts, sampling, max_tokens, count)
+        steps = [count * max_tokens] * len(prompts)  # prompts take turns with those of other requests
+        results = await self.texts.run(version, [texts] * len(prompts), steps, client) if prompts else []
+        return version, [text for some in results for text in some]
 
     def count_steps(self, number: int) -> None:
         self._steps_counter.inc(number)
@@ -84,38 +91,32 @@ class ServedRun:
         return True
 
 
-def _predict(key: tuple[ModelVersion, bool], jobs: Sequence[list[Any]]) -> list[Any]:
+def _predict(key: tuple[ModelVersion, bool], parts: Sequence[Part]) -> list[Any]:
     """Predict the rows of several requests; a request with a bad row fails alone."""
     version, probabilities = key
 
-    def call(some: list[Any]) -> list[Any]:
-        results = iter(version.predict([row for rows in some for row in rows], probabilities))
-        return [[next(results) for _ in rows] for rows in some]
+    def call(some: list[Part]) -> list[Any]:
+        rows = [row for part in some for row in part.rows]
+        results = iter(version.predict(rows, probabilities, some[0].first))
+        return [[next(results) for _ in part.rows] for part in some]
 
-    return run_together(call, jobs, RequestError)
+    return run_together(call, parts, RequestError)
 
 
-def _step(key: tuple[ModelVersion, bool], jobs: Sequence[list[Any]]) -> list[Any]:
+def _step(key: tuple[ModelVersion, bool], parts: Sequence[Part]) -> list[Any]:
     """Run steps of the streams of several requests; returns, for each stream, its results or what is wrong."""
     version, probabilities = key
     stepper = version.stepper
     assert stepper is not None
-
-    def call(some: list[Any]) -> list[Any]:
-        results = iter(stepper.run([one for streams in some for one in streams], probabilities))
-        return [[next(results) for _ in streams] for streams in some]
-
-    def call_each(streams: list[Any]) -> list[Any]:
-        return run_together(lambda some: stepper.run(some, probabilities), streams, RequestError)
-
-    try:
-        return call(list(jobs))
-    except RequestError:  # of one stream; it must not stop the others
-        return [call_each(streams) for streams in jobs]
+    streams = [stream for part in parts for stream in part.rows]
+    # one that is wrong must not stop the others
+    results = iter(run_together(lambda some: stepper.run(some, probabilities), streams, RequestError))
+    return [[next(results) for _ in part.rows] for part in parts]
 
 
-def _generate(key: ModelVersion, jobs: Sequence[tuple[list[str], Sampling, int, int]]) -> list[Any]:
-    return [key.continue_texts(*job) for job in jobs]
+def _generate(key: ModelVersion, parts: Sequence[Part]) -> list[Any]:
+    """Continue one prompt; the row is the iterator of the texts of its request."""
+    return [[next(texts) for texts in part.rows] for part in parts]
 
 
 class Runs:

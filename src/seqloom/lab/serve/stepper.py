@@ -22,7 +22,6 @@ from seqloom.lab.data.coders.scale import check_range
 from seqloom.lab.data.coders.series import SeriesCoder
 from seqloom.lab.data.pipeline.windows import WindowsTask
 from seqloom.lab.data.task import END, START, Batch, Labels, Tags, Task
-from seqloom.lab.serve.problems import RequestError
 from seqloom.lab.serve.row_format import WIDE
 from seqloom.lab.serve.running_readout import RunningReadout
 from seqloom.lab.training.for_task import (
@@ -36,6 +35,7 @@ from seqloom.lab.training.for_task import (
     join_attributes,
 )
 from seqloom.lab.training.predict import NOT_FINITE, build_results, encode_rows, is_finite, predict_pieces
+from seqloom.lab.web.problems import RequestError
 from seqloom.models.classify import Classify
 
 FIRST_SLOTS = 64  # of the tensors of states; they double when they are full
@@ -58,7 +58,13 @@ class Slot:
 
 
 class Stepper:
-    """Base class: runs steps of streams; `open`, `reset` and `close` manage their states."""
+    """Base class: runs steps of streams; `open`, `reset` and `close` manage their states.
+
+    Attributes:
+        reads: Time steps that the model reads for each step.
+    """
+
+    reads = 1
 
     def open(self) -> Slot:
         return Slot()
@@ -101,7 +107,7 @@ class WindowStepper(Stepper):
     """A forecast after each step, from the last steps of the stream."""
 
     def __init__(self, task: WindowsTask, model: ForTask) -> None:
-        self.task, self.model = task, model
+        self.task, self.model, self.reads = task, model, task.lookback
 
     def run(self, jobs: Sequence[tuple[Slot, list[Any]]], probabilities: bool) -> list[list[Result]]:
         rows, windows, counts = [], [], []
@@ -184,13 +190,14 @@ class LayerStepper(Stepper):
     ) -> list[list[Result]]:
         """Run streams one after the other: states that grow have different sizes."""
         results: list[list[Result]] = []
+        counts = batch.lengths.tolist()
+        if any(slot.steps + n > self.max_steps for (slot, _), n in zip(jobs, counts, strict=True)):  # before one moves
+            raise RequestError(413, f"the stream would have more than {self.max_steps:,} steps; reset it first")
         for number, (slot, _) in enumerate(jobs):
-            n = int(batch.lengths[number])
+            n = counts[number]
             if n == 0:
                 results.append([])
                 continue
-            if slot.steps + n > self.max_steps:
-                raise RequestError(413, f"the stream would have more than {self.max_steps:,} steps; reset it first")
             part = batch.select(torch.tensor([number]))
             lists, slot.state = self._advance(part, slot.state, probabilities)
             slot.steps += n

@@ -23,11 +23,11 @@ from fastapi.responses import StreamingResponse
 from pydantic_core import to_json
 
 from seqloom.lab.serve import bodies
-from seqloom.lab.serve.bodies import parse_json, read_object, write_json
-from seqloom.lab.serve.gate import FACTS, ServerState
-from seqloom.lab.serve.problems import RequestError
 from seqloom.lab.serve.settings import ServeSettings
 from seqloom.lab.serve.streams import Stream, Streams
+from seqloom.lab.web.bodies import parse_json, read_object
+from seqloom.lab.web.gate import CLIENT, FACTS, HOLD, ServerState
+from seqloom.lab.web.problems import RequestError, write_json
 
 HEARTBEAT = 15.0  # seconds between comments in server-sent events, which keep proxies from closing the connection
 GOING_AWAY = 1012  # close code "service restart"
@@ -51,13 +51,13 @@ class StreamRoutes:
         app.add_api_websocket_route("/v1/stream", self.connect)
 
     async def start(self, request: Request) -> Response:
-        body = await read_object(request, bodies.START, self.settings.max_body)
-        stream = self.streams.start(body.get("run"))
+        body = await read_object(request, bodies.START)
+        stream = self.streams.start(body.get("run"), request.scope[CLIENT])
         request.scope[FACTS].update(run=stream.run.name)
         return write_json(_describe(stream) | {"idle_seconds": self.settings.idle}, 201)
 
     async def step(self, request: Request, token: str) -> Response:
-        body = await read_object(request, bodies.STEPS, self.settings.max_body)
+        body = await read_object(request, bodies.STEPS)
         stream = self.streams.find(token, body.get("run"))
         request.scope[FACTS].update(run=stream.run.name, rows=len(body["steps"]))
         results = await self.streams.step(stream, body["steps"], body.get("probabilities", False))
@@ -75,7 +75,7 @@ class StreamRoutes:
     async def listen(self, request: Request, token: str) -> Response:
         stream = self.streams.find(token)
         queue = self.streams.listen(stream)
-        request.scope["seqloom.timer"].reschedule(None)  # lasts as long as the stream
+        request.scope[HOLD].last()  # as long as the stream
 
         async def write_events() -> AsyncIterator[bytes]:
             try:
@@ -99,16 +99,16 @@ class StreamRoutes:
     async def connect(self, socket: WebSocket) -> None:
         """Answer the messages of a WebSocket one after the other, until it is idle, closed or the server stops."""
         chosen = "bearer" if socket.scope.get("subprotocols", [])[:1] == ["bearer"] else None
-        await socket.accept(subprotocol=chosen)
         connection = _Connection(socket, self.settings.idle)
         self.state.sockets.add(connection.ask_to_close)
         try:
+            await socket.accept(subprotocol=chosen)
             while not self.state.is_stopping:
                 message = await socket.receive()
                 if message["type"] == "websocket.disconnect":
                     return
                 connection.begin()
-                answer = await self._answer(message)
+                answer = await self._answer(message, socket.scope[CLIENT])
                 await socket.send({"type": "websocket.send", "text": to_json(answer).decode()})
                 connection.end()
             await socket.close(GOING_AWAY)
@@ -118,27 +118,27 @@ class StreamRoutes:
             connection.end(closed=True)
             self.state.sockets.discard(connection.ask_to_close)
 
-    async def _answer(self, message: Any) -> dict[str, Any]:  # noqa: ANN401  # an ASGI message
+    async def _answer(self, message: Any, client: str) -> dict[str, Any]:  # noqa: ANN401  # an ASGI message
         try:
             data = message.get("text") or message.get("bytes") or ""
             document = parse_json(data)
             if not isinstance(document, dict):
                 raise RequestError(422, 'the message must be a JSON object such as {"do": "start"}')
             async with asyncio.timeout(self.settings.max_seconds):
-                return await self._do(document)
+                return await self._do(document, client)
         except RequestError as problem:
             return problem.document | {"status": problem.status}
         except TimeoutError:
             return {"error": f"the answer took more than {self.settings.max_seconds:g} s", "status": 503}
 
-    async def _do(self, message: dict[str, Any]) -> dict[str, Any]:
+    async def _do(self, message: dict[str, Any], client: str) -> dict[str, Any]:
         match message:
             case {"do": "step", "token": str(token), "x": step}:
                 return await self._step(token, step, message.get("run"))
             case {"do": "steps", "x": list(pairs)}:
                 return {"results": await self._step_many(pairs)}
             case {"do": "start"}:
-                return _describe(self.streams.start(_read_name(message.get("run"))))
+                return _describe(self.streams.start(_read_name(message.get("run")), client))
             case {"do": "reset", "token": str(token)}:
                 stream = self.streams.find(token)
                 await self.streams.reset(stream)

@@ -8,13 +8,14 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from seqloom.lab.serve import logs
 from seqloom.lab.serve.metrics import Metrics
 from seqloom.lab.serve.model_version import ModelVersion
-from seqloom.lab.serve.problems import RequestError
 from seqloom.lab.serve.runs import Runs, ServedRun
 from seqloom.lab.serve.settings import ServeSettings
 from seqloom.lab.serve.stepper import Slot
+from seqloom.lab.web import logs
+from seqloom.lab.web.clients import Shares
+from seqloom.lab.web.problems import RequestError
 
 TOKEN_BYTES = 18
 MOST_EVENTS = 1024  # that wait for a client that reads server-sent events; older ones are dropped
@@ -26,8 +27,8 @@ Result = dict[str, Any]
 class Stream:
     """One stream. It stays with the checkpoint that it began with until it is reset."""
 
-    def __init__(self, token: str, run: ServedRun) -> None:
-        self.token, self.run = token, run
+    def __init__(self, token: str, run: ServedRun, client: str) -> None:
+        self.token, self.run, self.client = token, run, client
         self.version: ModelVersion = run.version
         self.slot = self._open()
         self.lock = asyncio.Lock()  # steps of one stream run one after the other
@@ -58,21 +59,33 @@ class Streams:
     def __init__(self, runs: Runs, settings: ServeSettings, metrics: Metrics) -> None:
         self._runs, self._settings, self._metrics = runs, settings, metrics
         self._by_token: dict[str, Stream] = {}
+        self._shares = Shares(settings.max_streams, settings.limit_client(settings.max_streams))
         metrics.streams.set_function(lambda: len(self._by_token))
 
-    def start(self, run_name: str | None) -> Stream:
-        """Start a stream.
+    def start(self, run_name: str | None, client: str) -> Stream:
+        """Start a stream of a client.
 
         Raises:
             RequestError: 404 for an unknown run, 409 if the run has no streams, 429 if there are too many.
         """
         run = self._runs.find(run_name)
-        if len(self._by_token) >= self._settings.max_streams:
-            most = f"{self._settings.max_streams:,}"
-            raise RequestError(429, f"this server keeps at most {most} streams; stop one first", {"Retry-After": "10"})
-        stream = Stream(secrets.token_urlsafe(TOKEN_BYTES), run)
+        for is_full, most, whose in (
+            (self._shares.exceeds_total(), self._shares.total, ""),
+            (self._shares.exceeds_client(client), self._shares.of_one, " of a client"),
+        ):
+            if is_full:
+                sentence = f"this server keeps at most {most:,} streams{whose}; stop one first"
+                raise RequestError(429, sentence, {"Retry-After": "10"})
+        stream = Stream(secrets.token_urlsafe(TOKEN_BYTES), run, client)
         self._by_token[stream.token] = stream
+        self._shares.take(client)
         return stream
+
+    def _drop(self, stream: Stream) -> None:
+        """Forget a stream."""
+        if self._by_token.pop(stream.token, None) is not None:
+            self._shares.give_back(stream.client)
+            stream.close()
 
     def find(self, token: str, run_name: str | None = None) -> Stream:
         """Return the stream of a token.
@@ -153,7 +166,8 @@ class Streams:
             return answers
         before = [stream.slot.steps for stream, _ in jobs]
         work = [(jobs[n][0].slot, answers[n]) for n in good]
-        results = await run.steps.run((version, probabilities), work, len(good))
+        counts = [self._count_steps(version, steps) for _, steps in work]
+        results = await run.steps.run((version, probabilities), work, counts, jobs[0][0].client)
         for n, found in zip(good, results, strict=True):
             answers[n] = found
             if not isinstance(found, RequestError):
@@ -169,7 +183,9 @@ class Streams:
         if all(self._by_token.get(stream.token) is stream and stream.version is version for stream, _ in jobs):
             try:
                 checked = iter(version.format.check_steps([step for _, steps in jobs for step in steps], False))
-                return [[next(checked) for _ in steps] for _, steps in jobs]
+                found = [[next(checked) for _ in steps] for _, steps in jobs]
+                if max(self._count_steps(version, steps) for steps in found) <= self._settings.max_steps:
+                    return found
             except RequestError:  # of one of them
                 pass
         return [self._check_one(stream, steps, version) for stream, steps in jobs]
@@ -180,9 +196,19 @@ class Streams:
         if stream.version is not version:
             return RequestError(409, "the stream was reset meanwhile; send the step again")
         try:
-            return version.format.check_steps(steps)
+            checked = version.format.check_steps(steps)
         except RequestError as error:
             return error
+        count, most = self._count_steps(version, checked), self._settings.max_steps
+        if len(checked) > 1 and count > most:
+            sentence = f"the steps have {count:,} time steps together; this server reads at most {most:,} of a stream"
+            return RequestError(413, f"{sentence} at a time; send fewer")
+        return checked
+
+    def _count_steps(self, version: ModelVersion, steps: list[Any]) -> int:
+        """Return about how many time steps the model reads for steps of a stream."""
+        assert version.stepper is not None
+        return version.stepper.reads * sum(map(version.format.count_steps, steps))
 
     async def reset(self, stream: Stream) -> None:
         """Forget the steps of a stream; it goes on with the newest checkpoint."""
@@ -195,8 +221,7 @@ class Streams:
     async def stop(self, stream: Stream) -> None:
         """Forget a stream."""
         async with stream.lock:
-            if self._by_token.pop(stream.token, None) is not None:
-                stream.close()
+            self._drop(stream)
 
     def listen(self, stream: Stream) -> asyncio.Queue[Result | None]:
         """Return a queue that receives each later result of a stream; None at its end."""
@@ -211,8 +236,7 @@ class Streams:
         limit = time.monotonic() - self._settings.idle
         idle = [s for s in self._by_token.values() if s.used < limit and not s.lock.locked()]
         for stream in idle:
-            del self._by_token[stream.token]
-            stream.close()
+            self._drop(stream)
         if idle:
             self._metrics.dropped.inc(len(idle))
             logs.write("idle streams dropped", {"count": len(idle)})
@@ -220,9 +244,8 @@ class Streams:
 
     def close_all(self) -> None:
         """End all streams, as the server stops."""
-        for stream in self._by_token.values():
-            stream.close()
-        self._by_token.clear()
+        for stream in list(self._by_token.values()):
+            self._drop(stream)
 
 
 def _tell(listeners: set[asyncio.Queue[Result | None]], results: list[Result]) -> None:

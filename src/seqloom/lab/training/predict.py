@@ -111,9 +111,10 @@ def predict_pieces(
     keep: Sequence[str] = (),
     notes: Notes | None = None,
     prefix: str = "",
+    done: int = 0,
 ) -> Iterator[Result]:
-    """Yield the results of rows that arrive in pieces; `prefix` precedes "row 3" in messages."""
-    done = empty = first_empty = failed = first_failed = unsure = 0
+    """Yield the results of rows in pieces; `prefix` precedes "row 3" in messages, which count from the rows `done`."""
+    empty = first_empty = failed = first_failed = unsure = 0
     short: list[int] = []  # steps of series that are shorter than a window of training
     for rows in pieces:
         if task.group and isinstance(rows[0], dict) and task.group in rows[0]:
@@ -154,10 +155,9 @@ def _predict_piece(
     model: ForTask, task: Task, rows: list[Any], where: tuple[str, int], probabilities: bool
 ) -> list[Result]:
     results: list[Result] = [{} for _ in rows]
-    device = next(model.parameters()).device
     for part, numbers in split_by_length(encode_rows(task, rows, *where)):
         reject = model.decision.reject if isinstance(model, ForClassify) else 0.0
-        predicted = build_results(task, model.predict(part.to(device)), probabilities, reject)
+        predicted = build_results(task, model.predict(part.to(next(model.parameters()).device)), probabilities, reject)
         for number, result in zip(numbers, predicted, strict=True):
             results[number] = result if is_finite(result) else dict.fromkeys(result) | {"error": NOT_FINITE}
     empty: Result = {"prediction": None}

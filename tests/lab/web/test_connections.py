@@ -4,8 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from seqloom.lab.serve import connections as module
-from seqloom.lab.serve.connections import HEADER_SECONDS, UNREAD_SECONDS, Connections, make_protocol
+from seqloom.lab.web import connections as module
+from seqloom.lab.web.clients import Clients
+from seqloom.lab.web.connections import HEADER_SECONDS, UNREAD_SECONDS, Connections, make_protocol
 
 
 class Clock:
@@ -37,36 +38,36 @@ class Connection:
 def open_connections(connections, number):
     opened = [Connection() for _ in range(number)]
     for connection in opened:
-        connections.add(connection)
+        connections.add(connection, "client")
     return opened
 
 
 def test_the_connection_that_has_been_idle_longest_makes_room():
-    connections = Connections(2)
+    connections = Connections(2, 2)
     opened = open_connections(connections, 3)
     assert [c.is_open for c in opened] == [False, True, True]
-    assert connections.all == set(opened[1:])
+    assert set(connections.all) == set(opened[1:])
 
 
 def test_a_busy_connection_is_not_closed_for_a_new_one():
-    connections = Connections(2)
+    connections = Connections(2, 2)
     first, second = open_connections(connections, 2)
     connections.set_busy(first)
-    connections.add(third := Connection())
+    connections.add(third := Connection(), "client")
     assert (first.is_open, second.is_open, third.is_open) == (True, False, True)
 
 
 def test_a_connection_that_was_used_lately_stays():
-    connections = Connections(2)
+    connections = Connections(2, 2)
     first, second = open_connections(connections, 2)
     connections.set_idle(first)
-    connections.add(Connection())
+    connections.add(Connection(), "client")
     assert (first.is_open, second.is_open) == (True, False)
 
 
 @pytest.mark.parametrize(("seconds", "closed"), [(HEADER_SECONDS, 0), (HEADER_SECONDS + 1, 1)])
 def test_a_connection_without_a_request_is_closed_after_a_while(clock, seconds, closed):
-    connections = Connections(9)
+    connections = Connections(9, 9)
     idle, busy = open_connections(connections, 2)
     connections.set_busy(busy)
     clock.now += seconds
@@ -75,7 +76,7 @@ def test_a_connection_without_a_request_is_closed_after_a_while(clock, seconds, 
 
 
 def test_a_connection_whose_client_does_not_read_is_closed_after_a_while(clock):
-    connections = Connections(9)
+    connections = Connections(9, 9)
     blocked, reading = open_connections(connections, 2)
     for connection in (blocked, reading):
         connections.set_busy(connection)
@@ -89,14 +90,43 @@ def test_a_connection_whose_client_does_not_read_is_closed_after_a_while(clock):
 
 
 def test_a_connection_that_is_gone_is_forgotten(clock, monkeypatch):
-    connections = Connections(9)
-    protocol = make_protocol(connections)
+    connections = Connections(9, 9)
+    protocol = make_protocol(connections, Clients())
     base = protocol.__mro__[1]
     ended = []
     monkeypatch.setattr(base, "connection_lost", lambda *args: ended.append(args[0]))
     connection = protocol.__new__(protocol)
-    connections.add(connection)
+    connections.add(connection, "client")
     connections.set_blocked(connection, True)
     protocol.connection_lost(connection, None)
     clock.now += 10 * UNREAD_SECONDS
-    assert (connections.all, connections.close_expired(), ended) == (set(), 0, [connection])
+    assert (connections.all, connections.close_expired(), ended) == ({}, 0, [connection])
+
+
+def test_a_client_with_too_many_connections_loses_its_own():
+    connections = Connections(100, 2)
+    other = Connection()
+    connections.add(other, "other")
+    opened = open_connections(connections, 3)
+    assert [c.is_open for c in (other, *opened)] == [True, False, True, True]
+    for connection in opened[1:]:
+        connections.set_busy(connection)
+    connections.add(new := Connection(), "client")  # all of its others are in use
+    assert [c.is_open for c in (other, *opened, new)] == [True, False, True, True, False]
+
+
+def test_the_client_with_most_connections_makes_room_for_others():
+    connections = Connections(4, 4)
+    other = Connection()
+    connections.add(other, "other")
+    opened = open_connections(connections, 3)
+    connections.add(new := Connection(), "third")
+    assert [c.is_open for c in (other, *opened, new)] == [True, False, True, True, True]
+
+
+def test_a_proxy_has_no_limit_of_its_own():
+    connections = Connections(100, 2)
+    opened = [Connection() for _ in range(10)]
+    for connection in opened:
+        connections.add(connection, None)
+    assert all(c.is_open for c in opened)

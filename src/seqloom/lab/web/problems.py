@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import to_json
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 
 LONGEST_SENTENCE = 300  # characters; the rest of a message would repeat the user's data
 
@@ -30,6 +36,8 @@ class RequestError(Exception):
         return {"error": self.sentence}
 
 
+BUG = RequestError(500, "internal error of the server; its log has the place")
+
 # What a value should be, by pydantic's type of error; others have pydantic's message.
 EXPECTED = {
     "float_type": "must be a number",
@@ -39,7 +47,7 @@ EXPECTED = {
     "list_type": "must be a list",
     "dict_type": "must be an object",
     "finite_number": "must be a finite number; give null for a missing value",
-    "missing": "is missing; /openapi.json has an example",
+    "missing": "is missing",
     "extra_forbidden": "is not a field",
 }
 TYPE_NAMES = ("str", "float", "bool", "int")  # alternatives of a union in pydantic's locations
@@ -61,6 +69,35 @@ def explain_invalid(error: ValidationError, prefix: str = "") -> RequestError:
             413, f"{place} is too long; this server reads at most {context['max_length']:,} {unit} there"
         )
     return RequestError(422, f"{place} {EXPECTED.get(kind) or 'is not valid: ' + reason}")
+
+
+def answer_problems(app: Starlette, sentences: Mapping[int, str]) -> None:
+    """Let an application answer problems, and errors of its framework, as {"error": sentence}.
+
+    Args:
+        app: The application.
+        sentences: What to say for a status of the framework, such as 404.
+    """
+
+    async def answer_problem(_: Request, problem: Any) -> Response:  # noqa: ANN401  # as the framework passes it
+        return write_json(problem.document, problem.status, problem.headers)
+
+    async def answer_http_error(_: Request, error: Any) -> Response:  # noqa: ANN401  # as the framework passes it
+        document = {"error": sentences.get(error.status_code, str(error.detail))}
+        return write_json(document, error.status_code, error.headers or {})
+
+    async def answer_bug(_: Request, error: Exception) -> Response:
+        return write_json(BUG.document, BUG.status)
+
+    app.add_exception_handler(RequestError, answer_problem)
+    app.add_exception_handler(HTTPException, answer_http_error)
+    app.add_exception_handler(Exception, answer_bug)
+
+
+def write_json(document: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a response with a JSON document."""
+    content = to_json(document, inf_nan_mode="null")  # JSON has neither NaN nor infinity
+    return Response(content, status, dict(headers or {}), media_type="application/json")
 
 
 def _name_place(prefix: str, location: tuple[int | str, ...]) -> str:

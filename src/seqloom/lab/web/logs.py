@@ -12,7 +12,7 @@ import traceback
 from datetime import UTC, datetime
 from typing import Any
 
-NAME = "seqloom.serve"
+NAME = "seqloom.web"
 LIBRARIES = ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio", "websockets")
 
 log = logging.getLogger(NAME)
@@ -36,14 +36,19 @@ class JsonLines(logging.Formatter):
         return json.dumps(line)
 
 
-def set_up(quiet: bool = False) -> None:
-    """Send the logs of the server and of its libraries to stderr; `quiet` leaves out single requests."""
+def set_up(quiet: bool = False, level: int = logging.INFO) -> None:
+    """Send the logs of the server, and the more important ones of its libraries, to stderr.
+
+    Args:
+        quiet: Whether to leave out single requests.
+        level: Of the least important lines of the server.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     for name in (NAME, *LIBRARIES):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(logging.INFO if name == NAME else logging.WARNING)
+        logger.setLevel(level if name == NAME else level + 10)
     if quiet:
         log.addFilter(lambda record: record.msg != "request")
 

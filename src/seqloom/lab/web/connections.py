@@ -1,8 +1,9 @@
 """Connections that are idle, slow or too many.
 
 The protocol of uvicorn waits for the first byte, and for the end of a request's headers, without a limit. Here a
-connection without a request is closed after a while, and earlier if there are too many: the one that has been idle
-longest makes room for a new one. A connection whose client does not read its answer is closed as well.
+connection without a request is closed after a while, and earlier if there are too many: the one of its client, or of
+the client that has most, that has been idle longest makes room for a new one. A connection whose client does not read
+its answer is closed as well.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
+
+from seqloom.lab.web.clients import Clients
 
 try:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as BaseProtocol
@@ -25,28 +28,48 @@ class Connections:
     """The open connections of a server.
 
     Args:
-        most: Above this number, the connection that has been idle longest is closed.
+        most: Most connections.
+        most_of_client: Most connections of one client.
     """
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.all: set[Any] = set()
-        self._idle: OrderedDict[Any, float] = OrderedDict()  # connection -> since when
+    def __init__(self, most: int, most_of_client: int) -> None:
+        self.most, self.most_of_client = most, most_of_client
+        self.all: dict[Any, str | None] = {}  # connection -> its client
+        self._by_client: dict[str | None, set[Any]] = {}
+        self._idle: dict[str | None, OrderedDict[Any, float]] = {}  # by client: connection -> since when
         self._blocked: dict[Any, float] = {}  # connection whose client does not read -> since when
 
-    def add(self, connection: Any) -> None:  # noqa: ANN401  # a protocol of uvicorn
-        self.all.add(connection)
+    def add(self, connection: Any, client: str | None) -> None:  # noqa: ANN401  # a protocol of uvicorn
+        """Note a new connection, and close one if there are too many.
+
+        Args:
+            connection: The connection.
+            client: Its client; None for a trusted proxy, which has no limit of its own.
+        """
+        self.all[connection] = client
+        self._by_client.setdefault(client, set()).add(connection)
         self.set_idle(connection)
-        while len(self.all) > self.most and self._idle:
-            self.close(next(iter(self._idle)))
+        if client is not None and len(self._by_client[client]) > self.most_of_client:
+            self.close(self._find_longest_idle(client))  # the new one, if all others are in use
+        elif len(self.all) > self.most:
+            largest = max(self._by_client, key=lambda one: len(self._by_client[one]))
+            self.close(self._find_longest_idle(largest) or connection)
+
+    def _find_longest_idle(self, client: str | None) -> Any:  # noqa: ANN401  # a protocol of uvicorn
+        """Return the connection of a client that has been idle longest, or None."""
+        return next(iter(self._idle.get(client, ())), None)
 
     def set_idle(self, connection: Any) -> None:  # noqa: ANN401  # a protocol of uvicorn
         """Note that a connection waits for a request from now on."""
-        self._idle.pop(connection, None)
-        self._idle[connection] = time.monotonic()
+        self.set_busy(connection)
+        self._idle.setdefault(self.all[connection], OrderedDict())[connection] = time.monotonic()
 
     def set_busy(self, connection: Any) -> None:  # noqa: ANN401  # a protocol of uvicorn
-        self._idle.pop(connection, None)
+        client = self.all.get(connection)
+        if idle := self._idle.get(client):
+            idle.pop(connection, None)
+            if not idle:
+                del self._idle[client]
 
     def set_blocked(self, connection: Any, is_blocked: bool) -> None:  # noqa: ANN401  # a protocol of uvicorn
         if is_blocked:
@@ -55,9 +78,14 @@ class Connections:
             self._blocked.pop(connection, None)
 
     def remove(self, connection: Any) -> None:  # noqa: ANN401  # a protocol of uvicorn
-        self.all.discard(connection)
-        self._idle.pop(connection, None)
+        if connection not in self.all:
+            return
+        self.set_busy(connection)
         self._blocked.pop(connection, None)
+        client = self.all.pop(connection)
+        self._by_client[client].discard(connection)
+        if not self._by_client[client]:
+            del self._by_client[client]
 
     def close(self, connection: Any) -> None:  # noqa: ANN401  # a protocol of uvicorn
         """Close a connection at once, without waiting for its client."""
@@ -67,14 +95,15 @@ class Connections:
     def close_expired(self) -> int:
         """Close the connections that have waited too long, and return how many."""
         now = time.monotonic()
-        expired = [c for c, since in self._idle.items() if now - since > HEADER_SECONDS]
-        expired += [c for c, since in self._blocked.items() if now - since > UNREAD_SECONDS]
+        waiting = ((c, since) for idle in self._idle.values() for c, since in idle.items())
+        expired = {c for c, since in waiting if now - since > HEADER_SECONDS}
+        expired |= {c for c, since in self._blocked.items() if now - since > UNREAD_SECONDS}
         for connection in expired:
             self.close(connection)
         return len(expired)
 
 
-def make_protocol(connections: Connections) -> Callable[..., Any]:
+def make_protocol(connections: Connections, clients: Clients) -> Callable[..., Any]:
     """Return the class of HTTP connections for uvicorn that reports to `connections`."""
 
     class WatchedProtocol(BaseProtocol):  # type: ignore[misc]
@@ -82,7 +111,8 @@ def make_protocol(connections: Connections) -> Callable[..., Any]:
 
         def connection_made(self, transport: Any) -> None:  # noqa: ANN401  # an asyncio transport
             super().connection_made(transport)
-            connections.add(self)
+            address = self.client[0] if self.client else None
+            connections.add(self, None if clients.is_proxy(address) else clients.find(address))
 
         def connection_lost(self, exc: Exception | None) -> None:
             connections.remove(self)

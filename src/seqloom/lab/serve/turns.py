@@ -1,0 +1,159 @@
+"""Whose rows run next: clients take turns, and so do the requests of a client.
+
+This is start-time fair queueing (Goyal, Vin and Cheng 1996). Each client, and each of its jobs, has a tag: the work
+done for it. The one with the lowest tag is next. One that begins to wait takes the tag of the one that was last chosen,
+so that it does not wait for what was done for others before, and is not ahead of them because it asked for nothing
+meanwhile. A job that is too large for a call is cut, and its parts take turns with other jobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(eq=False)
+class Job:
+    """The rows of one request.
+
+    Attributes:
+        key: Jobs with equal keys may share a call.
+        rows: What to run.
+        steps: The time steps of each row.
+        client: Who asks for it.
+        future: Receives the list of results.
+    """
+
+    key: Hashable
+    rows: Sequence[Any]
+    steps: Sequence[int]
+    client: str
+    future: asyncio.Future[list[Any]]
+    taken: int = 0  # rows that have been taken
+    results: list[Any] = field(default_factory=list)
+    tag: int = 0
+    number: int = 0  # the order of arrival
+
+    @property
+    def left(self) -> int:
+        """The number of rows that wait."""
+        return len(self.rows) - self.taken
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Rows of a job that run in one call.
+
+    Attributes:
+        job: The job.
+        rows: The rows.
+        first: How many rows of the job precede them.
+    """
+
+    job: Job
+    rows: Sequence[Any]
+    first: int
+
+
+@dataclass(eq=False)
+class _Client:
+    tag: int
+    number: int  # the order of arrival
+    clock: int = 0  # the tag of the job that was last chosen
+    jobs: list[Job] = field(default_factory=list)
+
+
+class Turns:
+    """Jobs that wait, by client.
+
+    Args:
+        most_rows: Most rows in a call.
+        most_steps: Most time steps in a call, unless it has a single row.
+    """
+
+    def __init__(self, most_rows: int, most_steps: int) -> None:
+        self._most_rows, self._most_steps = most_rows, most_steps
+        self._clients: dict[str, _Client] = {}
+        self._tags: dict[str, int] = {}  # of clients without a job
+        self._clock = 0  # the tag of the client that was last chosen
+        self._count = 0
+        self.rows = 0
+
+    def add(self, job: Job) -> None:
+        """Let a job wait."""
+        self._count += 1
+        client = self._clients.get(job.client)
+        if client is None:
+            tag = max(self._clock, self._tags.pop(job.client, 0))
+            client = self._clients[job.client] = _Client(tag, self._count)
+        job.number, job.tag = self._count, client.clock
+        client.jobs.append(job)
+        self.rows += job.left
+
+    def discard(self, job: Job) -> None:
+        """Forget a job whose client has left."""
+        client = self._clients.get(job.client)
+        if client is not None and job in client.jobs:
+            self._remove(client, job)
+
+    def take(self, share: float = 1.0) -> list[Part]:
+        """Return the parts of jobs that run in the next call.
+
+        Args:
+            share: How much of the most steps the call may have.
+        """
+        parts: list[Part] = []
+        rows, work, most_steps = 0, 0, int(share * self._most_steps)
+        waiting = sorted(
+            (client.tag, client.number, job.tag, job.number, job, client)
+            for client in self._clients.values()
+            for job in client.jobs
+        )
+        for *_, job, client in waiting:
+            if rows >= self._most_rows:
+                break
+            if parts and job.key != parts[0].job.key:
+                continue
+            count = 0
+            for steps in job.steps[job.taken : job.taken + self._most_rows - rows]:
+                if rows + count and work + steps > most_steps:
+                    break
+                count, work = count + 1, work + steps
+            if count < job.left and parts and self._fits(job):  # it has the next call for itself
+                work -= sum(job.steps[job.taken : job.taken + count])
+                continue
+            if not count:
+                continue
+            parts.append(Part(job, job.rows[job.taken : job.taken + count], job.taken))
+            rows += count
+            self._charge(client, job, count)
+        return parts
+
+    def _fits(self, job: Job) -> bool:
+        """Return whether the rest of a job fits in one call."""
+        return job.left <= self._most_rows and sum(job.steps[job.taken :]) <= self._most_steps
+
+    def _charge(self, client: _Client, job: Job, count: int) -> None:
+        """Note that rows of a job run."""
+        work = sum(job.steps[job.taken : job.taken + count])
+        self._clock, client.clock = client.tag, job.tag
+        client.tag += work
+        job.tag += work
+        job.taken += count
+        self.rows -= count
+        if not job.left:
+            self._remove(client, job)
+
+    def _remove(self, client: _Client, job: Job) -> None:
+        client.jobs.remove(job)
+        self.rows -= job.left
+        if client.jobs:
+            return
+        del self._clients[job.client]
+        self._tags = {name: tag for name, tag in self._tags.items() if tag > self._clock}
+        if self._clients:
+            self._tags[job.client] = client.tag
+        else:  # nobody waits: nobody has an advantage
+            self._tags, self._clock = {}, 0

@@ -1,0 +1,121 @@
+"""Receive, read and check the bodies of requests."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
+from starlette.requests import Request
+
+from seqloom.lab.web.clients import Shares
+from seqloom.lab.web.problems import RequestError, explain_invalid
+
+JSON = "application/json"
+BODY_SECONDS = 10.0  # for a body to arrive after its headers
+THROWN_AWAY = 16  # times the limit on bodies that is read of a body that is too large
+THROWN_AWAY_SECONDS = 2.0  # for the rest of such a body
+CLOSE = {"Connection": "close"}  # the rest of the body will not be read
+
+
+class ClientLeftError(Exception):
+    """The client closed its connection before it had its answer."""
+
+
+async def receive_body(receive: Any, length: str, limit: int, receiving: Shares, client: str) -> bytes:  # noqa: ANN401  # of ASGI
+    """Return the bytes of a body.
+
+    A body that is too large is read to its end, within bounds, and thrown away: a client that is still sending would
+    find its connection reset and never see the answer.
+
+    Args:
+        receive: ASGI's function.
+        length: The header Content-Length.
+        limit: Most bytes.
+        receiving: Counts the bytes of bodies that are being received.
+        client: Who sends the body.
+
+    Raises:
+        RequestError: 408 if the body does not arrive in time, 413 if it is too large, 429 or 503 if too many bytes are
+            being received.
+        ClientLeftError: If the client closes its connection.
+    """
+    if length.isdigit() and int(length[:20]) > THROWN_AWAY * limit:
+        raise too_large(limit)
+    body, size, taken = bytearray(), 0, 0
+    try:
+        async with asyncio.timeout(BODY_SECONDS) as timer:
+            more = True
+            while more and size <= THROWN_AWAY * limit:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientLeftError
+                piece, more = message.get("body", b""), message.get("more_body", False)
+                size += len(piece)
+                if size <= limit:
+                    _check_share(receiving, client, len(piece))
+                    receiving.take(client, len(piece))
+                    taken += len(piece)
+                    body += piece
+                elif body:
+                    body.clear()
+                    timer.reschedule(asyncio.get_running_loop().time() + THROWN_AWAY_SECONDS)
+    except TimeoutError:
+        if size > limit:
+            raise too_large(limit) from None
+        raise RequestError(408, "the body did not arrive in time; send it faster", CLOSE) from None
+    finally:
+        receiving.give_back(client, taken)
+    if size > limit:
+        raise too_large(limit)
+    return bytes(body)
+
+
+def _check_share(receiving: Shares, client: str, size: int) -> None:
+    if receiving.exceeds_client(client, size):
+        sentence = f"this server receives at most {receiving.of_one:,} bytes of bodies from a client at a time"
+        raise RequestError(429, f"{sentence}; send fewer requests at a time", CLOSE | {"Retry-After": "1"})
+    if receiving.exceeds_total(size):
+        sentence = f"this server receives at most {receiving.total:,} bytes of bodies at a time"
+        raise RequestError(503, f"{sentence}; try again", CLOSE | {"Retry-After": "1"})
+
+
+def too_large(limit: int) -> RequestError:
+    """Return the problem of a body over the limit."""
+    return RequestError(413, f"the body is larger than {limit:,} bytes, the limit of this server", CLOSE)
+
+
+async def read_object(request: Request, kind: TypeAdapter[Any]) -> dict[str, Any]:
+    """Return the body of a request.
+
+    Args:
+        request: The request.
+        kind: What the body must be.
+
+    Raises:
+        RequestError: 400 if it is not JSON, 415 if the request does not say that it is JSON, 422 if a field is wrong.
+    """
+    content = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content != JSON:
+        raise RequestError(415, "the body must be JSON; send the header Content-Type: application/json")
+    return check_object(parse_json(await request.body()), kind)
+
+
+def parse_json(body: bytes | str) -> Any:  # noqa: ANN401  # any JSON
+    """Return a JSON document; 400 if it is malformed, too deep, not UTF-8 or has NaN."""
+    try:
+        return from_json(body, allow_inf_nan=False, cache_strings="keys")
+    except ValueError as error:
+        raise RequestError(400, f"the body is not valid JSON: {error}") from None
+
+
+def check_object(document: Any, kind: TypeAdapter[Any]) -> dict[str, Any]:  # noqa: ANN401  # any JSON
+    """Return a document that has the fields of a body; 422 otherwise."""
+    if not isinstance(document, dict):
+        raise RequestError(422, "the body must be a JSON object")
+    try:
+        checked: dict[str, Any] = kind.validate_python(document)
+    except ValidationError as error:
+        raise explain_invalid(error) from None
+    return checked
