@@ -30,11 +30,11 @@ SHOWN = {
 PUBLISHED = (".md", ".css", ".html", ".png", ".svg")
 # Records of the project: read by those who check it, not by those who look up how to use it.
 RECORDS = ("results/", "decisions/", "changelog.md", "releasing.md")
-# The text of a link, which may hold an image; the file; the anchor.
-LINK = re.compile(r"\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
+# Code, in which nothing is a link; or a link: its text, which may hold an image, its file and its anchor.
+LINK = re.compile(
+    r"(?P<code>^ *```.*?^ *```|`[^`\n]+`)|\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s#]+)(#[^)\s]*)?\)", re.S | re.M
+)
 TITLE = re.compile(r"^# .*\n", re.M)
-# Fenced and inline code, in which nothing is a link.
-CODE = re.compile(r"(^ *```.*?^ *```|`[^`\n]+`)", re.S | re.M)
 
 
 def main() -> None:
@@ -48,15 +48,11 @@ def main() -> None:
 
 def make_pages() -> dict[str, bytes]:
     """Return every file of the site by its path: pages, images, style sheets and notebooks."""
-    sources = {
-        file.relative_to(DOCS).as_posix(): file
-        for file in sorted(DOCS.rglob("*"))
-        if file.suffix in PUBLISHED and "screens" not in file.parts
-    }
+    sources = {file.relative_to(DOCS).as_posix(): file for file in sorted(DOCS.rglob("*")) if file.suffix in PUBLISHED}
     sources |= {page: ROOT / source for source, page in SHOWN.items()}
     files = {name: file.read_bytes() for name, file in sources.items()}
     files["reference/cli.md"] = describe_commands().encode()
-    for name in [name for name in files if name.startswith("tutorials/") and name != "tutorials/index.md"]:
+    for name in [name for name in files if name.startswith("tutorials/") and b"```python" in files[name]]:
         text = files[name].decode()
         notebook = f"{posixpath.splitext(posixpath.basename(name))[0]}.ipynb"
         files[f"tutorials/{notebook}"] = (json.dumps(make_notebook(text, DOCS / "tutorials"), indent=1) + "\n").encode()
@@ -78,7 +74,9 @@ def describe_commands() -> str:
 
 def add_download(text: str, notebook: str) -> str:
     """Put a link to a tutorial's notebook below its title."""
-    return TITLE.sub(lambda match: f'{match[0]}\n[Download as a notebook]({notebook}){{ download="" }}\n', text, count=1)
+    return TITLE.sub(
+        lambda match: f'{match[0]}\n[Download as a notebook]({notebook}){{ download="" }}\n', text, count=1
+    )
 
 
 def finish(text: str, page: str) -> str:
@@ -86,15 +84,16 @@ def finish(text: str, page: str) -> str:
     text = re.sub(r"^( *```\w+) (?:no-run|run)\b", r"\1", text, flags=re.M)
     text = re.sub(r"^( *```python) needs=\S+", r"\1", text, flags=re.M)
     source = next((source for source, shown in SHOWN.items() if shown == page), f"docs/{page}")
-    parts = CODE.split(text)  # text and code by turns
-    parts[::2] = [LINK.sub(lambda match: point(match, source, page), part) for part in parts[::2]]
+    text = LINK.sub(lambda match: point(match, source, page), text)
     front = "---\nsearch:\n  exclude: true\n---\n\n" if page.startswith(RECORDS) else ""
-    return front + "".join(parts)
+    return front + text
 
 
 def point(match: re.Match[str], source: str, page: str) -> str:
     """Return a link from one file of the repository to another as a link between pages; other files become text."""
-    text, target, anchor = LINK.sub(lambda inner: point(inner, source, page), match[1]), match[2], match[3] or ""
+    if match["code"]:
+        return match[0]
+    text, target, anchor = LINK.sub(lambda inner: point(inner, source, page), match[2]), match[3], match[4] or ""
     if re.match(r"[a-z]+:", target) or target.endswith(".ipynb"):
         return match[0]
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))

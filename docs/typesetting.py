@@ -38,12 +38,12 @@ class Tables(Postprocessor):
 class Typesetting(Extension):
     """Add both to a converter."""
 
-    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802  # the name of the library
+    def extendMarkdown(self, md: Markdown) -> None:  # the name of the library
         md.preprocessors.register(Formulas(md), "formulas", 28)  # after white space, before fenced code
         md.postprocessors.register(Tables(md), "tables", 0)
 
 
-def makeExtension(**settings: Any) -> Typesetting:  # noqa: N802  # the name of the library
+def makeExtension(**settings: Any) -> Typesetting:  # the name of the library
     return Typesetting(**settings)
 
 

@@ -16,7 +16,6 @@ import os
 import re
 import runpy
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
