@@ -73,6 +73,23 @@ def test_results_and_decisions_are_not_searched_and_tutorials_are(site: dict[str
     assert SHOWN["benchmarks/LOG.md"].startswith("results/")
 
 
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("lightning", "lightning"),
+        ("fsdp", "distributed"),
+        ("jupyter", "jupyter"),
+        ("wandb", "trackers"),
+        ("early stopping", "early-stopping"),
+    ],
+)
+def test_a_heading_of_a_searched_page_has_the_words_that_users_search_for(
+    words: str, page: str, site: dict[str, bytes]
+) -> None:
+    headings = re.findall(r"^#+ (.*)$", site[f"use-with/{page}.md"].decode(), re.M)
+    assert any(words in heading.lower() for heading in headings)
+
+
 def test_words_for_the_tests_are_not_shown(site: dict[str, bytes]) -> None:
     words = re.compile(rb"^ *```\w+.*(?:no-run|\brun\b|needs=)", re.M)
     assert [name for name, text in site.items() if name.endswith(".md") and words.search(text)] == []
