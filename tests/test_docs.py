@@ -293,7 +293,7 @@ def links(page: Path) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(outside_blocks(page), 1):
         for target in re.findall(r"\]\(([^)\s]+)[^)]*\)", re.sub(r"`[^`]*`", "", line)):
             if not re.match(r"[a-z]+:|#", target):
-                yield number, target.partition("#")[0]
+                yield number, re.sub(r"\.ipynb$", ".md", target.partition("#")[0])  # made of the page
 
 
 def outside_blocks(page: Path) -> list[str]:
