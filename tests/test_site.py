@@ -208,7 +208,7 @@ def is_anchor(name: str, anchors: set[str]) -> bool:
     if name in anchors:
         return True
     parent, _, member = name.rpartition(".")
-    return parent in anchors and hasattr(pkgutil.resolve_name(parent), member)
+    return bool(parent) and parent in anchors and hasattr(pkgutil.resolve_name(parent), member)
 
 
 def strip_code(text: str) -> str:
