@@ -76,7 +76,8 @@ audit: .venv/installed
 # The documentation site, in build/site; a warning is an error. `make docs SERVE=1` shows it in a browser.
 docs: .venv/installed
 	$(INSTALL) -e '.[$(EXTRAS),docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(if $(SERVE),serve,build)
+	$(BIN)/python docs/prepare.py
+	PYTHONPATH=docs $(BIN)/zensical $(if $(SERVE),serve,build --clean --strict)
 
 # Every table, verdict and page of results from the stored trials, without training; git shows what changed.
 results: .venv/installed

@@ -3,7 +3,8 @@
 In a markdown file all ```python blocks run in order in one namespace, in a process of their own, forked from one that
 has imported torch. A
 ```text block directly below one is what it must print. ```python no-run is not run, ```python title="cell.py" is
-written to that file, and the lines of ```sh run are `seqloom` commands. Code is quoted
+written to that file, the lines of ```sh run are `seqloom` commands, and ```python needs=ray,torchrl runs where those
+packages are installed. What runs of a tutorial are the cells of its notebook. Code is quoted
 from the package in a table whose column is headed by the file, `cells/gru.py`, or in a ```python
 no-run block whose first line is `# cells/gru.py`: each line must be one of that file's.
 """
@@ -15,10 +16,9 @@ import os
 import re
 import runpy
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
@@ -29,6 +29,8 @@ from warm_python import WarmPython
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "docs"))  # generate.py imports its neighbours
+from notebooks import Block, find_blocks, list_code, make_notebook, translate_magic  # noqa: E402
+
 GENERATE = runpy.run_path(str(ROOT / "docs" / "generate.py"))
 FACTS = runpy.run_path(str(ROOT / "docs" / "facts.py"))
 PACKAGE = ROOT / "src" / "seqloom"
@@ -36,9 +38,9 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 RUN = [page for page in PAGES if page.parent != ROOT or page.name == "README.md"]
 RUN = [page for page in RUN if not page.is_relative_to(ROOT / "docs" / "decisions")]
 
-# Reads [page, [[line, code], ...]]; writes what each block printed, and the traceback that ended it.
+# Reads [page, [[line, code, may warn], ...]]; writes what each block printed, and the traceback that ended it.
 RUNNER = """
-import contextlib, io, json, sys, traceback
+import contextlib, io, json, sys, traceback, warnings
 page, blocks = json.load(sys.stdin)
 printed, error, namespace = [], "", {"__name__": "__main__"}
 def shell(commands):
@@ -48,10 +50,12 @@ def shell(commands):
         with contextlib.suppress(SystemExit), contextlib.redirect_stderr(sys.stdout):
             main(shlex.split(command, comments=True)[1:])
 namespace["__shell__"] = shell
-for line, code in blocks:
+for line, code, may_warn in blocks:
     out = io.StringIO()
     try:
-        with contextlib.redirect_stdout(out):
+        with contextlib.redirect_stdout(out), warnings.catch_warnings():
+            if may_warn:  # other libraries warn about their own code
+                warnings.simplefilter("ignore")
             exec(compile("\\n" * line + code, page, "exec"), namespace)
     except BaseException:
         error = traceback.format_exc()
@@ -62,29 +66,6 @@ with open(sys.argv[1], "w") as file:
 """
 # Warnings are errors; but torch deprecates its own calls, and a page cannot help that.
 STRICT = ("-W", "error", "-W", "ignore::DeprecationWarning", "-W", "ignore::FutureWarning")
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block: its fences are on the lines `line` and `end`."""
-
-    line: int
-    end: int
-    info: str
-    text: str
-    follows: bool  # nothing but blank lines since the block before
-
-    @property
-    def runs(self) -> bool:
-        words = self.info.split()
-        return (words[:1] == ["python"] and "no-run" not in words) or words == ["sh", "run"]
-
-    @property
-    def code(self) -> str:
-        file = re.search(r'title="([^"]+)"', self.info)
-        if file:
-            return f"__import__('pathlib').Path({file[1]!r}).write_text({self.text!r})"
-        return f"__shell__({self.text!r})" if self.info == "sh run" else self.text
 
 
 def ids(page: Path) -> str:
@@ -104,21 +85,9 @@ def python() -> Iterator[WarmPython]:
 def test_every_snippet_runs_and_prints_what_the_page_shows(page: Path, tmp_path: Path, python: WarmPython) -> None:
     problem = snippet_problem(page, tmp_path, python)
     assert not problem, problem
-
-
-@pytest.mark.slow
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
-    pytest.importorskip("mkdocs")
-    build = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
-        cwd=ROOT,
-        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert build.returncode == 0, build.stderr
-    assert "lengths" in (tmp_path / "site" / "reference" / "recurrent" / "index.html").read_text()
+    missing = sorted({name for block in blocks(page) if block.runs for name in find_missing(block)})
+    if missing:
+        pytest.skip(f"the snippets that need {', '.join(missing)} did not run")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
@@ -133,12 +102,6 @@ def test_every_quoted_line_is_in_the_file_it_names(page: Path) -> None:
 def test_every_link_to_a_local_file_leads_somewhere(page: Path) -> None:
     broken = [f"{ids(page)}:{line}: {target}" for line, target in links(page) if not (page.parent / target).exists()]
     assert not broken, "\n" + "\n".join(broken)
-
-
-def test_the_navigation_of_the_site_lists_every_page() -> None:  # mkdocs is strict: a page that is missing stops it
-    nav = (ROOT / "mkdocs.yml").read_text()
-    pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
-    assert not [page for page in pages if page not in nav]
 
 
 def test_the_first_screen_of_the_readme_names_the_two_commands() -> None:
@@ -259,16 +222,24 @@ def test_a_quoted_line_that_does_not_exist_is_found(tmp_path: Path) -> None:
 def snippet_problem(page: Path, folder: Path, python: WarmPython) -> str:
     """Return what is wrong with a page's snippets, or ""."""
     fenced = blocks(page)
-    snippets = [b for b in fenced if b.runs]
+    snippets = [b for b in fenced if b.runs and not find_missing(b)]
+    codes = [block.cell for block in snippets]
+    if page.parent.name == "tutorials":
+        codes = list_code(make_notebook(page.read_text(), page.parent))
     shown = {b.line: after for b, after in pairwise(fenced) if after.follows and after.info in ("", "text")}
     result = folder / "printed.json"  # a file, for a snippet may start programs that print
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}  # it sets the width of text
     run = python.run(
         RUNNER,
         str(result),
-        input=json.dumps([str(page), [[b.line, b.code] for b in snippets]]),
+        input=json.dumps(
+            [
+                str(page),
+                [[b.line, translate_magic(c), "needs=" in b.info] for b, c in zip(snippets, codes, strict=True)],
+            ]
+        ),
         cwd=folder,
-        env=environment | {"OMP_NUM_THREADS": "1", "SEQLOOM_CACHE": str(folder / "cache")},
+        env=environment | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg", "SEQLOOM_CACHE": str(folder / "cache")},
     )
     if run.returncode:
         return f"{page}: the process ended with {run.returncode}\n{run.stderr}"
@@ -281,28 +252,19 @@ def snippet_problem(page: Path, folder: Path, python: WarmPython) -> str:
     return "\n\n".join([*problems, *([error] if error else [])])
 
 
+def find_missing(block: Block) -> list[str]:
+    """Return the packages that a snippet needs and that are not installed."""
+    return [name for name in block.needs if find_spec(name) is None]
+
+
 def plain(text: str) -> str:
     """Return the text without trailing white space on any line or at the end."""
     return "\n".join(line.rstrip() for line in text.rstrip().split("\n"))
 
 
 def blocks(page: Path) -> list[Block]:
-    """Yield the fenced blocks of a page, in order."""
-    actual: list[Block] = []
-    fence, indent, start, info, body, alone = "", "", 0, "", [""], True
-    for number, line in enumerate(page.read_text().splitlines(), 1):
-        mark = re.match(r"(\s*)(`{3,})\s*([^`]*)$", line)
-        if not fence and mark:
-            indent, fence, start, info, body = mark[1], mark[2], number, mark[3].strip(), []
-        elif fence and mark and not mark[3] and len(mark[2]) >= len(fence):
-            actual.append(Block(start, number, info, "\n".join(body), alone))
-            fence, alone = "", True
-        elif fence:
-            body.append(line.removeprefix(indent))
-        elif line.strip():
-            alone = False
-    assert not fence, f"{page}:{start}: this block has no end"
-    return actual
+    """Return the fenced blocks of a page, in order."""
+    return find_blocks(page.read_text())
 
 
 def quotes(page: Path) -> Iterator[tuple[int, str, str]]:
@@ -337,7 +299,7 @@ def links(page: Path) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(outside_blocks(page), 1):
         for target in re.findall(r"\]\(([^)\s]+)[^)]*\)", re.sub(r"`[^`]*`", "", line)):
             if not re.match(r"[a-z]+:|#", target):
-                yield number, target.partition("#")[0]
+                yield number, re.sub(r"\.ipynb$", ".md", target.partition("#")[0])  # made of the page
 
 
 def outside_blocks(page: Path) -> list[str]:
