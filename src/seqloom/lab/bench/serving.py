@@ -203,7 +203,7 @@ def lengthen(example: Any, length: int) -> Any:  # noqa: ANN401  # a row
 @contextmanager
 def _start_model(run: str, rows: list[Any]) -> Iterator[Callable[[float], float]]:
     """Load a run in another process; yields a function that measures its rows per second for some seconds."""
-    words = [sys.executable, "-m", "seqloom.lab.bench.offline", run]
+    words = [sys.executable, "-P", "-m", "seqloom.lab.bench.offline", run]
     with subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **MODEL_THREADS}
     ) as process:
@@ -232,7 +232,7 @@ def _find_run(url: str) -> dict[str, Any]:
 def start_server(run: str, settings: ServeBenchSettings) -> Iterator[tuple[str, str, Any]]:
     """Serve a run in another process; yields its address, the name of the run and an example row."""
     limits = ["--max-body", str(2**26), "--max-streams", str(max(1, settings.streams)), "--max-rows", "100000"]
-    words = [sys.executable, "-m", "seqloom", "serve", run, "--port", "0", "--quiet", "--json", *limits]
+    words = [sys.executable, "-P", "-m", "seqloom", "serve", run, "--port", "0", "--quiet", "--json", *limits]
     words += ["--batch", str(settings.batch), "--wait", str(settings.wait), "--max-requests", "100000"]
     process = subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **MODEL_THREADS}
