@@ -183,7 +183,7 @@ def test_links_in_a_comparison_are_refused_before_anything_is_written_or_removed
     home = tmp_path / "home"
     (home / "letters").mkdir(parents=True)
     (comparison.folder / "runs").symlink_to(home)
-    with pytest.raises(ValueError, match="is a link to .* replace the link by what it points to"):
+    with pytest.raises(ValueError, match=r"is a link to .* replace the link by what it points to"):
         resume(tmp_path / "c")
     assert (home / "letters").is_dir()
 
