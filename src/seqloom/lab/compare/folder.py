@@ -159,11 +159,9 @@ def resume_comparison(
         UserError: if there is no comparison, or its settings or data have changed.
     """
     folder = out or _latest_folder(open_data(DIGITS if data is None else data, options)[0].name)
-    try:
-        stored = (folder / COMPARISON_FILE).read_bytes()
-    except OSError:
-        raise UserError(f"{folder} holds no comparison to resume; name its folder with --out") from None
-    record = sealed.loads(stored, folder / COMPARISON_FILE, FORMAT)
+    if not (folder / COMPARISON_FILE).is_file():
+        raise UserError(f"{folder} holds no comparison to resume; name its folder with --out")
+    record = sealed.loads((folder / COMPARISON_FILE).read_bytes(), folder / COMPARISON_FILE, FORMAT)
     with sealed.interpret(folder / COMPARISON_FILE):
         before = CompareSettings(**record["settings"])
         before = before.model_copy(update={"folds": before.folds or 1})

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -86,13 +85,18 @@ def read_hub_folder(folder: Path) -> tuple[ForTask, Task]:
         UserError: If a file is missing or damaged.
     """
     try:
+        for name in (CONFIG, WEIGHTS):
+            if not (folder / name).is_file():  # reading a device would not end
+                raise FileNotFoundError(f"{name} is missing")
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         if config["format"] > FORMAT:
             raise UserError(f"{folder / CONFIG} was written by a newer seqloom (format {config['format']}); update it")
         settings = TrainSettings(**config["settings"])
         tensors = load_file(folder / WEIGHTS)
-    except (OSError, KeyError, TypeError, ValidationError, SafetensorError, json.JSONDecodeError) as error:
-        reason = str(error).splitlines()[0]
+    except UserError:
+        raise
+    except (OSError, LookupError, TypeError, ValueError, RecursionError, SafetensorError) as error:
+        reason = str(error).partition("\n")[0]
         raise UserError(
             f"{folder} is not a model of seqloom ({reason}); write one with `seqloom export RUN --to safetensors`"
         ) from None
