@@ -76,15 +76,15 @@ class Place:
         (self.outside / "letter").write_text("dear reader")
         (self.outside / "letters" / "one").write_text("yours")
         (self.outside / "evil.py").write_text(EVIL)
-        self.whole = self._read()
+        self.whole = self.read()
 
-    def _read(self) -> dict[str, bytes]:
+    def read(self) -> dict[str, bytes]:
         return {str(file): file.read_bytes() for file in sorted(self.outside.rglob("*")) if file.is_file()}
 
     def check(self) -> None:
         """Raise an AssertionError if code was executed, or anything outside was changed."""
         assert not self.canary.exists(), "planted code was executed"
-        assert self._read() == self.whole, "a file outside of the folder was changed"
+        assert self.read() == self.whole, "a file outside of the folder was changed"
 
 
 def write_cell(work: Path) -> Path:
@@ -109,17 +109,18 @@ def attempt(use: Callable[[], Any], name: str) -> str:
 
 
 def forge(draw: random.Random, folder: Path, place: Place) -> list[str]:
-    """Make one to three changes in a folder; return notes of them. "must be refused" is one if it must."""
+    """Make one to three changes in a folder; return notes of them."""
     notes = []
     for _ in range(draw.choice((1, 1, 2, 3))):
         change = draw.choice(
             (_change_bytes, *[_change_record] * 4, *[_name_model] * 4, _link, _poison, _plant, _swap_cell)
         )
-        with suppress(OSError, IndexError):  # an earlier change took its file away
+        with suppress(OSError, IndexError, AttributeError, TypeError):  # an earlier change took its file or record away
             notes.append(f"{change.__name__}: {change(draw, folder, place)}")
     for name in SIBLINGS[: draw.choice((0, 0, len(SIBLINGS)))]:
         with suppress(OSError):
             (folder / name).write_text(EVIL)
+    place.whole = place.read()  # the changes themselves may have gone through a link
     return notes
 
 

@@ -22,7 +22,7 @@ from seqloom.lab.jobs import runner
 from seqloom.lab.serve.model_version import load_version
 from seqloom.lab.serve.settings import ServeSettings
 from seqloom.lab.studies.support.replay import restore_study
-from seqloom.lab.training import checkpoint
+from seqloom.lab.training import checkpoint, decision
 from seqloom.lab.training.output import write_results
 from seqloom.lab.training.predict import generate
 from seqloom.lab.training.results import tabulate_runs
@@ -401,3 +401,22 @@ def test_weights_that_are_not_finite_are_refused_by_name(tmp_path, value):
     expected = rf"run: weight '{name}' has 1 of [\d,]+ values that are NaN or infinite.*train again with a smaller"
     with pytest.raises(ValueError, match=expected):
         list(generate(made, ["word"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("reject", float("inf")),
+        ("reject", -1),
+        ("threshold", 2.0),
+        ("temperature", 0),
+        ("weights", [float("nan")]),
+        ("positive", -1),
+    ],
+)
+def test_a_decision_that_is_out_of_range_is_damaged(name, value, tmp_path):
+    """Its digest is valid, as in a forged file; with reject=inf every row would silently have no prediction."""
+    decision.save(tmp_path, decision.Decision())
+    rewrite(tmp_path / "decision.json", lambda record: record.update({name: value}))
+    with pytest.raises(ValueError, match=r"decision\.json is damaged"):
+        decision.load(tmp_path)

@@ -76,8 +76,12 @@ def read_copies(
         UntrustedError: If this user has not trained with a cell on this machine, and `trusted` is False.
         DamagedError: If a copy was changed.
     """
+    try:
+        names = [model.file for model in map(split_model, models)]
+    except UserError as error:
+        raise UserError(f"{record}: {error}") from None
     files: dict[str, CellFile] = {}
-    for file in (model.file for model in map(split_model, models) if model.file is not None):
+    for file in filter(None, names):
         digest = digests.get(str(file), "")
         if not re.fullmatch("[0-9a-f]{64}", digest):
             raise DamagedError(f"{record} has no digest of the cell {file}; start a new comparison")

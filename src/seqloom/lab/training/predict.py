@@ -158,6 +158,9 @@ def _predict_piece(
     for part, numbers in split_by_length(encode_rows(task, rows, *where)):
         reject = model.decision.reject if isinstance(model, ForClassify) else 0.0
         predicted = build_results(task, model.predict(part.to(device)), probabilities, reject)
+        if len(predicted) != len(numbers):
+            counts = f"{len(predicted):,} results for {len(numbers):,} rows"
+            raise UserError(f"the data give {counts}: the weights do not fit the task; restore the run from a copy")
         for number, result in zip(numbers, predicted, strict=True):
             results[number] = result if is_finite(result) else dict.fromkeys(result) | {"error": NOT_FINITE}
     empty: Result = {"prediction": None}
