@@ -188,6 +188,13 @@ def test_links_in_a_comparison_are_refused_before_anything_is_written_or_removed
     assert (home / "letters").is_dir()
 
 
+@pytest.mark.parametrize("name", ["os:system", "bi_bi_gru", "rnn:99999999999", "a.py:", "x.py: Mine"])
+def test_a_record_with_an_odd_model_is_refused_by_its_file(name, comparison, tmp_path):
+    rewrite(comparison.folder, lambda record: record["settings"].update(models=[name]))
+    with pytest.raises(ValueError, match=r"compare\.json: (there is no layer|model|cell) "):
+        resume(tmp_path / "c")
+
+
 def test_a_record_of_another_type_is_refused_in_one_line(comparison, tmp_path):
     whole = (comparison.folder / "compare.json").read_bytes()
     for name, value in json.loads(

@@ -187,7 +187,10 @@ def resume_comparison(
         raise UserError(f"the data of {task.name!r} have changed since {folder} was started; start a new comparison")
     with sealed.interpret(folder / COMPARISON_FILE):
         task = sample_held_out(task, strides)
-    return Comparison(folder, before, source, task, workers, began, models=models)
+    try:
+        return Comparison(folder, before, source, task, workers, began, models=models)
+    except UserError as error:
+        raise UserError(f"{folder / COMPARISON_FILE}: {error}") from error
 
 
 def _check_runs(folder: Path, trust: bool) -> None:

@@ -89,8 +89,7 @@ class Comparison:
             models: the models of the settings, with the copies of cells in place of their files. Default: as they are.
         """
         self.folder, self.settings, self.source, self.task = folder.resolve(), settings, source, task
-        self.workers, self.clock = workers, clock
-        self.began = clock() if began is None else began
+        self.workers, self.clock, self.began = workers, clock, clock() if began is None else began
         self.end = math.inf if settings.steps is not None else self.began + settings.seconds
         examples = task.splits["train"].size
         small, large = examples is not None and examples <= SMALL_DATA, (examples or 0) > LARGE_DATA

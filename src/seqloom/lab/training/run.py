@@ -190,10 +190,7 @@ class Run:
             raise DamagedError(f"{file} is damaged: it has no settings; restore it from a copy") from None
         with sealed.interpret(file):
             TypeAdapter(_RunRecord).validate_python(record)
-        try:
             lookup.split_name(settings.model.removeprefix(BI_PREFIX))
-        except UserError as error:
-            raise UserError(f"{file}: {error}") from None
         return cls(folder, record, settings, trust)
 
     def settings_to_build(self) -> TrainSettings:
