@@ -33,7 +33,6 @@ MODULES = {name.removesuffix(".__init__"): file for name, file in MODULES.items(
 # Modules that import others by a computed name: files of their own folder, a person's file, or an optional package.
 BY_NAME = {
     "cells/__init__.py": "every file of the folder is a cell",
-    "cells/lookup.py": "a person's own file",
     "compiler/reads.py": "names functions that import; imports nothing itself",
     "compiler/watch.py": "names functions that import; imports nothing itself",
     "core/errors.py": "optional packages",

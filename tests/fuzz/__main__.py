@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import argparse
 import collections
+import json
 import math
 import multiprocessing
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
 
 from fuzz.cases import Part, run
+from seqloom.lab.training.run import versions
+from seqloom.tools.doctor import hardware
 
-KINDS = ("data_files", "run_folders", "run_records", "layers", "cells")
+FOLDERS = ("run_folders", "run_records", "forged_runs", "comparisons", "exported_folders")
+KINDS = ("data_files", *FOLDERS, "layers", "cells")
 
 
 def main() -> int:
@@ -23,8 +29,17 @@ def main() -> int:
     flags.add_argument("--jobs", type=int, default=1, help="processes")
     flags.add_argument("--seconds", type=float, default=math.inf, help="start no case of a kind after this time")
     flags.add_argument("--device", default="cpu", help="of random cells: cpu or cuda")
+    flags.add_argument("--json", type=Path, help="write the record to this file")
     given = flags.parse_args()
     wrong = 0
+    record = {
+        "command": "python -W ignore -m fuzz " + " ".join(sys.argv[1:]),
+        "seed": given.seed,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "hardware": hardware(),
+        "versions": versions(),
+        "kinds": {},
+    }
     for kind in given.kinds.split(","):
         began = time.perf_counter()
         parts = [
@@ -45,6 +60,14 @@ def main() -> int:
             flush=True,
         )
         wrong += failed
+        record["kinds"][kind] = {
+            "cases": counts.total() + failed,
+            "wrong": failed,
+            "outcomes": dict(counts.most_common()),
+            "seconds": round(time.perf_counter() - began, 1),
+        }
+        if given.json:
+            given.json.write_text(json.dumps(record, indent=1) + "\n")
     return int(wrong > 0)
 
 

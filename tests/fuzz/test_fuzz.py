@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from fuzz import cells, data_files, layers, run_folders
+from fuzz import cells, comparisons, data_files, exported_folders, forged_runs, layers, run_folders
 from seqloom.core.errors import UserError
 from seqloom.kernels.compiled import run
 from seqloom.lab.data.registry import open_task
@@ -33,6 +33,16 @@ def test_mutated_run_folders_never_give_another_prediction(tmp_path, monkeypatch
     monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
     results = {run_folders.check(random.Random(n), tmp_path) for n in range(200)}
     assert {"refused", "same", "warned"} >= results >= {"refused"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [forged_runs, comparisons, exported_folders])
+def test_folders_with_digests_made_right_are_used_or_refused_in_one_line(kind, tmp_path, monkeypatch):
+    monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("SEQLOOM_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("SEQLOOM_CANARY", str(tmp_path / "canary"))
+    results = {kind.check(random.Random(n), tmp_path) for n in range(40)}
+    assert results == {"used", "refused"}
 
 
 @pytest.mark.slow

@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
-import importlib.util
+import os
 from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
 
 from seqloom.core.cell import Cell
 from seqloom.core.errors import UserError, UserTypeError
 from seqloom.core.plurals import list_some
 from seqloom.core.suggest import suggest
 
-_loaded: dict[str, type[Cell]] = {}  # cells that `load_source` has loaded, by file.py:name
+NOWHERE = os.path.join(os.path.abspath(os.devnull), "cell.py")  # a path in no folder: nothing can lie beside it
+
+
+class _Loaded(NamedTuple):
+    kind: type[Cell]
+    code: bytes
+
+
+_loaded: dict[str, _Loaded] = {}  # cells that `load_source` has executed, by FILE.py:CLASS
+
+
+def split_name(cell: str) -> tuple[Path, str] | None:
+    """Split FILE.py:CLASS into the file and the name of the class; None for the name of a layer or cell.
+
+    Everything that reads, checks or executes a cell's file takes its path from here.
+
+    Raises:
+        UserError: If the name contains ".py:" and is not FILE.py:CLASS.
+    """
+    file, _, name = cell.rpartition(":")
+    if file.endswith(".py") and name.isidentifier() and file.isprintable():
+        return Path(file), name
+    if ".py:" in cell:
+        raise UserError(f"cell {cell!r}: write FILE.py:CLASS, a Python file and the name of a class in it")
+    return None
 
 
 def find_cell(cell: str | type[Cell]) -> type[Cell]:
@@ -30,37 +56,31 @@ def find_cell(cell: str | type[Cell]) -> type[Cell]:
     if cell in Cell.registry:
         return Cell.registry[cell]
     if cell in _loaded:
-        return _loaded[cell]
-    if ".py:" in cell:
-        return _load_file(*cell.rsplit(":", 1))
+        return _loaded[cell].kind
+    if (place := split_name(cell)) is not None:
+        file, name = place
+        return _execute(_read(file, name), file, name, str(file))
     known = f"known cells: {list_some(sorted(Cell.registry))}, or FILE.py:CLASS; `seqloom list cells` has all"
     raise UserError(f"unknown cell {cell!r}; {' '.join(filter(None, (suggest(cell, Cell.registry), known)))}")
 
 
-def _load_file(path: str, name: str) -> type[Cell]:
-    file = Path(path)
-    if not file.is_file():
-        raise UserError(
-            f"cell {path + ':' + name!r}: there is no file {path!r}; write FILE.py:CLASS with a path from this folder"
-        )
-    return _load_text(file.read_bytes(), file, name)
+def read_source(cell: str) -> tuple[Path, bytes] | None:
+    """Return the absolute path and the source code of FILE.py:CLASS; None for the name of a layer or cell.
 
-
-def _load_text(code: bytes, file: Path, name: str) -> type[Cell]:
-    """Execute the source code of a module and return its cell class of this name."""
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    exec(compile(code, str(file), "exec"), vars(module))
-    kind = getattr(module, name, None)
-    if not (isinstance(kind, type) and issubclass(kind, Cell)):
-        cells = [n for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, Cell) and v is not Cell]
-        raise UserError(f"{str(file)!r} has no cell {name!r}; it has: {', '.join(cells) or 'none'}")
-    return kind
+    Code that `load_source` has executed under this name is not read again.
+    """
+    place = split_name(cell)
+    if place is None:
+        return None
+    file, name = place
+    return file.absolute(), _loaded[cell].code if cell in _loaded else _read(file, name)
 
 
 def load_source(code: bytes, file: Path, name: str) -> str:
     """Execute source code that the caller has checked, and return the name by which `find_cell` finds its cell.
+
+    The module's `__file__` is not a path in the folder of the file, so code that adds that folder to sys.path or reads
+    files beside `__file__` finds nothing there: only the text that was checked is executed.
 
     Args:
         code: The source code of a Python module.
@@ -68,8 +88,38 @@ def load_source(code: bytes, file: Path, name: str) -> str:
         name: The name of the cell class.
 
     Returns:
-        `file.py:name`.
+        `FILE.py:CLASS`.
+
+    Raises:
+        UserError: If the code cannot be executed, or does not define the class.
     """
+    try:
+        kind = _execute(code, file, name, NOWHERE)
+    except UserError:
+        raise
+    except Exception as error:  # the code may fail in any way
+        raise UserError(f"cell {name!r} cannot be loaded from {file}: {type(error).__name__}: {error}") from error
     place = f"{file}:{name}"
-    _loaded[place] = _load_text(code, file, name)
+    _loaded[place] = _Loaded(kind, code)
     return place
+
+
+def _read(file: Path, name: str) -> bytes:
+    if not file.is_file():
+        place = f"{file}:{name}"
+        raise UserError(
+            f"cell {place!r}: there is no file {str(file)!r}; write FILE.py:CLASS with a path from this folder"
+        )
+    return file.read_bytes()
+
+
+def _execute(code: bytes, file: Path, name: str, place: str) -> type[Cell]:
+    """Execute the source code of a module whose `__file__` is `place`; return its cell class of this name."""
+    module = ModuleType(file.stem)
+    module.__file__ = place
+    exec(compile(code, str(file), "exec", dont_inherit=True), vars(module))
+    kind = getattr(module, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, Cell)):
+        cells = [n for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, Cell) and v is not Cell]
+        raise UserError(f"{str(file)!r} has no cell {name!r}; it has: {', '.join(cells) or 'none'}")
+    return kind

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import nn
 
-import seqloom.cells
 import seqloom.layers.linear  # noqa: F401  (fills Mixer.registry)
+from seqloom.cells.lookup import split_name
 from seqloom.core.cell import Cell
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import list_some
@@ -88,7 +88,7 @@ def find(name: str) -> Callable[..., nn.Module]:
         UserError: If there is no layer of this name.
     """
     base, both = name.removeprefix(BI_PREFIX), name.startswith(BI_PREFIX)
-    if base in _cells() or ".py:" in base:  # a custom cell in a file
+    if base in _cells() or split_name(base) is not None:  # or a custom cell in a file
         return partial(_recurrent, base, bidirectional=both)
     if name in list_names():
         entry = LAYERS[base]

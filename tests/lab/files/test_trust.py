@@ -2,7 +2,10 @@
 
 import json
 import os
+import py_compile
 import shutil
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,10 +13,18 @@ import torch
 from seqloom.cli import main
 from seqloom.lab.compare.rung import train_rung
 from seqloom.lab.compare.timing import measure_latency
+from seqloom.lab.data.pipeline import subprocess_reader
+from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.registry import open_data, open_task
 from seqloom.lab.files import sealed
-from seqloom.lab.files.trust import UntrustedError, digest
+from seqloom.lab.files.trust import UntrustedError, digest, remember
+from seqloom.lab.jobs import runner
+from seqloom.lab.serve.model_version import load_version
+from seqloom.lab.serve.settings import ServeSettings
+from seqloom.lab.studies.support.replay import restore_study
+from seqloom.lab.training import checkpoint, decision
 from seqloom.lab.training.output import write_results
+from seqloom.lab.training.predict import generate
 from seqloom.lab.training.results import tabulate_runs
 from seqloom.lab.training.run import Run
 from seqloom.lab.training.settings import TrainSettings
@@ -146,19 +157,6 @@ def test_a_model_named_by_a_changed_run_file_is_not_executed(tmp_path, elsewhere
     assert not witness.exists()
 
 
-def test_a_comparison_from_elsewhere_is_not_executed(tmp_path, elsewhere, capsys):
-    (tmp_path / "mine.py").write_text(CELL)
-    folder = tmp_path / "c"
-    folder.mkdir()
-    settings = {"models": f"{tmp_path / 'mine.py'}:Mine"}
-    record = {"format": 1, "settings": settings, "source": {}, "workers": 1, "data": {}}
-    (folder / "compare.json").write_bytes(sealed.dumps(record))
-    witness = elsewhere()
-    assert command("compare", "--resume", "--out", folder) == 2
-    assert "would execute the Python code in" in capsys.readouterr().err
-    assert not witness.exists()
-
-
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["run.json", "task/task.json", "best/state.json", "best/weights.safetensors"])
 def test_a_flipped_bit_is_reported_and_never_changes_a_prediction(tmp_path, name):
@@ -271,3 +269,154 @@ def test_a_run_file_without_settings_is_damaged(tmp_path):
     (tmp_path / "run.json").write_bytes(sealed.dumps({"format": 1}))
     with pytest.raises(ValueError, match=r"run\.json is damaged: it has no settings"):
         Run.load(tmp_path)
+
+
+SIBLING = CELL.replace(
+    "import os\n", "import os\nimport sys\nsys.path.insert(0, os.path.dirname(__file__))\nimport helper_of_the_cell\n"
+)
+
+
+def test_code_beside_a_trusted_cell_is_not_imported(run, elsewhere, tmp_path):
+    """The text of a user's cell that imports what lies beside it is trusted, and the folder is a stranger's."""
+    witness, evil = elsewhere(), "import os\nfrom pathlib import Path\nPath(os.environ['SEQLOOM_WITNESS']).touch()\n"
+    code = SIBLING.replace("if os.environ", "if False and os.environ").encode()
+    remember(code)
+    (run.folder / "cell.py").write_bytes(code)
+    for name in ("helper_of_the_cell.py", "torch.py", "numpy.py", "__init__.py"):
+        (run.folder / name).write_text(evil)
+    (run.folder / "__pycache__").mkdir()
+    compile_file(tmp_path / "evil.py", evil, run.folder / "__pycache__" / f"cell.{sys.implementation.cache_tag}.pyc")
+    rewrite(run.folder / "run.json", lambda record: record["cell"].update(sha256=digest(code)))
+    before = list(sys.path)
+    try:
+        with pytest.raises(ValueError, match=r"cannot be loaded from .*cell\.py: ModuleNotFoundError: .*helper_of_the"):
+            Run.load(run.folder).model()
+    finally:
+        sys.path[:] = before
+    assert not witness.exists()
+
+
+def compile_file(source, text, target):
+    source.write_text(text)
+    py_compile.compile(str(source), cfile=str(target), doraise=True)
+
+
+def rewrite(file, change):
+    """Change a sealed record and give it a valid digest, as a person may."""
+    record = sealed.loads(file.read_bytes(), file, 9)
+    change(record)
+    file.write_bytes(sealed.dumps(record))
+
+
+def test_the_copy_of_a_cell_is_read_once(run, monkeypatch):
+    """The file is replaced as soon as it has been read; what was read is checked and executed."""
+    read = Path.read_bytes
+
+    def read_and_replace(path):
+        content = read(path)
+        if path.name == "cell.py":
+            path.write_text("raise RuntimeError('read twice')")
+        return content
+
+    monkeypatch.setattr(Path, "read_bytes", read_and_replace)
+    assert Run.load(run.folder).model() is not None
+
+
+def test_a_served_run_does_not_execute_code_that_changed_after_the_start(run, elsewhere):
+    witness = elsewhere()
+    version = load_version("mine", run.folder, ServeSettings(device="cpu"), trust=True)
+    assert witness.exists()
+    assert load_version("mine", run.folder, ServeSettings(device="cpu"), version.trusted_code).step == version.step
+    witness.unlink()
+    changed = CELL.encode() + b"\nCHANGED = True\n"
+    (run.folder / "cell.py").write_bytes(changed)
+    rewrite(run.folder / "run.json", lambda record: record["cell"].update(sha256=digest(changed)))
+    with pytest.raises(UntrustedError):
+        load_version("mine", run.folder, ServeSettings(device="cpu"), version.trusted_code)
+    assert not witness.exists()
+
+
+@pytest.mark.slow
+def test_a_process_of_a_job_imports_nothing_from_the_current_folder(tmp_path, monkeypatch):
+    """The command was called in a downloaded folder."""
+    for name in ("torch.py", "json.py", "seqloom.py", "queue.py"):
+        (tmp_path / name).write_text("from pathlib import Path\nPath('witness').touch()\nraise SystemExit(3)\n")
+    monkeypatch.chdir(tmp_path)
+    (result,) = runner.run([runner.Job("a", "builtins:dict")], runner.Processes(1), tmp_path / "jobs")
+    assert "not JSON serializable" in result.failed
+    assert not (tmp_path / "witness").exists()
+
+
+def test_a_large_file_is_read_without_importing_from_the_current_folder(tmp_path, monkeypatch):
+    for name in ("json.py", "seqloom.py"):
+        (tmp_path / name).write_text("from pathlib import Path\nPath('witness').touch()\nraise SystemExit(3)\n")
+    (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess_reader, "LARGE", 1)
+    monkeypatch.setattr(subprocess_reader, "ENTRY", "import json; print(json.dumps({'error': 'started'}))")
+    with pytest.raises(ValueError, match="started"):
+        subprocess_reader.fill_cache("rows.csv", Reading())
+    assert not (tmp_path / "witness").exists()
+
+
+def test_links_in_a_run_are_refused_before_it_is_resumed(run, tmp_path):
+    """metrics.jsonl is cut at the last checkpoint: through a link, another file would be."""
+    (tmp_path / "letter").write_text("dear reader")
+    (run.folder / "metrics.jsonl").unlink()
+    (run.folder / "metrics.jsonl").symlink_to(tmp_path / "letter")
+    task = open_task("adding", steps=5, valid=8, test=8)
+    with pytest.raises(ValueError, match=r"metrics\.jsonl is a link to .*letter"):
+        train(task, None, run.folder, resume=True)
+    assert (tmp_path / "letter").read_text() == "dear reader"
+
+
+def test_the_document_of_a_study_that_names_a_file_executes_nothing(tmp_path, elsewhere):
+    witness = elsewhere()
+    (tmp_path / "evil.py").write_text(CELL)
+    document = {
+        "study": "adding",
+        "protocol": "fair",
+        "device": "cpu",
+        "rows": [],
+        "settings": {"models": [f"{tmp_path}/evil.py:Mine"]},
+    }
+    (tmp_path / "study.json").write_text(json.dumps(document))
+    with pytest.raises(ValueError, match="names the cell of a file"):
+        restore_study(tmp_path)
+    assert not witness.exists()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_weights_that_are_not_finite_are_refused_by_name(tmp_path, value):
+    """An empty text would look like an answer."""
+    (tmp_path / "text.txt").write_text("\n".join(f"word{i * i % 17}" for i in range(400)))
+    task, source = open_data(str(tmp_path / "text.txt"), {"unit": "characters", "lookback": 8})
+    settings = TrainSettings(model="gru", embedding=4, **SETTINGS)
+    made = train(task, settings, tmp_path / "run", source=source)
+    best = made.checkpoint("best")
+    weights = {name: tensor.clone() for name, tensor in best.tensors("weights").items()}
+    name = next(name for name, tensor in weights.items() if tensor.dim() == 2)
+    weights[name][0, 0] = value
+    checkpoint.write(made.folder / "best", {"step": 2, "format": 1}, weights=weights)
+    expected = rf"run: weight '{name}' has 1 of [\d,]+ values that are NaN or infinite.*train again with a smaller"
+    with pytest.raises(ValueError, match=expected):
+        list(generate(made, ["word"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("reject", float("inf")),
+        ("reject", -1),
+        ("threshold", 2.0),
+        ("temperature", 0),
+        ("weights", [float("nan")]),
+        ("positive", -1),
+    ],
+)
+def test_a_decision_that_is_out_of_range_is_damaged(name, value, tmp_path):
+    """Its digest is valid, as in a forged file; with reject=inf every row would silently have no prediction."""
+    decision.save(tmp_path, decision.Decision())
+    rewrite(tmp_path / "decision.json", lambda record: record.update({name: value}))
+    with pytest.raises(ValueError, match=r"decision\.json is damaged"):
+        decision.load(tmp_path)

@@ -203,7 +203,7 @@ def lengthen(example: Any, length: int) -> Any:  # noqa: ANN401  # a row
 @contextmanager
 def _start_model(run: str, rows: list[Any]) -> Iterator[Callable[[float], float]]:
     """Load a run in another process; yields a function that measures its rows per second for some seconds."""
-    words = [sys.executable, "-m", "seqloom.lab.bench.offline", run]
+    words = [sys.executable, "-P", "-m", "seqloom.lab.bench.offline", run]
     with subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **MODEL_THREADS}
     ) as process:
@@ -238,7 +238,7 @@ def list_flags(settings: ServeBenchSettings) -> list[str]:
 @contextmanager
 def start_server(run: str, flags: Sequence[str]) -> Iterator[tuple[str, str, Any]]:
     """Serve a run in another process; yields its address, the name of the run and an example row."""
-    words = [sys.executable, "-m", "seqloom", "serve", run, "--port", "0", "--quiet", "--json", *flags]
+    words = [sys.executable, "-P", "-m", "seqloom", "serve", run, "--port", "0", "--quiet", "--json", *flags]
     process = subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **MODEL_THREADS}
     )

@@ -7,8 +7,9 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from seqloom.cells.lookup import split_name
 from seqloom.core.errors import UserError, require
 from seqloom.lab.cell_names import find_cells
 from seqloom.lab.data.task import Labels, Task
@@ -36,6 +37,7 @@ ATTENTION = ("transformer", "performer", "linformer", "hybrid", "rnn_attend")
 
 DROPOUT = 0.2
 PROPOSALS_AT_ONCE = 3  # proposals for a model that are trained before the next ones are made
+MOST_LAYERS = 256  # as of TrainSettings
 SIZE_FACTORS = (0.25, 0.5, 1.0, 2.0)  # of the parameter budget
 
 
@@ -57,9 +59,43 @@ class Candidate:
     @property
     def rates(self) -> tuple[float, ...]:
         """Learning rates to try, the most promising first."""
-        if self.model in Mixer.registry or any(part in self.model for part in ATTENTION):
+        name = self.model.rpartition("/")[2]  # of a cell: the name of its file, without its folders
+        if name in Mixer.registry or any(part in name for part in ATTENTION):
             return (1e-3, 3e-3, 3e-4)
         return (3e-3, 1e-3, 1e-2)
+
+
+class ModelName(NamedTuple):
+    """The parts of a name that --models takes: bi_, then a layer or FILE.py:CLASS, then :2 for two layers."""
+
+    ahead: str  # bi_ or ""
+    base: str  # a layer, or FILE.py:CLASS
+    layers: str  # a number or ""
+    file: Path | None  # of a cell
+    cell: str  # the name of its class, or ""
+
+    @property
+    def model(self) -> str:
+        """The name without the number of layers."""
+        return self.ahead + self.base
+
+    def rename(self, base: str) -> str:
+        """Return the whole name with another base."""
+        return f"{self.ahead}{base}:{self.layers}" if self.layers else self.ahead + base
+
+
+def split_model(name: str) -> ModelName:
+    """Split a name that --models takes.
+
+    Raises:
+        UserError: If it contains ".py:" and is not FILE.py:CLASS.
+    """
+    model, _, layers = name.strip().rpartition(":")
+    if not (layers.isdecimal() and layers.isascii()):
+        model, layers = name.strip(), ""
+    base = model.removeprefix(registry.BI_PREFIX)
+    file, cell = split_name(base) or (None, "")
+    return ModelName(model[: len(model) - len(base)], base, layers, file, cell)
 
 
 @dataclass(frozen=True)
@@ -106,22 +142,16 @@ def choose_for_task(task: Task, names: Sequence[str] = (), steps: int = 100) -> 
 
 
 def _parse(name: str, steps: int) -> Candidate:
-    model, _, layers = name.strip().rpartition(":")
-    if not layers.isdigit():
-        model, layers = name.strip(), ""
-    if layers and not int(layers):
-        raise UserError(f"model {name!r}: a model has at least one layer")
-    place, _, cell = model.rpartition(".py:")
-    if place:
-        find_cells([model.removeprefix(registry.BI_PREFIX)])
-        bare = place.removeprefix(registry.BI_PREFIX)
-        both = registry.BI_PREFIX if bare != place else ""
-        model = f"{both}{Path(bare + '.py').absolute()}:{cell}"
-    else:
-        registry.find(model)
-    if model == "tcn" and not layers:
-        return Candidate(model, max(2, min(8, math.ceil(math.log2((steps - 1) / TCN_REACH + 1)))))
-    return Candidate(model, int(layers or 1))
+    split = split_model(name)
+    if split.layers and not (len(split.layers) <= len(str(MOST_LAYERS)) and 0 < int(split.layers) <= MOST_LAYERS):
+        raise UserError(f"model {name!r}: a model has at least one layer, and at most {MOST_LAYERS}")
+    if split.file is not None:
+        find_cells([split.base])
+        return Candidate(f"{split.ahead}{split.file.absolute()}:{split.cell}", int(split.layers or 1))
+    registry.find(split.model)
+    if split.model == "tcn" and not split.layers:
+        return Candidate("tcn", max(2, min(8, math.ceil(math.log2((steps - 1) / TCN_REACH + 1)))))
+    return Candidate(split.model, int(split.layers or 1))
 
 
 def default_hyperparameters(candidate: Candidate, count: int) -> list[Hyperparameters]:

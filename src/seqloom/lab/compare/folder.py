@@ -3,6 +3,7 @@
 compare.json    the settings, and where the data came from; written once
 plan.json       which models are trained, and for how many steps; written once, before the first training
 deadlines.json  when each stage of the training must end; written whenever the comparison starts or is resumed
+cells/          copies of the files of users' cells (see cells.py); written once
 jobs/ runs/     results of all jobs, and the trainings and baselines
 gru/ ...        the best run of each model and each baseline, for predict, evaluate, generate, translate
 best/           the one of them that is recommended
@@ -14,7 +15,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from itertools import chain
@@ -24,6 +25,7 @@ from typing import Any
 import torch
 
 from seqloom.core.errors import UserError
+from seqloom.lab.compare import cells
 from seqloom.lab.compare.baselines.registry import baselines
 from seqloom.lab.compare.data import STRIDES, sample_held_out
 from seqloom.lab.compare.folds import add_fold, open_folds
@@ -34,11 +36,11 @@ from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.data.registry import open_data, reopen
 from seqloom.lab.data.task import Task
 from seqloom.lab.files import scratch, sealed
+from seqloom.lab.files.links import refuse_links
 from seqloom.lab.files.trust import check, remember
 from seqloom.lab.training import checkpoint
 from seqloom.lab.training.layout import COMPARISON_FILE
 from seqloom.lab.training.run import CELL, fingerprint
-from seqloom.layers.registry import BI_PREFIX
 
 FORMAT = 1
 BEST = "best"
@@ -47,6 +49,7 @@ WRITTEN = (
     "deadlines.json",
     "jobs",
     "runs",
+    cells.FOLDER,
     BEST,
     "report.html",
     "report.md",
@@ -93,14 +96,17 @@ def start_comparison(
     workers = settings.workers or default_workers()
     strides = {} if settings.steps is not None else choose_strides(task, settings.seconds)
     source = (source or {}) | ({STRIDES: strides} if strides else {})
-    comparison = Comparison(folder, settings, source, sample_held_out(task, strides), workers, began)
+    files = cells.read_files(settings.models)
+    models = cells.load_copies(folder.resolve(), settings.models, files)
+    comparison = Comparison(folder, settings, source, sample_held_out(task, strides), workers, began, models=models)
     for name in [*comparison.candidates, *baselines(task)]:
         if (folder / choose_name(name)).exists():
             raise UserError(f"--out: {folder / choose_name(name)} exists; choose another folder")
     record = {"format": FORMAT, "settings": settings.model_dump(), "source": source, "workers": workers}
-    for file in _cell_files(settings.models):
-        remember(file.read_bytes())
-    _create(folder, sealed.dumps(record | {"data": fingerprint(task)}, indent=1))
+    record |= {"cells": {name: file.sha256 for name, file in files.items()}, "data": fingerprint(task)}
+    for file in files.values():
+        remember(file.code)
+    _create(folder, sealed.dumps(record, indent=1), files)
     return comparison
 
 
@@ -113,15 +119,17 @@ def _check_out(out: Path) -> None:
         raise UserError(f"--out: {place} exists and does not belong to a comparison; choose another folder")
 
 
-def _create(folder: Path, record: bytes) -> None:
-    """Write the record. A folder that does not exist appears with the record in it, whole or not at all."""
+def _create(folder: Path, record: bytes, files: cells.CellFiles) -> None:
+    """Write the cells, then the record. A folder that does not exist appears with them, whole or not at all."""
     if folder.exists():
+        cells.write_copies(folder, files)
         checkpoint.write_file(folder / COMPARISON_FILE, record)
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = scratch.choose_name(folder)
     try:
         work.mkdir()
+        cells.write_copies(work, files)
         checkpoint.write_file(work / COMPARISON_FILE, record)
         work.rename(folder)
         checkpoint.sync(folder.parent)
@@ -151,11 +159,9 @@ def resume_comparison(
         UserError: if there is no comparison, or its settings or data have changed.
     """
     folder = out or _latest_folder(open_data(DIGITS if data is None else data, options)[0].name)
-    try:
-        stored = (folder / COMPARISON_FILE).read_bytes()
-    except OSError:
-        raise UserError(f"{folder} holds no comparison to resume; name its folder with --out") from None
-    record = sealed.loads(stored, folder / COMPARISON_FILE, FORMAT)
+    if not (folder / COMPARISON_FILE).is_file():
+        raise UserError(f"{folder} holds no comparison to resume; name its folder with --out")
+    record = sealed.loads((folder / COMPARISON_FILE).read_bytes(), folder / COMPARISON_FILE, FORMAT)
     with sealed.interpret(folder / COMPARISON_FILE):
         before = CompareSettings(**record["settings"])
         before = before.model_copy(update={"folds": before.folds or 1})
@@ -163,29 +169,40 @@ def resume_comparison(
         was, now = getattr(before, name), getattr(settings, name)
         if was != now:
             raise UserError(f"{folder} was started with {name}={was}, not {now}; resume it without --{name}")
-    _check_code(folder, before.models, trust)
+    refuse_links(folder)
+    with sealed.interpret(folder / COMPARISON_FILE):
+        digests = {str(file): str(digest) for file, digest in record.get("cells", {}).items()}
+    files = cells.read_copies(folder, before.models, digests, folder / COMPARISON_FILE, trust)
+    _check_runs(folder, trust)
+    for file in files.values():
+        remember(file.code)
+    models = cells.load_copies(folder.resolve(), before.models, files)
     with sealed.interpret(folder / COMPARISON_FILE):
         data_then, workers = record["data"], int(record["workers"])
-    source: dict[str, Any] = record.get("source") or {}
-    task = reopen(add_fold(source, 0, before.folds or 1))
+        source: dict[str, Any] = dict(record.get("source") or {})
+        strides = {str(split): int(stride) for split, stride in source.get(STRIDES, {}).items()}
+        first = add_fold(source, 0, before.folds or 1)
+    task = reopen(first)
     if fingerprint(task) != data_then:
         raise UserError(f"the data of {task.name!r} have changed since {folder} was started; start a new comparison")
-    return Comparison(folder, before, source, sample_held_out(task, source.get(STRIDES, {})), workers, began)
+    with sealed.interpret(folder / COMPARISON_FILE):
+        task = sample_held_out(task, strides)
+    try:
+        return Comparison(folder, before, source, task, workers, began, models=models)
+    except UserError as error:
+        raise UserError(f"{folder / COMPARISON_FILE}: {error}") from error
 
 
-def _check_code(folder: Path, models: Sequence[str], trust: bool) -> None:
-    """Raise an error if resuming would execute code that this user has not trained with; with `trust`, record it."""
-    for file in (*_cell_files(models), *folder.rglob(CELL)):
-        if not file.is_file():
-            raise UserError(f"{folder} needs the file {file}, which is missing; put it back")
-        code = file.read_bytes()
-        check(code, file, folder, trust)
-        remember(code)  # the worker processes check it again
+def _check_runs(folder: Path, trust: bool) -> None:
+    """Raise an error if a run has a cell that this user has not trained with; with `trust`, record it.
 
-
-def _cell_files(models: Sequence[str]) -> list[Path]:
-    """Return the files of models that are given as path/to/file.py:MyCell."""
-    return [Path(model.removeprefix(BI_PREFIX).rpartition(".py:")[0] + ".py") for model in models if ".py:" in model]
+    The processes that resume the runs check again what they execute.
+    """
+    for file in folder.rglob(CELL):
+        if file.is_file():
+            code = file.read_bytes()
+            check(code, file, folder, trust)
+            remember(code)
 
 
 def discard_comparison(comparison: Comparison) -> None:
@@ -194,6 +211,7 @@ def discard_comparison(comparison: Comparison) -> None:
     for folder in chain(jobs.glob("baseline-*"), jobs.glob("speed-*"), runs.glob("baseline-*")):
         shutil.rmtree(folder, ignore_errors=True)
     (comparison.folder / COMPARISON_FILE).unlink(missing_ok=True)
+    shutil.rmtree(comparison.folder / cells.FOLDER, ignore_errors=True)
     for folder in (jobs, runs, comparison.folder):
         with suppress(OSError):  # not empty: it holds other files
             folder.rmdir()

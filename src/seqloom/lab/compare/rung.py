@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from seqloom.lab.compare import row_scores
+from seqloom.lab.compare import cells, row_scores
 from seqloom.lab.compare.data import load_task, whole_task
 from seqloom.lab.data.task import Task
 from seqloom.lab.stats.metrics import compute_scores
@@ -65,7 +65,9 @@ def train_rung(
     """
     task, place = load_task(source), Path(run)
     if not (place / RUN_FILE).exists():
-        Run.create(place, TrainSettings(**settings), whole_task(task), dict(source))
+        chosen = TrainSettings(**settings)
+        cells.load_copy(chosen.model)
+        Run.create(place, chosen, whole_task(task), dict(source))
     stored = Run.load(place)
     with use_one_thread(), torch.random.fork_rng(devices=[]), stored.lock():
         rung = Rung(task, stored, until, _read_deadline(deadline, test))

@@ -74,6 +74,7 @@ class Comparison:
         workers: int,
         began: float | None = None,
         clock: Callable[[], float] = time.time,
+        models: Sequence[str] | None = None,
     ) -> None:
         """Prepare a comparison.
 
@@ -85,10 +86,10 @@ class Comparison:
             workers: number of processes.
             began: when the budget began, in seconds since the epoch. Default: now.
             clock: returns the seconds since the epoch.
+            models: the models of the settings, with the copies of cells in place of their files. Default: as they are.
         """
         self.folder, self.settings, self.source, self.task = folder.resolve(), settings, source, task
-        self.workers, self.clock = workers, clock
-        self.began = clock() if began is None else began
+        self.workers, self.clock, self.began = workers, clock, clock() if began is None else began
         self.end = math.inf if settings.steps is not None else self.began + settings.seconds
         examples = task.splits["train"].size
         small, large = examples is not None and examples <= SMALL_DATA, (examples or 0) > LARGE_DATA
@@ -105,7 +106,7 @@ class Comparison:
             seconds = round(BASELINE_SHARE * settings.seconds * part, 1)
         folds = range(self.folds)
         self.baseline_jobs = [self.job_factory.baseline(name, seconds, k) for k in folds for name in names]
-        self.candidates = {c.name: c for c in choose_for_task(task, settings.models, self.task_size.length)}
+        self.candidates = {c.name: c for c in choose_for_task(task, models or settings.models, self.task_size.length)}
         self.parameters = settings.parameters or default_parameters(task)
         self.results: dict[str, Result] = {}
         self.failed: dict[str, str] = {}  # models that could not be built or tried

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from seqloom.core.errors import UserError
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
 SECONDS = {"h": 3600, "m": 60, "s": 1}
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from seqloom.lab.compare.cells import load_copy
 from seqloom.lab.compare.data import load_task
 from seqloom.lab.compare.row_scores import MOST_DECODED
 from seqloom.lab.data.task import Batch, Task
@@ -83,6 +84,7 @@ def measure_speed(
     """
     task, chosen, size = load_task(source), TrainSettings(**settings), TaskSize(**sizes)
     device = choose_device(chosen)
+    load_copy(chosen.model)
     with use_one_thread(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(chosen.seed)
         stepper = Stepper(build(task, chosen).to(device), chosen, ProcessGroup())

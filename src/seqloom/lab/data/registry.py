@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
@@ -29,6 +29,7 @@ TASKS: dict[str, Callable[..., Task]] = {
     "listops": listops,
     "digits": DigitsTask,
 }
+MOST = 10_000_000  # largest number that an option of a built-in task takes, such as the steps of a sequence
 
 
 def find(name: str) -> Callable[..., Task]:
@@ -39,7 +40,24 @@ def find(name: str) -> Callable[..., Task]:
     return TASKS[name]
 
 
-def open_task(path_or_name: DataSource, **options: object) -> Task:
+def _build(name: str, options: Mapping[str, Any]) -> Task:
+    """Build the task of a name after checking the names and types of its options."""
+    build = find(name)
+    known = get_type_hints(build.__init__ if isinstance(build, type) else build)
+    known.pop("return", None)
+    for option, value in options.items():
+        if option not in known:
+            hint = suggest(option, known) or f"the options are {', '.join(known)}"
+            raise UserError(f"task {name!r} has no option {option!r}: {hint}")
+        kind = known[option]
+        if type(value) is not kind and not (kind is float and type(value) is int):
+            raise UserError(f"task {name!r}: {option} must be of type {kind.__name__}, got {value!r:.80}")
+        if kind is int and abs(value) > MOST:
+            raise UserError(f"task {name!r}: {option} must be at most {MOST:,} in size, got {value!r:.80}")
+    return build(**options)
+
+
+def open_task(path_or_name: DataSource, /, **options: object) -> Task:
     """Open a task by name, or a file, folder, "hf:name", pair or dict of files.
 
         open_task("adding", steps=200)
@@ -56,11 +74,7 @@ def open_task(path_or_name: DataSource, **options: object) -> Task:
         UserError: If the data cannot be read, or an option is wrong.
     """
     if isinstance(path_or_name, str) and path_or_name in TASKS and not Path(path_or_name).exists():
-        build = find(path_or_name)
-        try:
-            return build(**options)
-        except TypeError as error:
-            raise UserError(f"task {path_or_name!r}: {str(error).split('() ')[-1]}") from None
+        return _build(path_or_name, options)
     from seqloom.lab.data.pipeline.build import open_files
     from seqloom.lab.data.pipeline.subprocess_reader import fill_cache
 
@@ -74,7 +88,7 @@ def load_task(folder: Path | str) -> Task:
     record = read_record(folder)
     with interpret(Path(folder) / RECORD_FILE):
         if record["task"] != "files":
-            return find(record["task"])(**record["options"])
+            return _build(record["task"], record["options"])
         from seqloom.lab.data.pipeline.build import load_files
 
         return load_files(Path(folder), data=False)
@@ -116,9 +130,18 @@ def reopen(source: object) -> Task:
         UserError: If `source` is something else, because the data were in memory or another program wrote the record.
     """
     match source:
-        case {"data": str() | list() | dict() as data, "options": dict() as options}:
+        case {"data": str() | list() | dict() as data, "options": dict() as options} if _is_address(data):
             return open_data(tuple(data) if isinstance(data, list) else data, options)[0]
     raise UserError("the run does not say where its data came from; give the data")
+
+
+def _is_address(data: object) -> bool:
+    """Return whether a value is an address that `_to_json` made."""
+    if isinstance(data, dict):
+        return bool(data) and all(not isinstance(part, dict) and _is_address(part) for part in data.values())
+    if isinstance(data, list):
+        return len(data) == 2 and all(isinstance(part, str) for part in data)
+    return isinstance(data, str)
 
 
 def _to_json(data: object) -> JSON:

@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from seqloom.cells.lookup import split_name
 from seqloom.core.errors import UserError
 from seqloom.lab.data.registry import load_task
 from seqloom.lab.data.task import SPECIALS, Task, Tokens
@@ -18,11 +18,12 @@ from seqloom.lab.export.card import write_card
 from seqloom.lab.export.description import write_tokenizer
 from seqloom.lab.training import decision, prediction_intervals
 from seqloom.lab.training.calibration import restore_decision
-from seqloom.lab.training.checkpoint import check_weights, load_weights, weights_of
+from seqloom.lab.training.checkpoint import check_finite, check_weights, load_weights, weights_of
 from seqloom.lab.training.for_task import ForTask
 from seqloom.lab.training.model import build, build_without_memory
 from seqloom.lab.training.run import Run
 from seqloom.lab.training.settings import TrainSettings
+from seqloom.layers.registry import BI_PREFIX
 
 FORMAT = 1
 CONFIG, WEIGHTS, CARD, VOCABULARY, TASK = "config.json", "model.safetensors", "README.md", "vocab.txt", "task"
@@ -46,7 +47,7 @@ def write_hub_folder(run: Run, model: ForTask, folder: Path, licence: str = "") 
     from seqloom.lab.export.check import compare_predictions
     from seqloom.lab.training.predict import predict_pieces
 
-    if ".py:" in run.settings.model:
+    if split_name(run.settings.model.removeprefix(BI_PREFIX)) is not None:
         raise UserError(f"{run.folder} uses a cell from a file, which this folder does not hold; use --to onnx")
     task = run.task
     config = {
@@ -84,20 +85,29 @@ def read_hub_folder(folder: Path) -> tuple[ForTask, Task]:
         UserError: If a file is missing or damaged.
     """
     try:
+        for name in (CONFIG, WEIGHTS):
+            if not (folder / name).is_file():  # reading a device would not end
+                raise FileNotFoundError(f"{name} is missing")
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         if config["format"] > FORMAT:
             raise UserError(f"{folder / CONFIG} was written by a newer seqloom (format {config['format']}); update it")
         settings = TrainSettings(**config["settings"])
         tensors = load_file(folder / WEIGHTS)
-    except (OSError, KeyError, TypeError, ValidationError, SafetensorError, json.JSONDecodeError) as error:
-        reason = str(error).splitlines()[0]
+    except UserError:
+        raise
+    except (OSError, LookupError, TypeError, ValueError, RecursionError, SafetensorError) as error:
+        reason = str(error).partition("\n")[0]
         raise UserError(
             f"{folder} is not a model of seqloom ({reason}); write one with `seqloom export RUN --to safetensors`"
         ) from None
-    if ".py:" in settings.model:
-        raise UserError(f"{folder / CONFIG} names a cell from a file, which is never executed; export it to ONNX")
     task = load_task(folder / TASK)
-    check_weights(build_without_memory(task, settings), tensors)
-    model = build(task, settings)
-    load_weights(model, tensors)
+    try:
+        if split_name(settings.model.removeprefix(BI_PREFIX)) is not None:
+            raise UserError(f"{CONFIG} names a cell from a file, which is never executed; export it to ONNX")
+        check_weights(build_without_memory(task, settings), tensors)
+        check_finite(tensors)
+        model = build(task, settings)
+        load_weights(model, tensors)
+    except UserError as error:
+        raise UserError(f"{folder}: {error}") from error
     return restore_decision(folder, model).eval(), task

@@ -45,19 +45,19 @@ def is_known(code: bytes) -> bool:
     return (state_folder() / "trusted" / digest(code)).exists()
 
 
-def check(code: bytes, file: Path, named_by: Path, trust: bool) -> None:
+def check(code: bytes, file: Path, named_by: Path, trust: bool | str) -> None:
     """Raise an error if source code must not be executed.
 
     Args:
         code: The source code.
         file: The file that it was read from.
         named_by: The folder of the run or comparison that names it.
-        trust: Whether the user has said that it may be executed.
+        trust: Whether the user has said that it may be executed; or the digest of the code that may.
 
     Raises:
-        UntrustedError: If `trust` is False and this user has not trained with this code on this machine.
+        UntrustedError: If `trust` does not allow it and this user has not trained with this code on this machine.
     """
-    if trust or is_known(code):
+    if trust is True or trust == digest(code) or is_known(code):
         return
     raise UntrustedError(
         f"{named_by} would execute the Python code in {file} (sha256 {digest(code)[:16]}), and you have not trained "

@@ -47,6 +47,11 @@ class ModelVersion:
     no_streams: str
 
     @property
+    def trusted_code(self) -> str | bool:
+        """The digest of the cell that a new version may execute: the user's trust was for this text alone."""
+        return bool(self.run.trust) and self.run.record.get("cell", {}).get("sha256", False)
+
+    @property
     def step(self) -> int:
         """The training step of the checkpoint."""
         return int(self.signature.partition(" ")[0])
@@ -97,8 +102,8 @@ class ModelVersion:
         }
 
 
-def load_version(name: str, folder: Path, settings: ServeSettings, trust: bool = False) -> ModelVersion:
-    """Load the best checkpoint of a run.
+def load_version(name: str, folder: Path, settings: ServeSettings, trust: bool | str = False) -> ModelVersion:
+    """Load the best checkpoint of a run. With `trust`, as of `Run.load`, code stored in it may be executed.
 
     Raises:
         UserError: If the folder is not a run, or it has no checkpoint.

@@ -77,9 +77,8 @@ class ServedRun:
         if signature is None or signature in (self.version.signature, self._failed):
             return False
         try:
-            version = await asyncio.to_thread(
-                load_version, self.name, self.folder, self.settings, self.version.run.trust
-            )
+            trust = self.version.trusted_code
+            version = await asyncio.to_thread(load_version, self.name, self.folder, self.settings, trust)
         except Exception:  # the training may be writing, or the folder may be replaced; the old version stays
             self._failed = signature
             self._metrics.loads.labels(self.name, "failed").inc()

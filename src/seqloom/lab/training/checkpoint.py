@@ -193,6 +193,17 @@ def _name_siblings(place: Path) -> tuple[Path, Path]:
     return place.with_name(place.name + ".new"), place.with_name(place.name + ".old")
 
 
+def check_finite(tensors: Mapping[str, Tensor]) -> None:
+    """Raise a UserError that names the first weight with NaN or infinity."""
+    for name, tensor in tensors.items():
+        wrong = int((~tensor.isfinite()).sum()) if tensor.is_floating_point() else 0
+        if wrong:
+            raise UserError(
+                f"weight {name!r} has {wrong:,} of {tensor.numel():,} values that are NaN or infinite: the training "
+                "diverged, or the file was changed; train again with a smaller learning rate, or restore it from a copy"
+            )
+
+
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """Return the weights by name; tied weights appear once, under their first name."""
     weights: dict[str, Tensor] = {}

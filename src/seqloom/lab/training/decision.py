@@ -85,7 +85,7 @@ def load(folder: Path) -> Decision:
     record = sealed.loads(file.read_bytes(), file, FORMAT)
     with sealed.interpret(file):
         threshold = record["threshold"]
-        return Decision(
+        decision = Decision(
             int(record["positive"]),
             float(record["temperature"]),
             tuple(float(w) for w in record["weights"]),
@@ -93,6 +93,11 @@ def load(folder: Path) -> Decision:
             float(record["reject"]),
             dict(record["facts"]),
         )
+        if not (decision.positive >= 0 and 0 <= decision.reject <= 1 and 0 <= (decision.threshold or 0.0) <= 1):
+            raise UserError("a class or a probability is out of range")
+        if not all(0 < value < math.inf for value in (decision.temperature, *decision.weights)):
+            raise UserError("the temperature and the class weights are positive numbers")
+        return decision
 
 
 def parse_goal(text: str, setting: str, goals: Sequence[str]) -> tuple[str, float]:

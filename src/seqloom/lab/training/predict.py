@@ -158,6 +158,8 @@ def _predict_piece(
     for part, numbers in split_by_length(encode_rows(task, rows, *where)):
         reject = model.decision.reject if isinstance(model, ForClassify) else 0.0
         predicted = build_results(task, model.predict(part.to(next(model.parameters()).device)), probabilities, reject)
+        if len(predicted) != len(numbers):
+            raise UserError(f"the data give {len(predicted):,} results for {len(numbers):,} rows: restore the weights")
         for number, result in zip(numbers, predicted, strict=True):
             results[number] = result if is_finite(result) else dict.fromkeys(result) | {"error": NOT_FINITE}
     empty: Result = {"prediction": None}
@@ -172,8 +174,7 @@ def is_finite(value: object) -> bool:
     """Return whether every number in a result is finite."""
     if isinstance(value, float):
         return math.isfinite(value)
-    if isinstance(value, dict):
-        return all(map(is_finite, value.values()))
+    value = list(value.values()) if isinstance(value, dict) else value
     return all(map(is_finite, value)) if isinstance(value, list) else True
 
 

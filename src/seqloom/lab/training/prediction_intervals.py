@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.task import Batch, Task
 from seqloom.lab.files import sealed
 from seqloom.lab.stats.forecasts import LEVELS, fit_widths
@@ -129,4 +130,7 @@ def load(folder: Path) -> PredictionIntervals | None:
             int(level): torch.tensor([[np.inf if v is None else float(v) for v in row] for row in width])
             for level, width in record["widths"].items()
         }
-        return PredictionIntervals(int(record["season"]), torch.tensor(record["floor"]), widths, int(record["windows"]))
+        season, floor = int(record["season"]), torch.tensor(record["floor"])
+        if season < 1 or not floor.isfinite().all():
+            raise UserError("the season counts steps, and the least units are numbers")
+        return PredictionIntervals(season, floor, widths, int(record["windows"]))

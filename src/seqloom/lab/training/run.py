@@ -31,6 +31,7 @@ from seqloom.core.errors import UserError
 from seqloom.lab.data.registry import load_task
 from seqloom.lab.data.task import DataSource, Notes, Task
 from seqloom.lab.files import scratch, sealed, trust
+from seqloom.lab.files.links import refuse_links
 from seqloom.lab.files.sealed import DamagedError
 from seqloom.lab.training import checkpoint
 from seqloom.lab.training.checkpoint import Checkpoint
@@ -86,7 +87,7 @@ class Run:
         folder: The run's folder.
         record: The content of run.json.
         settings: The settings of the training.
-        trust: Whether Python code stored in the folder may be executed.
+        trust: Whether Python code stored in the folder may be executed; or the digest of the code that may.
 
     Example:
         >>> seqloom.fit("adding", steps=2, hidden=8, name="sums").folder.name
@@ -96,7 +97,9 @@ class Run:
         'gru'
     """
 
-    def __init__(self, folder: Path, record: dict[str, Any], settings: TrainSettings, trust: bool = False) -> None:
+    def __init__(
+        self, folder: Path, record: dict[str, Any], settings: TrainSettings, trust: bool | str = False
+    ) -> None:
         self.folder, self.record, self.settings, self.trust = folder, record, settings, trust
 
     @classmethod
@@ -121,7 +124,7 @@ class Run:
             TakenError: If the folder holds a run or other files, or another process was faster.
         """
         folder = Path(folder)
-        code = _read_cell_file(settings.model)
+        code = lookup.read_source(settings.model.removeprefix(BI_PREFIX))
         record: dict[str, Any] = {
             "format": FORMAT,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -160,13 +163,13 @@ class Run:
         return cls(folder, record, settings)
 
     @classmethod
-    def load(cls, path: Path | str, *, trust: bool = False) -> Run:
+    def load(cls, path: Path | str, *, trust: bool | str = False) -> Run:
         """Open a run; its data is not needed.
 
         Args:
             path: The run's folder.
-            trust: Whether the Python code stored in the folder may be executed. Needed if the model is a cell from
-                a file that this user has not trained with on this machine.
+            trust: Whether the Python code stored in the folder may be executed; or the SHA-256 of the code that may.
+                Needed if the model is a cell from a file that this user has not trained with on this machine.
 
         Raises:
             UserError: If the folder is not a run, or a newer seqloom wrote it.
@@ -187,6 +190,7 @@ class Run:
             raise DamagedError(f"{file} is damaged: it has no settings; restore it from a copy") from None
         with sealed.interpret(file):
             TypeAdapter(_RunRecord).validate_python(record)
+            lookup.split_name(settings.model.removeprefix(BI_PREFIX))
         return cls(folder, record, settings, trust)
 
     def settings_to_build(self) -> TrainSettings:
@@ -197,7 +201,8 @@ class Run:
             DamagedError: If the copy was changed.
         """
         model = self.settings.model
-        if ".py:" not in model:
+        place = lookup.split_name(model.removeprefix(BI_PREFIX))
+        if place is None:
             return self.settings
         file = self.folder / CELL
         copied = self.record.get("cell")
@@ -211,8 +216,8 @@ class Run:
             raise DamagedError(f"{file} is damaged: the run was trained with other content; restore it from a copy")
         trust.check(text, file, self.folder, self.trust)
         both = BI_PREFIX if model.startswith(BI_PREFIX) else ""
-        place = lookup.load_source(text, file.resolve(), model.rpartition(":")[2])
-        return self.settings.model_copy(update={"model": both + place})
+        copy = lookup.load_source(text, file.resolve(), place[1])
+        return self.settings.model_copy(update={"model": both + copy})
 
     @property
     def name(self) -> str:
@@ -281,7 +286,7 @@ class Run:
             device: The device of the model.
         """
         from seqloom.lab.training.calibration import restore_decision
-        from seqloom.lab.training.checkpoint import check_weights, load_weights
+        from seqloom.lab.training.checkpoint import check_finite, check_weights, load_weights
         from seqloom.lab.training.model import build, build_without_memory
 
         is_baseline = "baseline" in self.record
@@ -297,6 +302,7 @@ class Run:
         try:
             # settings that do not match the weights may describe a huge model
             check_weights(build_without_memory(task, settings), loaded.tensors("weights"))
+            check_finite(loaded.tensors("weights"))
             model = build(task, settings)
             load_weights(model, loaded.tensors("weights"))
         except UserError as error:
@@ -334,7 +340,9 @@ class Run:
 
         Raises:
             TakenError: If another process trains in the folder.
+            UserError: If there is a symbolic link in the folder.
         """
+        refuse_links(self.folder)
         try:
             import fcntl
         except ImportError:  # Windows
@@ -363,14 +371,6 @@ def _check_free(folder: Path) -> None:
         raise TakenError(f"{folder} already holds a run; resume it, or choose another name")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise TakenError(f"{folder} holds files that are not a run; choose another name")
-
-
-def _read_cell_file(model: str) -> tuple[Path, bytes] | None:
-    """Return the file of a cell named as RUN_FILE.py:CLASS and its content; None for a model by name."""
-    if ".py:" not in model:
-        return None
-    file = Path(model.removeprefix(BI_PREFIX).rpartition(":")[0]).absolute()
-    return file, file.read_bytes()
 
 
 def _parse_line(text: bytes, number: int, file: Path) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from seqloom.core.errors import UserError
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+Number = Annotated[int, Field(ge=0, lt=2**31)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -44,7 +45,7 @@ class TrainSettings(BaseModel):
     """Apply layer normalisation before a head that predicts classes."""
     init: Literal["default", "linear", "orthogonal", "xavier", "he"] = "orthogonal"
     """Initialisation of a recurrent layer; orthogonal uses Xavier for the input matrices."""
-    chrono: Annotated[int, Field(ge=0)] | None = None
+    chrono: Number | None = None
     """Initial memory span of the gates in steps (chrono initialisation). 0 keeps the cell's default. Default: 100 for
     attn_rnn classifiers."""
     dropout: Rate = 0.2
@@ -61,7 +62,7 @@ class TrainSettings(BaseModel):
     """Share the embedding table with the output layer; hidden and embedding must be equal."""
     stack: Count = 1
     """Frames of a recording that are joined into one step."""
-    segment: Annotated[int, Field(ge=0)] | None = None
+    segment: Number | None = None
     """Time steps that a forecast reads as one segment; 0 reads single steps. Default: chosen from the data."""
 
     optimiser: Literal["adamw", "adam", "sgd"] = "adamw"
@@ -89,7 +90,7 @@ class TrainSettings(BaseModel):
     """Batches per optimiser step (gradient accumulation)."""
     ema: Rate = 0.0
     """Decay of an exponential moving average of the weights, which becomes the model; 0 turns it off."""
-    average_checkpoints: Annotated[int, Field(ge=0)] = 0
+    average_checkpoints: Number = 0
     """Number of last validations whose weights are averaged at the end. The mean becomes the model if it is better on
     the validation rows than every single one; 0 turns it off."""
 
@@ -112,7 +113,7 @@ class TrainSettings(BaseModel):
     """Total number of steps. Default: 2,000 for endless training data, otherwise set by epochs."""
     validate_every: Count | None = None
     """Steps between validations. Default: one epoch, or a tenth of all steps for endless data."""
-    patience: Annotated[int, Field(ge=0)] = 0
+    patience: Number = 0
     """Validations without progress after which training stops; 0 means never."""
     batch: Count | None = None
     """Examples per batch. Default: 32, unless tokens is given."""

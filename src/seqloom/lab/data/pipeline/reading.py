@@ -12,7 +12,7 @@ from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
 from seqloom.lab.data.names import Kind
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Unit = Literal["auto", "words", "characters", "bytes", "bpe", "unigram"]
 
@@ -45,12 +45,12 @@ class Reading(BaseModel):
     lines: bool = False
     """Read a plain text file as one example per line instead of one long text."""
 
-    unpacked_gib: Annotated[float, Field(gt=0)] = 16.0
+    unpacked_gib: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16.0
     """Largest unpacked size of compressed files in GiB; above 16, also over 1,000 times the file's size."""
 
     unit: Unit = "auto"
     """Unit into which text is split."""
-    vocabulary: Annotated[int, Field(ge=5)] = 20_000
+    vocabulary: Annotated[int, Field(ge=5, lt=2**31)] = 20_000
     """Largest vocabulary, including the four special tokens."""
     min_count: Count = 2
     """Words that occur less often in training are treated as unknown."""
@@ -77,7 +77,7 @@ class Reading(BaseModel):
     """Share of examples held out for testing if the data have no such split; by default at most 10,000 examples."""
     fold: Annotated[str, Field(pattern=r"^\d+/\d+$")] | None = None
     """Test on one of several parts of the rows instead of a random share: 2/5 is the second of five."""
-    split_seed: int = 0
+    split_seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
     """Seed of the random split."""
     near_duplicates: bool = True
     """Keep texts that are nearly the same on one side of a random split."""

@@ -26,7 +26,7 @@ def fill_cache(path: DataSource, options: Reading) -> None:
     if not isinstance(path, (str, Path)) or _count_bytes(Path(path)) < LARGE:
         return
     request = json.dumps({"path": str(path), "options": options.model_dump(mode="json")})
-    command = [sys.executable, "-c", ENTRY]
+    command = [sys.executable, "-P", "-c", ENTRY]  # -P: import nothing from the current folder
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None and process.stdout is not None
         with suppress(BrokenPipeError):

@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from seqloom.cells.lookup import split_name
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
 from seqloom.lab.studies.study import Study, find_study
@@ -46,6 +47,7 @@ def restore_study(folder: Path) -> Study[Any, Any]:
     file = folder / STUDY
     try:
         stored = json.loads(file.read_text(encoding="utf-8"))
+        _refuse_files(stored["settings"])
         kind = find_study(stored["study"])
         settings = _read_settings(type(kind.choose_settings(stored["protocol"])), stored["settings"])
         study = kind(settings, protocol=stored["protocol"], folder=folder, device=stored["device"])
@@ -55,6 +57,15 @@ def restore_study(folder: Path) -> Study[Any, Any]:
         if {"hidden", "model", "condition"} <= set(row):
             study.known_sizes[row["model"], row["condition"]] = row["hidden"]
     return study
+
+
+def _refuse_files(value: object) -> None:
+    """Raise a UserError if settings name the cell of a file, whose code building a model would execute."""
+    if isinstance(value, (dict, list)):
+        for part in value.values() if isinstance(value, dict) else value:
+            _refuse_files(part)
+    elif isinstance(value, str) and split_name(value) is not None:
+        raise UserError(f"it names the cell of a file, {value!r}, which is never executed")
 
 
 def _read_settings(kind: type, values: dict[str, Any]) -> Any:  # noqa: ANN401  # the settings of any study
