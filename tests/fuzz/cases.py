@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import importlib
+import itertools
 import json
 import os
 import random
@@ -95,11 +96,11 @@ def run_here(check: Callable[[int], str], numbers: Iterator[int]) -> Iterator[Ca
 
 def run_in_forks(check: Callable[[int], str], numbers: Iterator[int]) -> Iterator[Case]:
     """Run cases in forks, some in each: one that crashes or takes too long ends its fork, and counts as wrong."""
-    todo = list(numbers)
-    while todo:
-        fork = _Fork(check, todo[:BATCH])
-        for case in fork.results():
-            todo.remove(case.number)
+    again: list[int] = []  # cases of a fork that crashed before it came to them
+    while todo := again or list(itertools.islice(numbers, BATCH)):
+        again = list(todo)
+        for case in _Fork(check, todo).results():
+            again.remove(case.number)
             yield case
 
 
