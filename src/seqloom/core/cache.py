@@ -46,7 +46,7 @@ def read_cached(path: Path, what: str) -> bytes | None:
         what: What it holds, for the warning: "built kernel".
     """
     try:
-        if not _may_use(path.parent):
+        if not (_may_use(path.parent.parent) and _may_use(path.parent)):
             return None
         whole, _ = read_file(path, MOST_BYTES)
     except (FileNotFoundError, NotADirectoryError):
@@ -77,12 +77,13 @@ def write_cached(path: Path, content: bytes, what: str) -> bool:
     Returns:
         Whether it was written.
     """
-    secret, work = None, None
+    work = None
     try:
         for folder in (path.parent.parent, path.parent):
             make_private(folder)
-        if _may_use(path.parent):
-            secret = _read_secret()
+            if not _may_use(folder):
+                return False
+        secret = _read_secret()
         if secret is None:
             return False
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
@@ -102,20 +103,18 @@ def write_cached(path: Path, content: bytes, what: str) -> bool:
 
 
 def _may_use(folder: Path) -> bool:
-    """Return whether a folder of the cache and the one above it are this user's alone; if not, say so once.
+    """Return whether a folder of the cache is this user's alone; if not, say so once.
 
     Raises:
-        OSError: If one of them cannot be looked at.
+        OSError: If it cannot be looked at.
     """
-    for place in (folder.parent, folder):
-        reason = why_not_private(place)
-        if reason is not None:
-            _warn_once(
-                f"the cache folder {place} is not used: {reason}. Until then every process compiles again. "
-                "Or set SEQLOOM_CACHE to a folder that belongs to you alone"
-            )
-            return False
-    return True
+    reason = why_not_private(folder)
+    if reason is not None:
+        _warn_once(
+            f"the cache folder {folder} is not used: {reason}. Until then every process compiles again. "
+            "Or set SEQLOOM_CACHE to a folder that belongs to you alone"
+        )
+    return reason is None
 
 
 def _read_secret() -> bytes | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 SECRET_BYTES = 32
@@ -26,10 +27,13 @@ def state_folder() -> Path:
 def make_private(folder: Path) -> None:
     """Create a folder that only this user can enter; its parents get the usual permissions.
 
+    What has the name already is left as it is; `why_not_private` tells whether it can be used.
+
     Raises:
-        OSError: If it cannot be created. A folder that exists is left as it is.
+        OSError: If it cannot be created.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700, parents=True)
 
 
 def why_not_private(folder: Path, forbidden: int = OTHERS) -> str | None:
