@@ -36,7 +36,7 @@ RUN useradd --system --uid 10001 --no-create-home seqloom \
     && python -m pip uninstall --yes pip
 COPY --from=build /opt/seqloom /opt/seqloom
 ENV PATH=/opt/seqloom/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 \
-    SEQLOOM_CACHE=/tmp/seqloom SEQLOOM_STATE=/tmp/seqloom
+    SEQLOOM_CACHE=/tmp/seqloom/cache SEQLOOM_STATE=/tmp/seqloom/state
 USER 10001
 # Runs are found by their names below /runs.
 WORKDIR /

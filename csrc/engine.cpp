@@ -84,16 +84,21 @@ EXPORT int64_t seqloom_bound_layer_size() {
   return sizeof(BoundLayer) + 1000 * (sizeof(BoundCell) + sizeof(CallKind));
 }
 
-// Runs a program for float (0) or double (1). Returns 0, 1 where there was no memory, 2 where the rows of the
-// steps do not fit the buffers, or 3 where the code has an unknown operator.
+// Whether a program may run: 1 if all that it reads and writes lies inside of its buffers' rows, with so many
+// numbers of code and constants.
+EXPORT int seqloom_check_machine(const int64_t* code, int64_t length, int64_t constants) {
+  return ProgramCheck(code, length, constants).passes();
+}
+
+// Runs a program that may run for float (0) or double (1). Returns 0, 1 where there was no memory, 2 where
+// the rows of the steps do not fit each other, or 3 where a buffer is shorter than the program says.
 EXPORT int seqloom_machine(int dtype, int threads, const MachineArgs* args) {
-  if (!fits(*args)) return 2;
+  if (!rows_fit(*args)) return 2;
+  if (!buffers_fit(*args)) return 3;
   try {
     dtype ? run_machine<double>(*args, threads) : run_machine<float>(*args, threads);
   } catch (const std::bad_alloc&) {
     return 1;
-  } catch (const UnknownOperator&) {
-    return 3;
   }
   return 0;
 }

@@ -5,11 +5,8 @@
 #pragma once
 #include <memory>
 
-#include "machine_args.h"
-#include "nest.hpp"
+#include "machine_check.hpp"
 #include "panels.hpp"
-
-enum Place { WEIGHT, ROW, TIME, BEFORE, AFTER };  // as in seqloom/compiler/ir.py
 
 template <class T>
 class Machine {
@@ -109,16 +106,6 @@ class Machine {
           rows, thread.room);
   }
 };
-
-// Whether steps have the rows that the buffers have.
-inline bool fits(const MachineArgs& a) {
-  for (int64_t t = 0; t < a.T; t++) {
-    const int64_t most = t ? a.count[t - 1] : a.B;
-    if (a.count[t] < 0 || a.count[t] > most || a.offset[t] < 0 || a.offset[t] + a.count[t] > a.packed)
-      return false;
-  }
-  return true;
-}
 
 template <class T>
 void run_machine(const MachineArgs& a, int threads) {

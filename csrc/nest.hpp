@@ -15,7 +15,7 @@
 
 constexpr int DIMENSIONS = 8;
 
-// Reads a code from front to back.
+// Reads a code that was checked from front to back.
 struct Reader {
   const int64_t* at;
   int64_t next() { return *at++; }
@@ -59,7 +59,7 @@ struct Nest {
       list->resize(code.next());
       for (Instruction<T>& i : *list) {
         const int64_t operation = code.next();
-        i.run = Operators<T>::find(operation, code.next());
+        i.run = Operators<T>::table[operation].choose(code.next());
         i.at.single = code.next();
         i.at.out = code.next();
         for (int64_t& a : i.at.a) a = code.next();

@@ -262,9 +262,6 @@ void run_down(const Frame<T>& f, const Operands& at) {
   }
 }
 
-struct UnknownOperator {};
-
-// The table that codes refer to, in the order of OPERATORS in seqloom/kernels/cpu/nest_code.py.
 template <class T, template <class> class Op>
 Run<T> choose(int scalars) {
   switch (scalars) {
@@ -296,41 +293,53 @@ Run<T> always(int) {
   return f;
 }
 
+// What kinds of operands an operator has: see ProgramCheck.
+enum class Layout { POINTWISE, GATHER, SCATTER, START, ACROSS, FOLD, DOWN };
+
+template <class T>
+struct Operator {
+  Run<T> (*choose)(int scalars);  // null where it has no such operands
+  Layout layout;
+  int arity;
+};
+template <class T, template <class> class Op>
+constexpr Operator<T> pointwise{choose<T, Op>, Layout::POINTWISE, Op<T>::arity};
+template <class T, Run<T> f, Layout layout>
+constexpr Operator<T> move{always<T, f>, layout, 1};
+
+// The table that codes refer to, in the order of OPERATORS in seqloom/kernels/cpu/nest_code.py.
 template <class T>
 struct Operators {
-  static constexpr Run<T> (*table[])(int) = {
-      choose<T, Neg>, choose<T, Abs>, choose<T, Sign>, choose<T, Relu>, choose<T, Sigmoid>, choose<T, Tanh>,
-      choose<T, Exp>, choose<T, Logarithm>, choose<T, Log1p>, choose<T, Expm1>, choose<T, Sqrt>,
-      choose<T, Rsqrt>, choose<T, Reciprocal>, choose<T, Sin>, choose<T, Cos>, choose<T, Sinh>,
-      choose<T, Cosh>, choose<T, Erf>, choose<T, Floor>, choose<T, Ceil>, choose<T, Round>, choose<T, Trunc>,
-      choose<T, Not>, choose<T, Copy>,
+  static constexpr Operator<T> table[] = {
+      pointwise<T, Neg>, pointwise<T, Abs>, pointwise<T, Sign>, pointwise<T, Relu>, pointwise<T, Sigmoid>,
+      pointwise<T, Tanh>, pointwise<T, Exp>, pointwise<T, Logarithm>, pointwise<T, Log1p>,
+      pointwise<T, Expm1>, pointwise<T, Sqrt>, pointwise<T, Rsqrt>, pointwise<T, Reciprocal>,
+      pointwise<T, Sin>, pointwise<T, Cos>, pointwise<T, Sinh>, pointwise<T, Cosh>, pointwise<T, Erf>,
+      pointwise<T, Floor>, pointwise<T, Ceil>, pointwise<T, Round>, pointwise<T, Trunc>, pointwise<T, Not>,
+      pointwise<T, Copy>,
       //
-      choose<T, Add>, choose<T, Sub>, choose<T, Mul>, choose<T, Div>, choose<T, Pow>, choose<T, Maximum>,
-      choose<T, Minimum>, choose<T, Gt>, choose<T, Lt>, choose<T, Ge>, choose<T, Le>, choose<T, Eq>,
-      choose<T, Ne>, choose<T, And>, choose<T, Or>, choose<T, SigmoidBackward>, choose<T, TanhBackward>,
+      pointwise<T, Add>, pointwise<T, Sub>, pointwise<T, Mul>, pointwise<T, Div>, pointwise<T, Pow>,
+      pointwise<T, Maximum>, pointwise<T, Minimum>, pointwise<T, Gt>, pointwise<T, Lt>, pointwise<T, Ge>,
+      pointwise<T, Le>, pointwise<T, Eq>, pointwise<T, Ne>, pointwise<T, And>, pointwise<T, Or>,
+      pointwise<T, SigmoidBackward>, pointwise<T, TanhBackward>,
       //
-      choose<T, Where>, choose<T, Fma>,
+      pointwise<T, Where>, pointwise<T, Fma>,
       //
-      choose<T, SigmoidAdd>, choose<T, TanhAdd>, choose<T, MulSub>, choose<T, SubMul>, choose<T, SigmoidFma>,
-      choose<T, TanhFma>, choose<T, AddAdd>, choose<T, SigmoidAddAdd>, choose<T, TanhAddAdd>,
+      pointwise<T, SigmoidAdd>, pointwise<T, TanhAdd>, pointwise<T, MulSub>, pointwise<T, SubMul>,
+      pointwise<T, SigmoidFma>, pointwise<T, TanhFma>, pointwise<T, AddAdd>, pointwise<T, SigmoidAddAdd>,
+      pointwise<T, TanhAddAdd>,
       //
-      always<T, run_gather<T>>, always<T, run_scatter<T>>,
+      move<T, run_gather<T>, Layout::GATHER>, move<T, run_scatter<T>, Layout::SCATTER>,
       //
-      always<T, run_start<T, Sum>>, always<T, run_across<T, Sum>>, always<T, run_fold<T, Sum>>,
-      always<T, run_down<T, Sum>>,
+      move<T, run_start<T, Sum>, Layout::START>, move<T, run_across<T, Sum>, Layout::ACROSS>,
+      move<T, run_fold<T, Sum>, Layout::FOLD>, move<T, run_down<T, Sum>, Layout::DOWN>,
       //
-      always<T, run_start<T, Most>>, always<T, run_across<T, Most>>, always<T, run_fold<T, Most>>,
-      always<T, run_down<T, Most>>,
+      move<T, run_start<T, Most>, Layout::START>, move<T, run_across<T, Most>, Layout::ACROSS>,
+      move<T, run_fold<T, Most>, Layout::FOLD>, move<T, run_down<T, Most>, Layout::DOWN>,
       //
-      always<T, run_start<T, Least>>, always<T, run_across<T, Least>>, always<T, run_fold<T, Least>>,
-      always<T, run_down<T, Least>>};
+      move<T, run_start<T, Least>, Layout::START>, move<T, run_across<T, Least>, Layout::ACROSS>,
+      move<T, run_fold<T, Least>, Layout::FOLD>, move<T, run_down<T, Least>, Layout::DOWN>};
   static constexpr int64_t count = sizeof table / sizeof *table;
-
-  static Run<T> find(int64_t code, int scalars) {
-    const Run<T> run = code >= 0 && code < count ? table[code](scalars) : nullptr;
-    if (!run) throw UnknownOperator();
-    return run;
-  }
 };
 #undef UNARY
 #undef BINARY

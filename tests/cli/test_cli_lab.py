@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from seqloom.cli import main
+from seqloom.core.cache import cache_home
 from seqloom.lab.data.description import tabulate_columns
-from seqloom.lab.data.pipeline import cache
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.files import sealed
 from seqloom.lab.training.output import write_results
@@ -201,7 +201,7 @@ def test_standard_input_in_a_format_is_cached_while_it_is_read(here, folder, tra
     code, out, err = here("predict", trained, "-", "--stdin", "csv")
     assert (code, err) == (0, "")
     assert [json.loads(line)["prediction"] for line in out.splitlines()] == ["+", "-"]
-    assert not [path for path in cache.home().iterdir() if path.name.startswith(".")]
+    assert not [path for path in cache_home().iterdir() if path.name.startswith(".")]
 
 
 def test_results_never_overwrite_the_input_file(here, folder, trained):

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from seqloom.compiler import compile as compiling
+from seqloom.compiler import storage
 
 TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS / "kernels" / "emulation"), str(TESTS.parent / "benchmarks")]
@@ -25,6 +26,11 @@ def emulated(request, monkeypatch):
 @pytest.fixture
 def forget():
     """Empty this process's memory of plans before and after a test; return a function that does so in between."""
-    compiling._plans.clear()
-    yield compiling._plans.clear
-    compiling._plans.clear()
+
+    def clear():
+        compiling._plans.clear()
+        storage._discarded.clear()
+
+    clear()
+    yield clear
+    clear()

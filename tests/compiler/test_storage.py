@@ -15,10 +15,12 @@ from seqloom.compiler import compile as compiling
 from seqloom.compiler import fingerprint, storage
 from seqloom.compiler.evaluation import Evaluator
 from seqloom.compiler.nodes import UnsupportedError
-from seqloom.compiler.plan import find_operator
+from seqloom.compiler.plan import UnfitError, find_operator
+from seqloom.core.cache import DIGEST, sign
 from seqloom.core.job import ScanJob
+from seqloom.core.state import read_secret
 from seqloom.kernels import loop
-from seqloom.kernels.compiled import kernel
+from seqloom.kernels.compiled import kernel, stages
 from seqloom.kernels.cpu.machine import why_not_machine
 
 pytestmark = pytest.mark.skipif(why_not_machine() is not None, reason=str(why_not_machine()))
@@ -98,12 +100,16 @@ def find_file(folder):
     return file
 
 
+def write_signed(file, content):
+    """Write a file as somebody who has the user's secret would."""
+    file.write_bytes(sign(read_secret(), file, content) + content)
+
+
 def rewrite(file, change):
-    """Change the stored data and its checksum."""
-    data = json.loads(file.read_bytes()[32:])
+    """Change the stored data and sign it."""
+    data = json.loads(file.read_bytes()[DIGEST:])
     change(data)
-    content = json.dumps(data).encode()
-    file.write_bytes(hashlib.sha256(content).digest() + content)
+    write_signed(file, json.dumps(data).encode())
 
 
 def test_a_stored_plan_needs_no_trace(folder, forget, traces):
@@ -178,7 +184,7 @@ def test_a_class_that_a_function_defined_is_not_stored(folder, forget):
         forget()
 
 
-@pytest.mark.parametrize("damage", ["a bit", "cut", "empty", "not JSON", "no plan"])
+@pytest.mark.parametrize("damage", ["a bit", "cut", "empty", "not JSON", "no plan", "a checksum without the secret"])
 def test_a_damaged_file_is_built_again_with_one_warning(folder, forget, traces, damage):
     check(start_again(folder, forget)())
     file = find_file(folder)
@@ -186,13 +192,14 @@ def test_a_damaged_file_is_built_again_with_one_warning(folder, forget, traces, 
     if damage == "no plan":
         rewrite(file, lambda data: data.pop("plan"))
     else:
-        text = b"{"
+        write_signed(file, b"{")
         file.write_bytes(
             {
                 "a bit": whole[:100] + bytes([whole[100] ^ 1]) + whole[101:],
                 "cut": whole[: len(whole) // 2],
                 "empty": b"",
-                "not JSON": hashlib.sha256(text).digest() + text,
+                "not JSON": file.read_bytes(),
+                "a checksum without the secret": hashlib.sha256(whole[DIGEST:]).digest() + whole[DIGEST:],
             }[damage]
         )
     kind = start_again(folder, forget)
@@ -214,9 +221,9 @@ def test_a_folder_that_cannot_be_written_gives_one_warning(folder, forget, monke
     (folder / "file").write_text("")
     monkeypatch.setenv("SEQLOOM_CACHE", str(folder / "file"))
     kind = start_again(folder, forget)
-    with pytest.warns(UserWarning, match="cannot be kept") as messages:
+    with pytest.warns(UserWarning, match="is not used: it is not a folder") as messages:
         check(kind())
-    assert len(messages) == 1 and "Set SEQLOOM_CACHE" in str(messages[0].message)
+    assert len(messages) == 1 and "set SEQLOOM_CACHE" in str(messages[0].message)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check(kind())
@@ -286,9 +293,52 @@ def too_few_memories(data):
     data["plan"]["scans"][0]["memory"].pop()
 
 
+def integer_as_float(data):
+    data["plan"]["scans"][0]["buffers"][0][2] = float(data["plan"]["scans"][0]["buffers"][0][2])
+
+
+def huge_number(data):
+    find_nest(data)["stores"][0][0][2] = 2**70
+
+
+def circle(data):
+    call = data["plan"]["calls"][0]
+    call[2][0] = {"node": call[0]}
+
+
+def other_device(data):
+    data["plan"]["calls"][0][3] = [["device", "meta"]]
+
+
+def in_place(data):
+    data["plan"]["calls"][0][1] = "mul.out"
+
+
+def write_to_the_input(data):
+    scan = data["plan"]["scans"][0]
+    to = find_nest(data)["stores"][0][0]
+    to[0] = next(i for i, m in enumerate(scan["memory"]) if m[0] == "value")
+
+
+def long_state(data):
+    for scan in data["plan"]["scans"]:
+        for buffer, memory in zip(scan["buffers"], scan["memory"], strict=True):
+            if memory[0] in ("state", "gradient"):
+                buffer[2] = 400
+
+
+def no_such_weight(data):
+    data["plan"]["weights"] = {"step.__globals__": data["plan"]["values"][0][0]}
+
+
+def no_such_state(data):
+    next(m for m in data["plan"]["scans"][0]["memory"] if m[0] == "state")[2] = 7
+
+
 FORGED = [outside, before_the_start, no_such_buffer, negative_buffer, long_loop, unknown_instruction, unknown_register,
           large_product, no_such_source, negative_source, unknown_operator, unknown_overload, large_buffer,
-          too_few_memories]  # fmt: skip
+          too_few_memories, integer_as_float, huge_number, circle, other_device, in_place, write_to_the_input,
+          long_state, no_such_weight, no_such_state]  # fmt: skip
 
 
 @pytest.mark.parametrize("forge", FORGED)
@@ -297,6 +347,78 @@ def test_a_plan_that_reaches_outside_of_its_memory_is_never_run(folder, forget, 
     rewrite(find_file(folder), forge)
     kind = start_again(folder, forget)
     with pytest.warns(UserWarning, match="building it again"):
+        check(kind())
+    assert len(traces) == 2
+
+
+def other_constant(data):
+    find_nest(data)["body"].append(["mul", 99, [{"register": find_nest(data)["body"][-1][1]}, 1.5]])
+    find_nest(data)["stores"][0][1] = {"register": 99}
+
+
+def lost_result(data):
+    del data["plan"]["results"]["dx"]
+    data["plan"]["results"]["y"] = 10**6
+
+
+def short_value(data):
+    for value in data["plan"]["values"]:
+        value[2] = [1, *value[2][1:-1], 3] if len(value[2]) > 1 else value[2]
+
+
+@pytest.mark.parametrize("forge", [other_constant, lost_result, short_value])
+def test_a_plan_that_is_valid_and_wrong_is_traced_again(folder, forget, traces, forge):
+    cell = start_again(folder, forget)()
+    check(cell)
+    rewrite(find_file(folder), forge)
+    kind = start_again(folder, forget)
+    with pytest.warns(UserWarning, match="building it again") as messages:
+        check(kind())
+    assert len(messages) == 1 and len(traces) == 2
+    check(start_again(folder, forget)())
+    assert len(traces) == 2  # it was overwritten
+
+
+def test_a_program_whose_buffers_are_too_long_for_a_call_is_refused_by_the_engine_and_traced_again(
+    folder, forget, traces, monkeypatch
+):
+    check(start_again(folder, forget)())
+    rewrite(find_file(folder), long_state)
+    monkeypatch.setattr(compiling, "check_sizes", lambda *_: None)  # what checks the sizes before the engine
+    monkeypatch.setattr(stages, "_check_length", lambda *_: None)
+    kind = start_again(folder, forget)
+    with pytest.warns(UserWarning, match="a buffer is shorter than a program needs"):
+        check(kind())
+    assert len(traces) == 2
+
+
+def test_a_call_that_a_stored_plan_does_not_fit_is_traced_again(folder, forget, traces, monkeypatch):
+    check(start_again(folder, forget)())
+    cell = start_again(folder, forget)()
+    check(cell)
+    calls, run_program = [], kernel.run_trusted
+
+    def refuse_once(*args):
+        calls.append(1)
+        if len(calls) == 1:
+            raise UnfitError("too short")
+        run_program(*args)
+
+    monkeypatch.setattr(kernel, "run_trusted", refuse_once)
+    with pytest.warns(UserWarning, match=r"does not fit \(UnfitError: too short\); building it again"):
+        check(cell)
+    assert len(traces) == 2
+
+
+def test_a_stored_check_of_another_plan_does_not_count(folder, forget, traces):
+    check(start_again(folder, forget)())
+    (checks,) = (folder / "cache" / "cells").glob("*.checks")
+    content = checks.read_bytes()[DIGEST:]
+    rewrite(find_file(folder), other_constant)
+    checks.write_bytes(b"")
+    write_signed(checks, content)  # of the plan that was there
+    kind = start_again(folder, forget)
+    with pytest.warns(UserWarning, match="differs from the loop's"):
         check(kind())
     assert len(traces) == 2
 

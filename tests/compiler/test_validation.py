@@ -201,12 +201,26 @@ def test_other_code_is_checked_again(kinds, forget, monkeypatch):
 
 def test_a_cell_that_differs_is_checked_again_by_another_process(kinds, forget, monkeypatch):
     break_outputs(monkeypatch)
-    for _ in range(2):
+    for stored in (False, True):
         forget()
         kernel._prepare.cache_clear()
-        with pytest.warns(UserWarning, match="is not used"):
+        with warnings.catch_warnings(record=True) as messages:
+            warnings.simplefilter("always")
             make_layer()(torch.randn(2, 6, 3))
-    assert len(kinds) == 2
+        texts = [str(m.message) for m in messages]
+        assert ["does not fit" in text for text in texts] == [True, False][
+            not stored :
+        ]  # a stored plan is traced again
+        assert "the compiled form of Difference is not used" in texts[-1]
+    assert len(kinds) == 3
+
+
+def test_a_stored_plan_of_a_cell_of_the_package_is_checked_once(kinds, forget):
+    for _ in range(3):
+        forget()
+        kernel._prepare.cache_clear()
+        seqloom.Recurrent("peephole_lstm", 3, 4, batch_first=True)(torch.randn(2, 6, 3))
+    assert len(kinds) == 1
 
 
 def test_a_prepared_call_of_a_cell_that_can_no_longer_be_compiled_runs_in_the_loop():

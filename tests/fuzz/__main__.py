@@ -7,18 +7,18 @@ import collections
 import json
 import math
 import multiprocessing
+import os
+import platform
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from fuzz.cases import Part, run
 from seqloom.lab.training.run import versions
-from seqloom.tools.doctor import hardware
 
-FOLDERS = ("run_folders", "run_records", "forged_runs", "comparisons", "exported_folders")
-KINDS = ("data_files", *FOLDERS, "layers", "cells")
+KINDS = ("data_files", "run_folders", "run_records", "layers", "cells", "cache_files")
 
 
 def main() -> int:
@@ -29,17 +29,9 @@ def main() -> int:
     flags.add_argument("--jobs", type=int, default=1, help="processes")
     flags.add_argument("--seconds", type=float, default=math.inf, help="start no case of a kind after this time")
     flags.add_argument("--device", default="cpu", help="of random cells: cpu or cuda")
-    flags.add_argument("--json", type=Path, help="write the record to this file")
+    flags.add_argument("--json", type=Path, help="a file for the record")
     given = flags.parse_args()
-    wrong = 0
-    record = {
-        "command": "python -W ignore -m fuzz " + " ".join(sys.argv[1:]),
-        "seed": given.seed,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "hardware": hardware(),
-        "versions": versions(),
-        "kinds": {},
-    }
+    wrong, kinds = 0, dict[str, Any]()
     for kind in given.kinds.split(","):
         began = time.perf_counter()
         parts = [
@@ -53,22 +45,37 @@ def main() -> int:
                 results = list(pool.map(run, parts))
         counts = sum((r.counts for r in results), collections.Counter())
         failed = sum(r.wrong for r in results)
+        seconds, slowest = time.perf_counter() - began, max(r.slowest for r in results)
         print(
             f"{kind}: {counts.total() + failed} cases, seed {given.seed}, {given.device}: {failed} wrong; "
             + ", ".join(f"{count} {name}" for name, count in counts.most_common())
-            + f"; {time.perf_counter() - began:.0f} s, the slowest {max(r.slowest for r in results):.1f} s",
+            + f"; {seconds:.0f} s, the slowest {slowest:.1f} s",
             flush=True,
         )
         wrong += failed
-        record["kinds"][kind] = {
+        kinds[kind] = {
             "cases": counts.total() + failed,
             "wrong": failed,
-            "outcomes": dict(counts.most_common()),
-            "seconds": round(time.perf_counter() - began, 1),
+            "outcomes": dict(sorted(counts.items())),
+            "seconds": round(seconds, 1),
+            "slowest": round(slowest, 1),
         }
-        if given.json:
-            given.json.write_text(json.dumps(record, indent=1) + "\n")
+        if given.json is not None:
+            given.json.write_text(json.dumps(record(given, kinds), indent=1) + "\n")
     return int(wrong > 0)
+
+
+def record(given: argparse.Namespace, kinds: dict[str, Any]) -> dict[str, Any]:
+    """Return the record of a run: settings, machine and results."""
+    words = f"--cases {given.cases} --seed {given.seed} --kinds {given.kinds} --jobs {given.jobs}"
+    return {
+        "command": f"python -m fuzz {words} --device {given.device}",
+        "date": time.strftime("%Y-%m-%d"),
+        "seed": given.seed,
+        "hardware": f"{platform.machine()}, {os.cpu_count()} cores",
+        "versions": versions(),
+        "kinds": kinds,
+    }
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """Built kernels on disk: kept, found again, rebuilt when they are not what was written."""
 
+import ctypes
+
 import pytest
 
-from seqloom.kernels.cuda.runtime import nvrtc
+from seqloom.kernels.cuda.runtime import launch, nvrtc
 
 
 @pytest.fixture
@@ -41,6 +43,42 @@ def test_another_text_macro_header_or_gpu_is_another_build(builds, monkeypatch):
     assert len(list(nvrtc.folder().glob("*.cubin"))) == 5
 
 
+def test_a_build_under_the_name_of_another_is_made_again(builds):
+    build()
+    build("other")
+    first, second = nvrtc.folder().glob("*.cubin")
+    first.write_bytes(second.read_bytes())
+    with pytest.warns(UserWarning, match="its digest is wrong; building it again"):
+        assert [build(), build("other")] == [b"machine code of kernel", b"machine code of other"]
+    assert len(builds) == 3
+
+
+class Driver:
+    """A driver that has loaded a kernel with arguments of these sizes."""
+
+    def __init__(self, *sizes):
+        self.sizes = sizes
+
+    def cuFuncGetParamInfo(self, function, index, start, size):
+        if index.value >= len(self.sizes):
+            return 1
+        size._obj.value = self.sizes[index.value]
+        return 0
+
+
+@pytest.mark.parametrize("sizes", [(24,), (8,), ()])
+def test_a_built_kernel_that_takes_what_a_launch_gives_is_used(sizes, monkeypatch):
+    monkeypatch.setattr(launch, "_driver", lambda: Driver(*sizes))
+    launch.check_parameters("scan", ctypes.c_void_p(), 24)
+
+
+@pytest.mark.parametrize("sizes", [(32,), (24, 8)])
+def test_a_built_kernel_that_takes_more_than_a_launch_gives_is_refused(sizes, monkeypatch):
+    monkeypatch.setattr(launch, "_driver", lambda: Driver(*sizes))
+    with pytest.raises(RuntimeError, match="the built kernel scan takes"):
+        launch.check_parameters("scan", ctypes.c_void_p(), 24)
+
+
 def test_generated_text_needs_no_file(builds):
     assert nvrtc.build("a name", {}, "sm_90", "text") == b"machine code of text"
     nvrtc.build("another name", {}, "sm_90", "text")
@@ -53,7 +91,7 @@ def test_a_damaged_build_is_made_again_with_a_warning(builds, damage):
     (file,) = nvrtc.folder().glob("*.cubin")
     whole = file.read_bytes()
     file.write_bytes({"cut": whole[:-3], "empty": b"", "changed": whole[:40] + b"?" + whole[41:]}[damage])
-    with pytest.warns(UserWarning, match=r"\.cubin is damaged; building it again"):
+    with pytest.warns(UserWarning, match=r"\.cubin is damaged, or was not written by this user: .*; building it again"):
         assert build() == b"machine code of kernel"
     assert build() == b"machine code of kernel"
     assert len(builds) == 2
@@ -61,7 +99,7 @@ def test_a_damaged_build_is_made_again_with_a_warning(builds, damage):
 
 def test_a_folder_that_cannot_be_written_gives_a_warning(builds, tmp_path):
     (tmp_path / "cache").write_text("a file in the way")
-    with pytest.warns(UserWarning, match="Set SEQLOOM_CACHE to a folder that can be written") as messages:
+    with pytest.warns(UserWarning, match="set SEQLOOM_CACHE to a folder that belongs to you alone") as messages:
         assert build() == b"machine code of kernel"
     assert len(messages) == 1
 

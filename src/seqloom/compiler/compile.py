@@ -17,8 +17,9 @@ from seqloom.compiler.guards import NO_GUARDS, Guards
 from seqloom.compiler.nodes import UnsupportedError
 from seqloom.compiler.plan import PURE, Plan
 from seqloom.compiler.schedule import plan
-from seqloom.compiler.storage import load_plan, save_plan
+from seqloom.compiler.storage import discard_plan, load_plan, save_plan
 from seqloom.compiler.trace import Extras, step_tensors, trace
+from seqloom.compiler.validity import check_sizes
 from seqloom.compiler.watch import Seen, watch
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
@@ -69,6 +70,18 @@ def compile_for(cell: Cell, x: Tensor, state: State, extras: Extras, may_project
     return known
 
 
+def discard(plan: Plan, reason: str) -> None:
+    """Forget a plan that was read from disk and does not fit its cell: the next call traces the cell.
+
+    Args:
+        plan: The plan.
+        reason: Why, for the warning.
+    """
+    discard_plan(plan, reason)
+    for key in [key for key, (known, _) in _plans.items() if known is plan]:
+        del _plans[key]
+
+
 def find_guards(plan: Plan) -> Guards:
     """Return the guards of a plan: it may be used only while they hold."""
     return next((guards for known, guards in _plans.values() if known is plan), NO_GUARDS)
@@ -85,7 +98,9 @@ def _load_or_trace(
             return f"{name} is {t.dtype} and the input {x.dtype}", NO_GUARDS
     described = describe(cell)
     description = None if described is None else f"{described}\n{shapes!r}"
-    stored = None if description is None else load_plan(description)
+    sizes = [s[:1].numel() for s in state]
+    shapes_of = {name: tuple(t.shape) for name, t in step_tensors(cell).items()}
+    stored = None if description is None else load_plan(description, lambda p: check_sizes(p, sizes, shapes_of))
     if stored is not None:
         return stored
     try:

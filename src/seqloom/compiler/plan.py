@@ -11,6 +11,10 @@ import torch
 from seqloom.compiler.ir import Program
 
 
+class UnfitError(ValueError):
+    """A plan that does not fit the cell or the call that it is used for, such as one whose file was changed."""
+
+
 @dataclass(frozen=True)
 class Value:
     """The shape of a node's value.
@@ -85,7 +89,8 @@ class Plan:
         projects: Whether x is the cell's input, and `cell.project` part of the plan; else x is what it returns.
         alone: If it is no part of the plan, whether `cell.project` treats every step alone, so that it may see packed
             rows.
-        name: The name under which it is stored on disk; empty if it is not.
+        name: The digest of what is stored on disk; empty if nothing is.
+        is_loaded: Whether it was read from disk.
     """
 
     calls: dict[int, Call]
@@ -100,6 +105,7 @@ class Plan:
     projects: bool = False
     alone: bool = False
     name: str = ""
+    is_loaded: bool = False
 
     @property
     def states(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,42 +25,51 @@ from seqloom.compiler.ir import (
     Register,
     Store,
 )
-from seqloom.compiler.plan import Call, Memory, Plan, Scan, Value, find_operator
-from seqloom.compiler.validity import check_program
+from seqloom.compiler.plan import Call, Memory, Plan, Scan, Value
+from seqloom.compiler.validity import check_plan
 from seqloom.compiler.watch import Seen
 from seqloom.core.cache import cache_folder, read_cached, write_cached
 
 WHAT = "compiled cell"
 
 
-def load_plan(description: str) -> tuple[Plan, Guards] | None:
+_discarded: set[str] = set()  # names of stored plans that this process does not use
+
+
+def load_plan(description: str, check: Callable[[Plan], None]) -> tuple[Plan, Guards] | None:
     """Return the plan of a cell that was compiled before, and the guards of what its step reads.
 
     Args:
         description: What the plan depends on.
+        check: Raises an error if a plan does not fit the cell.
 
     Returns:
         None if there is no plan, or if a source file that was run to make it, or a value that was read, has changed.
     """
-    content = read_cached(_path(description), WHAT)
+    path = _path(description)
+    content = read_cached(path, WHAT)
     if content is None:
+        return None
+    name = _digest(content)
+    if name in _discarded:
         return None
     try:
         data = json.loads(content)
         guards = read_guards(data["guards"])
         if guards is None or any(digest_file(file) != digest for file, digest in data["files"].items()):
             return None
-        plan = _decode(data["plan"])
-        for call in plan.calls.values():
-            find_operator(call.operator)
-        return replace(plan, name=_name(description)), guards
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        warnings.warn(f"a {WHAT} in {cache_folder('cells')} is not valid ({error}); building it again", stacklevel=4)
+        plan = replace(_decode(data["plan"]), name=name, is_loaded=True)
+        check_plan(plan)
+        check(plan)
+    except Exception as error:  # a file may hold anything
+        message = f"{type(error).__name__}: {error}"
+        warnings.warn(f"the {WHAT} {path} is not valid ({message}); building it again", stacklevel=4)
         return None
+    return plan, guards
 
 
 def save_plan(description: str, plan: Plan, seen: Seen) -> Plan:
-    """Keep a plan, and return it with the name under which it is kept.
+    """Keep a plan, and return it with the name under which what is known about it is kept.
 
     Args:
         description: What the plan depends on.
@@ -71,14 +80,30 @@ def save_plan(description: str, plan: Plan, seen: Seen) -> Plan:
     if None in files.values() or guards is None:
         return plan
     stored = {"files": files, "guards": guards, "plan": _encode(plan)}
-    is_written = write_cached(_path(description), json.dumps(stored, separators=(",", ":")).encode(), WHAT)
-    return replace(plan, name=_name(description)) if is_written else plan
+    content = json.dumps(stored, separators=(",", ":")).encode()
+    return replace(plan, name=_digest(content)) if write_cached(_path(description), content, WHAT) else plan
+
+
+def discard_plan(plan: Plan, reason: str) -> None:
+    """Use a plan that was read from disk no more in this process; the cell is then traced again.
+
+    Args:
+        plan: The plan.
+        reason: Why, for the warning.
+    """
+    _discarded.add(plan.name)
+    warnings.warn(f"a {WHAT} in {cache_folder('cells')} does not fit ({reason}); building it again", stacklevel=4)
+
+
+def is_discarded(plan: Plan) -> bool:
+    """Return whether `discard_plan` has been called for this plan."""
+    return plan.is_loaded and plan.name in _discarded
 
 
 def load_checks(plan: Plan) -> set[str]:
     """Return the kinds of call in which a stored plan was found to match the loop."""
     content = read_cached(_checks_path(plan), WHAT) if plan.name else None
-    return set() if content is None else set(content.decode().splitlines())
+    return set() if content is None else set(content.decode(errors="replace").splitlines())
 
 
 def save_check(plan: Plan, kind: str) -> None:
@@ -87,15 +112,17 @@ def save_check(plan: Plan, kind: str) -> None:
         write_cached(_checks_path(plan), "\n".join(sorted({*load_checks(plan), kind})).encode(), WHAT)
 
 
-def _name(description: str) -> str:
-    return hashlib.sha256(f"{digest_compiler()}\n{description}".encode()).hexdigest()
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _path(description: str) -> Path:
-    return cache_folder("cells") / f"{_name(description)}.plan"
+    name = f"{digest_compiler()}\n{description}"
+    return cache_folder("cells") / f"{_digest(name.encode())}.plan"
 
 
 def _checks_path(plan: Plan) -> Path:
+    """Return where the checks of a plan are: a plan with another content has none of them."""
     return cache_folder("cells") / f"{plan.name}.checks"
 
 
@@ -116,22 +143,43 @@ def _encode(plan: Plan) -> dict[str, Any]:
 def _decode(data: Mapping[str, Any]) -> Plan:
     infer, train, reverse = (_decode_scan(scan) for scan in data["scans"])
     return Plan(
-        {n: Call(name, _tuple(arguments), _pairs(named)) for n, name, arguments, named in data["calls"]},
-        {n: Value(batch, tuple(sizes), is_truth) for n, batch, sizes, is_truth in data["values"]},
-        dict(data["inputs"]),
-        dict(data["weights"]),
-        dict(data["results"]),
-        tuple(tuple(nodes) for nodes in data["after"]),
+        {_int(n): Call(name, tuple(arguments), _pairs(named)) for n, name, arguments, named in data["calls"]},
+        {_int(n): Value(_int_or_none(batch), _ints(sizes), _bool(truth)) for n, batch, sizes, truth in data["values"]},
+        _numbers(data["inputs"]),
+        _numbers(data["weights"]),
+        _numbers(data["results"]),
+        tuple(_ints(nodes) for nodes in data["after"]),
         infer,
         train,
         reverse,
-        data["projects"],
-        data["alone"],
+        _bool(data["projects"]),
+        _bool(data["alone"]),
     )
 
 
-def _tuple(values: list[Any]) -> tuple[Any, ...]:
-    return tuple(values)
+def _int(value: object) -> int:
+    """Return a value that must be an integer: JSON has others that compare like one."""
+    if type(value) is not int:
+        raise ValueError(f"{value!r} is not an integer")
+    return value
+
+
+def _bool(value: object) -> bool:
+    if type(value) is not bool:
+        raise ValueError(f"{value!r} is neither true nor false")
+    return value
+
+
+def _int_or_none(value: object) -> int | None:
+    return None if value is None else _int(value)
+
+
+def _ints(values: list[object]) -> tuple[int, ...]:
+    return tuple(map(_int, values))
+
+
+def _numbers(values: Mapping[str, object]) -> dict[str, int]:
+    return {name: _int(n) for name, n in values.items()}
 
 
 def _pairs(values: list[list[Any]]) -> tuple[tuple[str, object], ...]:
@@ -148,12 +196,10 @@ def _encode_scan(scan: Scan) -> dict[str, Any]:
 
 
 def _decode_scan(data: Mapping[str, Any]) -> Scan:
-    buffers = tuple(Buffer(name, Place(place), size) for name, place, size in data["buffers"])
-    program = Program(buffers, tuple(_decode_part(part) for part in data["parts"]), data["reverse"])
-    check_program(program)
-    if len(data["memory"]) != len(buffers):
-        raise ValueError("buffers and their memory differ in number")
-    return Scan(program, tuple(Memory(*memory) for memory in data["memory"]))
+    buffers = tuple(Buffer(name, Place(place), _int(size)) for name, place, size in data["buffers"])
+    program = Program(buffers, tuple(_decode_part(part) for part in data["parts"]), _bool(data["reverse"]))
+    memory = (Memory(kind, _int(node), _int(index), _bool(turned)) for kind, node, index, turned in data["memory"])
+    return Scan(program, tuple(memory))
 
 
 def _encode_part(part: Product | Nest) -> dict[str, Any]:
@@ -170,11 +216,13 @@ def _encode_part(part: Product | Nest) -> dict[str, Any]:
 
 def _decode_part(data: Mapping[str, Any]) -> Product | Nest:
     if "product" in data:
-        return Product(*data["product"])
-    body = [Instruction(name, out, tuple(map(_decode_argument, arguments))) for name, out, arguments in data["body"]]
+        return Product(*_ints(data["product"]))
+    body = [
+        Instruction(name, _int(out), tuple(map(_decode_argument, arguments))) for name, out, arguments in data["body"]
+    ]
     stores = [Store(_decode_access(to), _decode_argument(value)) for to, value in data["stores"]]
     reductions = [Reduction(op, _decode_access(to), _decode_argument(value)) for op, to, value in data["reductions"]]
-    return Nest(tuple(data["sizes"]), data["inner"], tuple(body), tuple(stores), tuple(reductions))
+    return Nest(_ints(data["sizes"]), _int(data["inner"]), tuple(body), tuple(stores), tuple(reductions))
 
 
 def _encode_argument(a: Argument) -> float | int | list[Any] | dict[str, int]:
@@ -185,9 +233,10 @@ def _encode_argument(a: Argument) -> float | int | list[Any] | dict[str, int]:
 
 def _decode_argument(a: Any) -> Argument:  # noqa: ANN401  # one of the forms above
     if isinstance(a, dict):
-        return Register(a["register"])
+        return Register(_int(a["register"]))
     return _decode_access(a) if isinstance(a, list) else float(a)
 
 
-def _decode_access(a: list[int]) -> Access:
-    return Access(a[0], a[1], tuple(a[2:]))
+def _decode_access(a: list[object]) -> Access:
+    buffer, offset, *strides = _ints(a)
+    return Access(buffer, offset, tuple(strides))

@@ -1,10 +1,16 @@
-"""Check that a program is valid: engines read and write memory by address, and programs are also read from files."""
+"""Check that plans are valid: engines read and write memory by address, and plans are also read from files."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import torch
 
 from seqloom.compiler.ir import OPERATORS, REDUCTIONS, Argument, Nest, Place, Product, Program, Register
+from seqloom.compiler.plan import Plan, UnfitError, Value, find_operator, references
+
+MEMORY = ("state", "gradient", "value", "weight", "stored")  # kinds of `Memory`
+PLACEMENT = ("device", "layout", "pin_memory", "memory_format", "non_blocking", "out")  # arguments that no plan has
 
 
 def check_program(program: Program) -> None:
@@ -13,6 +19,8 @@ def check_program(program: Program) -> None:
     Raises:
         ValueError: With the part that is not valid.
     """
+    if any(buffer.size < 0 for buffer in program.buffers):
+        raise ValueError("a buffer has a negative size")
     for part in program.parts:
         if isinstance(part, Product):
             _check_product(part, program)
@@ -73,3 +81,55 @@ def _check_registers(arguments: Sequence[Argument], written: set[int]) -> None:
     for argument in arguments:
         if isinstance(argument, Register) and argument.index not in written:
             raise ValueError(f"register {argument.index} is read before it is written")
+
+
+def check_plan(plan: Plan) -> None:
+    """Check that a plan from a file calls operators that exist, in order, and that its programs write no input.
+
+    Raises:
+        ValueError: With what is not valid.
+    """
+    for n, call in plan.calls.items():
+        function = find_operator(call.operator)
+        if isinstance(function, torch._ops.OpOverload) and function._schema.is_mutable:
+            raise ValueError(f"a plan calls {call.operator}, which changes its arguments")
+        if any(not isinstance(r, int) or not 0 <= r < n for r in references(call)):
+            raise ValueError(f"call {n} of a plan needs the result of a later one")
+        if not {name for name, _ in call.named}.isdisjoint(PLACEMENT):
+            raise ValueError(f"call {n} of a plan chooses where its result lies")
+    for scan in (plan.infer, plan.train, plan.reverse):
+        check_program(scan.program)
+        if len(scan.memory) != len(scan.program.buffers):
+            raise ValueError("buffers and their memory differ in number")
+        written = scan.program.list_written()
+        for i, (buffer, memory) in enumerate(zip(scan.program.buffers, scan.memory, strict=True)):
+            if memory.kind not in MEMORY:
+                raise ValueError(f"{buffer.name} has memory of the unknown kind {memory.kind!r}")
+            if i in written and memory.kind in ("value", "weight"):
+                raise ValueError(f"a program writes to {buffer.name}, which it may only read")
+            if memory.kind in ("state", "gradient") and not 0 <= memory.index < plan.states:
+                raise ValueError(f"{buffer.name} belongs to state {memory.index} of {plan.states}")
+
+
+def check_sizes(plan: Plan, states: Sequence[int], weights: Mapping[str, Sequence[int]]) -> None:
+    """Check that a plan from a file fits a cell.
+
+    Args:
+        plan: The plan.
+        states: The numbers of each state of one row.
+        weights: The shapes of the tensors that the cell's step may read, by name.
+
+    Raises:
+        UnfitError: With the state or the weight that has another size.
+    """
+    if plan.states != len(states):
+        raise UnfitError(f"it has {plan.states} states, the cell {len(states)}")
+    for scan in (plan.infer, plan.train, plan.reverse):
+        for buffer, memory in zip(scan.program.buffers, scan.memory, strict=True):
+            if memory.kind not in ("state", "gradient"):
+                continue
+            if buffer.size != states[memory.index] or buffer.place not in (Place.BEFORE, Place.AFTER):
+                raise UnfitError(f"state {memory.index} has {states[memory.index]} numbers, in the plan {buffer}")
+    for name, n in plan.weights.items():
+        if name not in weights or plan.values[n] != Value(None, tuple(weights[name])):
+            raise UnfitError(f"it reads {name} as {plan.values[n]}, in the cell it is {weights.get(name)}")

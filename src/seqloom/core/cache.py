@@ -1,39 +1,67 @@
-"""Files that are kept from one process to the next: built kernels and plans, each with a checksum."""
+"""Files that are kept from one process to the next: built kernels and plans, each signed with the user's secret.
+
+A folder is used only if it belongs to this user alone. Each file begins with an HMAC-SHA256 of its kind, its name and
+its content. The key is the user's secret, which lies outside of the cache (core/state.py): write access to the folder
+is not enough to write a file that is used. A file is read once, so that the bytes that were checked are the bytes that
+are used.
+"""
 
 from __future__ import annotations
 
-import hashlib
+import hmac
 import os
 import tempfile
 import warnings
 from pathlib import Path
 
-DIGEST = 32  # bytes of a checksum
+from seqloom.core.state import make_private, read_file, read_secret, why_not_private
+
+DIGEST = 32  # bytes of a signature
+MOST_BYTES = 1 << 28  # of a file; the largest cubin has less than a hundredth of it
+_warned: set[str] = set()
+
+
+def cache_home() -> Path:
+    """Return the folder of everything that is kept: SEQLOOM_CACHE, or seqloom in the user's cache folder."""
+    chosen = os.environ.get("SEQLOOM_CACHE")
+    return Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seqloom"
 
 
 def cache_folder(kind: str) -> Path:
-    """Return the folder of one kind of files: in SEQLOOM_CACHE, or in the user's cache folder."""
-    chosen = os.environ.get("SEQLOOM_CACHE")
-    base = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seqloom"
-    return base / kind
+    """Return the folder of one kind of files."""
+    return cache_home() / kind
+
+
+def sign(secret: bytes, path: Path, content: bytes) -> bytes:
+    """Return the signature of a file: of its folder's name, its own name and its content."""
+    name = f"{path.parent.name}/{path.name}".encode()
+    return hmac.digest(secret, len(name).to_bytes(8, "little") + name + content, "sha256")
 
 
 def read_cached(path: Path, what: str) -> bytes | None:
-    """Return the content of a cached file; None, with a warning, if it is damaged or cannot be read.
+    """Return the content of a cached file; None, with a warning, if it is not what this user has written.
 
     Args:
         path: The file.
         what: What it holds, for the warning: "built kernel".
     """
     try:
-        whole = path.read_bytes()
+        if not (_may_use(path.parent.parent) and _may_use(path.parent)):
+            return None
+        whole, _ = read_file(path, MOST_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         warnings.warn(f"the {what} {path} cannot be read ({error}); building it again", stacklevel=4)
         return None
-    if hashlib.sha256(whole[DIGEST:]).digest() != whole[:DIGEST]:
-        warnings.warn(f"the {what} {path} is damaged; building it again", stacklevel=4)
+    secret = _read_secret()
+    if secret is None:
+        return None
+    if not hmac.compare_digest(sign(secret, path, whole[DIGEST:]), whole[:DIGEST]):
+        warnings.warn(
+            f"the {what} {path} is damaged, or was not written by this user: its digest is wrong; building it again",
+            stacklevel=4,
+        )
         return None
     return whole[DIGEST:]
 
@@ -43,18 +71,28 @@ def write_cached(path: Path, content: bytes, what: str) -> bool:
 
     Args:
         path: The file.
-        content: What to write after the checksum.
+        content: What to write after the signature.
         what: What it holds, for the warning if the folder cannot be written.
 
     Returns:
         Whether it was written.
     """
+    work = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (path.parent.parent, path.parent):
+            make_private(folder)
+            if not _may_use(folder):
+                return False
+        secret = _read_secret()
+        if secret is None:
+            return False
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(hashlib.sha256(content).digest() + content)
-        Path(file.name).replace(path)
+            work = Path(file.name)
+            file.write(sign(secret, path, content) + content)
+        work.replace(path)
     except OSError as error:
+        if work is not None:
+            work.unlink(missing_ok=True)
         warnings.warn(
             f"a {what} cannot be kept in {path.parent} ({error}); every process builds it again. "
             "Set SEQLOOM_CACHE to a folder that can be written",
@@ -62,3 +100,35 @@ def write_cached(path: Path, content: bytes, what: str) -> bool:
         )
         return False
     return True
+
+
+def _may_use(folder: Path) -> bool:
+    """Return whether a folder of the cache is this user's alone; if not, say so once.
+
+    Raises:
+        OSError: If it cannot be looked at.
+    """
+    reason = why_not_private(folder)
+    if reason is not None:
+        _warn_once(
+            f"the cache folder {folder} is not used: {reason}. Until then every process compiles again. "
+            "Or set SEQLOOM_CACHE to a folder that belongs to you alone"
+        )
+    return reason is None
+
+
+def _read_secret() -> bytes | None:
+    try:
+        return read_secret()
+    except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home folder
+        _warn_once(
+            f"the cache is not used, because there is no secret to sign it with ({error}). Until then every process "
+            "compiles again. Or set SEQLOOM_STATE to a folder that belongs to you alone, outside of the cache"
+        )
+        return None
+
+
+def _warn_once(message: str) -> None:
+    if message not in _warned:
+        _warned.add(message)
+        warnings.warn(message, stacklevel=6)

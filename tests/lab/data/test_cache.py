@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from seqloom.core.cache import cache_home
 from seqloom.lab.data.pipeline import cache
 from seqloom.lab.data.readers import table
 from seqloom.lab.data.registry import open_task
@@ -43,7 +44,7 @@ def test_files_written_while_decompressing_have_temporary_names(tmp_path, monkey
     scan, names = table._scan, []
 
     def look(*args):
-        names.extend(path.name for path in cache.home().iterdir())
+        names.extend(path.name for path in cache_home().iterdir())
         return scan(*args)
 
     monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
@@ -117,7 +118,7 @@ def test_a_changed_file_is_read_again(tmp_path):
 
 def largest(kind):
     return max(
-        (p for p in cache.home().glob(f"{kind}-*/*") if p.suffix in (".arrow", ".bin")), key=lambda p: p.stat().st_size
+        (p for p in cache_home().glob(f"{kind}-*/*") if p.suffix in (".arrow", ".bin")), key=lambda p: p.stat().st_size
     )
 
 
@@ -147,13 +148,13 @@ def test_a_build_that_fails_leaves_nothing_behind():
 
     with pytest.raises(OSError, match="No space"):
         cache.find_or_build("k", fail, Notes())
-    assert list(cache.home().iterdir()) == []
+    assert list(cache_home().iterdir()) == []
 
 
 def test_the_cache_is_where_the_environment_says(tmp_path, monkeypatch):
     monkeypatch.delenv("SEQLOOM_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "x"))
-    assert cache.home() == tmp_path / "x" / "seqloom"
+    assert cache_home() == tmp_path / "x" / "seqloom"
 
 
 def test_a_fingerprint_sees_names_and_contents(tmp_path):

@@ -16,14 +16,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from seqloom.compiler.compile import compile_for, find_guards
+from seqloom.compiler.compile import compile_for, discard, find_guards
 from seqloom.compiler.evaluation import Evaluator, Known
 from seqloom.compiler.fingerprint import Key, fingerprint, why_not_frozen, why_not_now
 from seqloom.compiler.gated import GatedCell, Plane, fit_gated
 from seqloom.compiler.gated_text import find_unit, run_unit
 from seqloom.compiler.guards import NO_GUARDS, Guards
 from seqloom.compiler.nodes import UnsupportedError
-from seqloom.compiler.plan import Plan
+from seqloom.compiler.plan import Plan, UnfitError
+from seqloom.compiler.storage import is_discarded
 from seqloom.compiler.trace import Extras, step_tensors
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
@@ -176,9 +177,11 @@ class Prepared:
         t = known[plane.node]
         assert isinstance(t, Tensor)
         flat = as_rows(self.plan.values[plane.node], t, rows) if rows else t.reshape(-1)
-        if plane.stride:
-            return flat[..., plane.offset : plane.offset + size]
-        return flat[..., plane.offset : plane.offset + 1].expand(*flat.shape[:-1], H)
+        size = size if plane.stride else 1
+        part = flat[..., plane.offset : plane.offset + size]
+        if part.shape[-1] != size:  # the kernels read by address
+            raise UnfitError(f"node {plane.node} has {flat.shape[-1]} numbers, {size} are read from {plane.offset} on")
+        return part if plane.stride else part.expand(*flat.shape[:-1], H)
 
     def _join_weights(self, known: Known, H: int) -> Tensor:
         """Return the weights of all gates, (gates * H, H)."""
@@ -194,7 +197,10 @@ class Prepared:
             t = known[node]
             assert isinstance(t, Tensor)
             t = t.reshape(t.shape[-2:])
-            rows.append((t if turned[node] else t.t())[first : first + count])
+            part = (t if turned[node] else t.t())[first : first + count]
+            if part.shape != (count, H):
+                raise UnfitError(f"weight {node} has {tuple(t.shape)} numbers, {count} x {H} are read from {first} on")
+            rows.append(part)
         return torch.cat(rows) if len(rows) > 1 else rows[0]
 
     def _bind(self, cell: Cell, own: Mapping[str, Tensor]) -> Cell:
@@ -235,6 +241,8 @@ def prepare(cell: Cell, job: ScanJob) -> Prepared:
     extras = Extras(mask=job.mask is not None, dt=job.dt is not None)  # the kernels have resets, zoneout and lengths
     key = (fingerprint(cell), job.x.shape[2:], extras, *(s.shape[1:] for s in job.state))
     known, guards = _prepared.get(key, (None, NO_GUARDS))
+    if isinstance(known, Prepared) and is_discarded(known.plan):
+        known = None
     result = why_not_now() or (known if guards.hold() else None) or why_not_frozen(cell)
     if result is None:
         while len(_prepared) >= MOST:
@@ -277,7 +285,15 @@ def _compile(cell: Cell, job: ScanJob, extras: Extras) -> Prepared:
         compiled = compile_for(view, x, (*state, x.new_zeros(1, cell.output_size)), extras)
     if isinstance(compiled, str):
         raise UnsupportedError(compiled)
-    fitted = fit_gated(compiled, cell.hidden_size)
+    try:
+        fitted = fit_gated(compiled, cell.hidden_size)
+    except UnsupportedError:
+        raise
+    except Exception as error:
+        if not compiled.is_loaded:
+            raise
+        discard(compiled, f"{type(error).__name__}: {error}")
+        return _compile(cell, job, extras)
     kind = Kind(
         type(cell).__name__,
         len(fitted.gates),

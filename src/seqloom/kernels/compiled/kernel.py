@@ -12,9 +12,9 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from seqloom.compiler.compile import compile_cell
+from seqloom.compiler.compile import compile_cell, discard
 from seqloom.compiler.nodes import UnsupportedError
-from seqloom.compiler.plan import Plan, Scan
+from seqloom.compiler.plan import Plan, Scan, UnfitError
 from seqloom.compiler.report import summarize
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
@@ -53,8 +53,11 @@ def _find(cell: Cell, job: ScanJob) -> Prepared | Compiled | str:
     """Return the cell as the gated kernels of a GPU run it, else its programs, else why it has none."""
     if job.x.is_cuda:
         prepared = gated.find(cell, job)
-        if isinstance(prepared, Prepared) and _is_valid(prepared, cell, job):
-            return prepared
+        try:
+            if isinstance(prepared, Prepared) and _is_valid(prepared, cell, job):
+                return prepared
+        except UnfitError as error:
+            return _find_again(prepared.plan, error, cell, job)
         job = _leave_autocast(cell, job)
         reason = why_not_gpu(cell, job) or _why_not_masks(job) or _why_not_recording(job)
     else:
@@ -66,10 +69,21 @@ def _find(cell: Cell, job: ScanJob) -> Prepared | Compiled | str:
     plan = compile_cell(cell, job)
     if isinstance(plan, str):
         return plan
-    compiled = _prepare(plan, job.x.is_cuda)
-    if isinstance(compiled, str):
-        return compiled
-    return compiled.verdicts.find(cell, job, partial(_run_in_type, compiled)) or compiled
+    try:
+        compiled = _prepare(plan, job.x.is_cuda)
+        if isinstance(compiled, str):
+            return compiled
+        return compiled.verdicts.find(cell, job, partial(_run_in_type, compiled)) or compiled
+    except Exception as error:
+        return _find_again(plan, error, cell, job)
+
+
+def _find_again(plan: Plan, error: Exception, cell: Cell, job: ScanJob) -> Prepared | Compiled | str:
+    """Trace a cell again, whose stored plan cannot be used; raise the error if its plan was traced here."""
+    if not plan.is_loaded:
+        raise error
+    discard(plan, f"{type(error).__name__}: {error}")
+    return _find(cell, job)
 
 
 def _is_valid(prepared: Prepared, cell: Cell, job: ScanJob) -> bool:
@@ -120,11 +134,15 @@ def describe(cell: Cell, job: ScanJob) -> str:
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     """Run the cell over the job's sequences, on a GPU in the gated kernels if it fits them."""
     found = _take(cell, job)
-    if isinstance(found, Prepared):
-        return gated.run(cell, job, found)
     if isinstance(found, str):  # a prepared call of a cell that has changed since
         return loop.run(cell, job)
-    return _run_in_type(found, cell, job)
+    try:
+        if isinstance(found, Prepared):
+            return gated.run(cell, job, found)
+        return _run_in_type(found, cell, job)
+    except UnfitError as error:
+        _find_again(found.plan, error, cell, job)
+    return run(cell, job)
 
 
 def _run_in_type(compiled: Compiled, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
@@ -161,6 +179,8 @@ def _prepare(plan: Plan, on_gpu: bool) -> Compiled | str:
         encoded = {scan: encode(scan.program) for scan in (plan.infer, plan.train, plan.reverse)}
         return Compiled(plan, partial(_run_on_cpu, encoded), is_direct=True, allocate=kept_memory.allocate)
     except UnsupportedError as error:
+        if plan.is_loaded:
+            raise UnfitError(str(error)) from error
         return str(error)
 
 

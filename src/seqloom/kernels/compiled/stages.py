@@ -12,7 +12,7 @@ from torch import Tensor
 
 from seqloom.compiler.evaluation import VIEWS, Evaluator, Step, evaluate
 from seqloom.compiler.ir import Buffer, Place
-from seqloom.compiler.plan import Memory, Plan, Scan, Value
+from seqloom.compiler.plan import Memory, Plan, Scan, UnfitError, Value
 from seqloom.core.cell import State
 from seqloom.core.memory import new_empty
 from seqloom.kernels.compiled.packing import Packing
@@ -127,7 +127,7 @@ class Stages:
 
     def _source(self, buffer: Buffer, memory: Memory, is_written: bool, rows: Mapping[int, str]) -> Source:
         if memory.kind in ("state", "gradient"):
-            return Source(memory.kind, memory.index)
+            return Source(memory.kind, memory.index, buffer.size)
         value, size = self.plan.values.get(memory.node), buffer.size
         if memory.kind == "stored" and is_written:  # also where torch has computed the same node before
             return Source("new" if buffer.place is Place.TIME else "scratch", memory.node, size, value)
@@ -208,6 +208,7 @@ class Stages:
             t: Tensor | None
             if kind in memory:
                 t = memory[kind][s.node]
+                _check_length(s, t, packing.B + N)
             elif kind == "new":
                 t = self.allocate(like, N, s.size)
                 stored.append((s, t))
@@ -239,9 +240,14 @@ class Stages:
         else:
             rows = packing.B if s.kind == "row" else 1
             t = t.contiguous()
-        if t.numel() != rows * s.size:  # programs read by address
-            raise AssertionError(f"a program needs {rows} x {s.size} numbers, got {tuple(t.shape)}")
+        _check_length(s, t, rows)
         return t
+
+
+def _check_length(s: Source, t: Tensor, rows: int) -> None:
+    """Raise an error if a tensor is not as long as a program says: programs read and write by address."""
+    if t.numel() != rows * s.size:
+        raise UnfitError(f"a program needs {rows} x {s.size} numbers, got {tuple(t.shape)}")
 
 
 class Source(NamedTuple):

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from seqloom.compiler.plan import Plan
+from seqloom.compiler.plan import Plan, UnfitError
 from seqloom.compiler.storage import load_checks, save_check
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
@@ -63,6 +63,7 @@ ROUNDED = frozenset(
     ]
 )
 TRIES = 4
+LOOP_FAILS = "the loop fails"  # the beginning of a verdict that says nothing about the compiled cell
 
 
 class Kind(NamedTuple):
@@ -121,14 +122,19 @@ class Verdicts:
             cell: The cell.
             job: A call, for its kind.
             run: Runs the compiled cell.
+
+        Raises:
+            UnfitError: If the compiled cell was read from disk and does not match the loop.
         """
-        if type(cell).__module__.startswith("seqloom."):
+        if type(cell).__module__.startswith("seqloom.") and (job.x.is_cuda or not self.plan.is_loaded):
             return None  # checked by the project's own tests
         kind = Kind.of(job)
         if kind not in self.known:
             if job.x.is_cuda and torch.cuda.is_current_stream_capturing():
                 return "a CUDA graph is being recorded before the compiled cell was checked; call the layer once before"
             self.known[kind] = verdict = self._check(cell, job, run, kind)
+            if verdict is not None and self.plan.is_loaded and not verdict.startswith(LOOP_FAILS):
+                raise UnfitError(verdict)  # if the cell is traced again, that may not be so
             if verdict is not None:
                 name = type(cell).__qualname__
                 warnings.warn(
@@ -189,7 +195,7 @@ def check(cell: Cell, job: ScanJob, run: Run, kind: Kind) -> Verdict:
             case.skip_projection()  # it draws random numbers
             exact = case.compute(loop.run)
     except Exception as error:
-        return f"the loop fails on random numbers: {_describe(error)}"
+        return f"{LOOP_FAILS} on random numbers: {_describe(error)}"
     allowed, loops = ALLOWED[kind.dtype], [exact]
     for train in {False, kind.train}:
         try:

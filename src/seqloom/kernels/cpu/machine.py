@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from seqloom.compiler.ir import Nest, Place, Product, Program
+from seqloom.compiler.plan import UnfitError
 from seqloom.compiler.validity import check_program
 from seqloom.kernels.cpu.engine import TYPES, ThreadSplit, load_library, split_threads
 from seqloom.kernels.cpu.nest_code import OPERATORS, encode_nest
@@ -25,7 +26,7 @@ ROWS = {
     Place.AFTER: (0, 1, 1),
 }
 PLACES = (Place.WEIGHT, Place.ROW, Place.TIME, Place.BEFORE, Place.AFTER)  # as csrc/machine.hpp lists them
-OUT_OF_MEMORY, ROWS_DO_NOT_FIT, UNKNOWN_OPERATOR = 1, 2, 3  # what seqloom_machine returns
+OUT_OF_MEMORY, ROWS_DO_NOT_FIT, BUFFERS_DO_NOT_FIT = 1, 2, 3  # what seqloom_machine returns
 
 
 class MachineArgs(ctypes.Structure):
@@ -33,7 +34,8 @@ class MachineArgs(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("B", "T", "columns", "packed")),
-        *((name, ctypes.c_void_p) for name in ("code", "constants", "buffers")),
+        *((name, ctypes.c_void_p) for name in ("code", "constants", "buffers", "lengths")),
+        ("many", ctypes.c_int64),
         ("transposed", ctypes.c_char_p),
         *((name, ctypes.c_void_p) for name in ("offset", "count")),
     ]
@@ -65,6 +67,7 @@ def encode(program: Program) -> Encoded:
 
     Raises:
         ValueError: If the program is not valid, for example because a part reaches past the end of a buffer.
+        UnfitError: If the engine does not accept the code.
     """
     check_program(program)
     constants: list[float] = []
@@ -80,10 +83,16 @@ def encode(program: Program) -> Encoded:
     widths = [p.heads * p.K for p in program.parts if isinstance(p, Product)]
     read = {a.buffer for p in program.parts if isinstance(p, Nest) for a in p.reads()}
     lengths = [torch.Size(p.sizes).numel() for p in program.parts if isinstance(p, Nest)]
+    numbers, values = torch.tensor(code, dtype=torch.int64), torch.tensor(constants, dtype=torch.float64)
+    engine = load_library()
+    if isinstance(engine, ctypes.CDLL):  # its own check: see csrc/machine_check.hpp
+        address = ctypes.c_void_p(numbers.data_ptr())
+        if not engine.seqloom_check_machine(address, ctypes.c_int64(len(code)), ctypes.c_int64(len(constants))):
+            raise UnfitError("the CPU engine refuses a program: a part reaches outside of its buffers")
     return Encoded(
         program,
-        torch.tensor(code, dtype=torch.int64),
-        torch.tensor(constants, dtype=torch.float64),
+        numbers,
+        values,
         tuple((b.name, b.size, *ROWS[b.place]) for b in program.buffers),
         {p.weight: (p.heads, p.K, p.N) for p in program.parts if isinstance(p, Product) and p.weight not in read},
         max(widths or lengths or [1]),
@@ -154,16 +163,21 @@ class Rows(NamedTuple):
 def run_trusted(
     encoded: Encoded, buffers: Sequence[Tensor | None], rows: Rows, split: ThreadSplit | None = None
 ) -> None:
-    """Run a program as `run_program` does, without its checks: wrong buffers crash the process.
+    """Run a program as `run_program` does, on buffers of one type that are contiguous, or transposed weights.
+
+    The engine compares their lengths with those that the program needs.
 
     Raises:
         ValueError: If the rows do not fit each other.
+        UnfitError: If a buffer is too short.
         MemoryError: If the engine cannot allocate memory.
     """
     engine = load_library()
     assert isinstance(engine, ctypes.CDLL)
-    addresses = (ctypes.c_void_p * len(buffers))(*[None if b is None else b.data_ptr() for b in buffers])
-    transposed = bytearray(len(buffers))
+    many = len(buffers)
+    addresses = (ctypes.c_void_p * many)(*[None if b is None else b.data_ptr() for b in buffers])
+    lengths = (ctypes.c_int64 * many)(*[0 if b is None else b.numel() for b in buffers])
+    transposed = bytearray(many)
     for i in encoded.factors:
         weight = buffers[i]
         assert weight is not None
@@ -178,6 +192,8 @@ def run_trusted(
         encoded.code.data_ptr(),
         encoded.constants.data_ptr(),
         ctypes.addressof(addresses),
+        ctypes.addressof(lengths),
+        many,
         bytes(transposed),
         rows.offsets.data_ptr(),
         rows.counts.data_ptr(),
@@ -185,9 +201,10 @@ def run_trusted(
     result = engine.seqloom_machine(TYPES[dtype], split.threads, ctypes.byref(args))
     if result == OUT_OF_MEMORY:
         raise MemoryError(f"the CPU engine could not allocate memory for a program with batch {rows.B}")
-    assert result != UNKNOWN_OPERATOR, "the machine has no such form of an operator"
     if result == ROWS_DO_NOT_FIT:
         raise ValueError(f"offset and count are not the packed rows of a batch of {rows.B} sorted by length")
+    if result == BUFFERS_DO_NOT_FIT:
+        raise UnfitError(f"a buffer is shorter than a program needs for {rows.B} rows and {rows.packed} steps of rows")
 
 
 def _read_last(numbers: Tensor) -> int:

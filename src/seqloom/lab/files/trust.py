@@ -8,23 +8,15 @@ is executed only when the caller says `trust=True`, or `--trust` on the command 
 from __future__ import annotations
 
 import hashlib
-import os
 from contextlib import suppress
 from pathlib import Path
 
 from seqloom.core.errors import UserError
+from seqloom.core.state import make_private, state_folder
 
 
 class UntrustedError(UserError):
     """Code in a folder that this user has not trained with on this machine."""
-
-
-def state_folder() -> Path:
-    """Return the folder in which digests are recorded. It may not exist yet."""
-    folder = os.environ.get("SEQLOOM_STATE")
-    if folder:
-        return Path(folder)
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "seqloom"
 
 
 def digest(code: bytes) -> str:
@@ -36,7 +28,8 @@ def remember(code: bytes) -> None:
     """Record that this user trusts this code. If the folder cannot be written, `--trust` is needed every time."""
     with suppress(OSError):
         place = state_folder() / "trusted"
-        place.mkdir(parents=True, exist_ok=True)
+        make_private(place.parent)
+        place.mkdir(exist_ok=True)
         (place / digest(code)).touch()
 
 

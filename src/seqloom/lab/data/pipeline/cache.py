@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from seqloom.core.cache import cache_home
+from seqloom.core.state import make_private
 from seqloom.lab.data.task import Notes
 from seqloom.lab.files import scratch
 
 VERSION = 6  # of the cache format and of how files are read; older folders are rebuilt
 DONE = "done.json"
 BLOCK = 1 << 20  # bytes read at once
-
-
-def home() -> Path:
-    """Return SEQLOOM_CACHE, or seqloom under XDG_CACHE_HOME, or ~/.cache/seqloom."""
-    if folder := os.environ.get("SEQLOOM_CACHE"):
-        return Path(folder)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seqloom"
 
 
 def digest(*parts: bytes | str) -> str:
@@ -56,13 +50,13 @@ def find_or_build(key: str, build: Callable[[Path], None], notes: Notes) -> Path
         build: Fills the folder that it is given.
         notes: Receives a warning if a damaged folder is replaced.
     """
-    place = home() / key
+    place = cache_home() / key
     if place.exists():
         if _is_complete(place):
             return place
         notes.warn(f"the cache {place} was old or damaged and has been rebuilt")
         shutil.rmtree(place)
-    place.parent.mkdir(parents=True, exist_ok=True)
+    make_private(place.parent)
     work = scratch.choose_name(place)
     try:
         work.mkdir()

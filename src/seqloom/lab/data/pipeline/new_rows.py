@@ -12,8 +12,10 @@ from typing import IO, Any, cast
 
 import polars as pl
 
+from seqloom.core.cache import cache_home
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
+from seqloom.core.state import make_private
 from seqloom.core.suggest import suggest
 from seqloom.lab.data.coders.attributes import AttributesCoder
 from seqloom.lab.data.coders.audio import AudioCoder
@@ -22,7 +24,6 @@ from seqloom.lab.data.coders.series import SeriesCoder
 from seqloom.lab.data.coders.step_sets import StepSetCoder
 from seqloom.lab.data.coders.text import TextCoder
 from seqloom.lab.data.coders.times import TimesCoder
-from seqloom.lab.data.pipeline import cache
 from seqloom.lab.data.pipeline.encoding import Encoding, InputCoder
 from seqloom.lab.data.pipeline.row_filter import join_steps
 from seqloom.lab.data.pipeline.source import read_source
@@ -129,7 +130,8 @@ def _read_ahead(path: Path | str, pieces: Iterator[list[dict[str, Any]]]) -> Row
 
 def _read_stream(task: Task, stream: IO[bytes], form: str, chunk: int) -> Rows:
     """Copy a stream to a temporary file and yield its rows."""
-    with scratch.make_folder(cache.home() / "stdin") as folder:
+    make_private(cache_home())
+    with scratch.make_folder(cache_home() / "stdin") as folder:
         path = folder / f"stdin.{form}"
         with path.open("wb") as file:
             shutil.copyfileobj(stream, file)
