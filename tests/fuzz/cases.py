@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import torch
 
+LONGEST = 300  # characters of a failure in the record
+
 
 class Part(NamedTuple):
     """The cases of one process."""
@@ -30,7 +32,7 @@ class Result(NamedTuple):
     """What became of them."""
 
     counts: collections.Counter[str]
-    wrong: int
+    failures: list[str]  # the seed's case, and the first line of what went wrong
     slowest: float
 
 
@@ -40,7 +42,7 @@ def run(part: Part) -> Result:
     torch.set_num_threads(1)
     check = importlib.import_module(f"fuzz.{part.kind}").check
     settings = {"device": part.device} if part.kind == "cells" else {}
-    counts, slowest, wrong = collections.Counter[str](), 0.0, 0
+    counts, slowest, failures = collections.Counter[str](), 0.0, list[str]()
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"SEQLOOM_CACHE": f"{folder}/cache", "SEQLOOM_STATE": f"{folder}/state"}
         for number in part.numbers:
@@ -52,8 +54,8 @@ def run(part: Part) -> Result:
             except BaseException as error:
                 if isinstance(error, KeyboardInterrupt):
                     raise
-                wrong += 1
+                failures.append(f"case {number}: {(str(error).splitlines() or [type(error).__name__])[0][:LONGEST]}")
                 text = "".join(traceback.format_exception(error))
                 print(f"{part.kind}: seed {part.seed}, case {number}\n{text}", file=sys.stderr, flush=True)
             slowest = max(slowest, time.perf_counter() - start)
-    return Result(counts, wrong, slowest)
+    return Result(counts, failures, slowest)
