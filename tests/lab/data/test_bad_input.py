@@ -364,7 +364,7 @@ def test_a_table_with_wrong_quotes_or_names_is_refused_by_line(text, message, tm
     assert_fails(tmp_path / "a.csv", rf"a\.csv: {message}", header=True)
 
 
-@pytest.mark.parametrize("rate", [1, 99, 1_000_001, 2**32 - 1])
+@pytest.mark.parametrize("rate", [1, 99, 1_000_001, 2**31 - 1])
 def test_a_recording_with_an_impossible_sampling_rate_is_refused(rate, tmp_path):
     format_ = struct.pack("<IHHIIHH", 16, 1, 1, rate, (2 * rate) % 2**32, 2, 16)
     data = b"fmt " + format_ + b"data" + struct.pack("<I", 1000) + bytes(1000)

@@ -196,12 +196,12 @@ def _check_names(names: list[str], path: Path) -> None:
 
 
 def _find_separator(lines: list[str], path: Path) -> str:
-    """Return a tab, or for a .csv the first separator that occurs in line one and gives all lines the same width."""
+    """Return a tab, or for a .csv the first separator that divides the first row and gives all rows the same width."""
     if path.suffix != ".csv":
         return "\t"
     for separator in SEPARATORS:
-        widths = {len(row) for row in _split_lines(lines, separator, path)}
-        if separator in lines[0] and (separator == "," or len(widths) == 1):
+        widths = [len(row) for row in _split_lines(lines, separator, path)]
+        if widths and widths[0] > 1 and (separator == "," or len(set(widths)) == 1):
             return separator
     return ","
 
