@@ -43,7 +43,7 @@ test-examples: .venv/installed
 N ?= 1000
 SEED ?= 0
 fuzz: .venv/installed
-	PYTHONPATH=tests $(BIN)/python -W ignore -m fuzz --cases $(N) --seed $(SEED)
+	PYTHONPATH=tests $(BIN)/python -W ignore -m fuzz --cases $(N) --seed $(SEED) $(if $(JSON),--json $(JSON))
 
 # Commands that are killed (SIGKILL) at file operations and at random moments, and started again: N cases in all.
 kills: .venv/installed

@@ -289,7 +289,8 @@ def make_arrow(draw: random.Random, suffix: str) -> Case:
     """Make a Parquet or Arrow file with columns of strange types, or with a changed header or footer."""
     table = make_rows(draw)
     frame = pl.DataFrame(table)
-    for name in draw.sample(sorted(TYPED), draw.choice((0, 0, 1, 3))):
+    kinds = sorted(TYPED.keys() - ({"empty struct"} if suffix == ".parquet" else {}))  # Parquet has no such type
+    for name in draw.sample(kinds, draw.choice((0, 0, 1, 3))):
         kind, value = TYPED[name]
         values = [draw.choice((value, None)) for _ in range(ROWS)]
         frame = frame.with_columns(pl.Series(draw.choice((name, "n", "label")), values, dtype=kind, strict=False))

@@ -32,7 +32,7 @@ from seqloom.lab.data.readers import (
 )
 from seqloom.lab.data.readers.compression import unpack
 from seqloom.lab.data.readers.encodings import copy_as_utf8
-from seqloom.lab.data.readers.nested import flatten
+from seqloom.lab.data.readers.nested import cast_arrays, flatten
 
 READERS: tuple[Any, ...] = (delimited, json_lines, arrow, npz, conll, ts, text, audio, excel)
 TEXT_READERS = (delimited, json_lines, conll, ts, text)
@@ -126,6 +126,10 @@ def _write_plain_files(files: tuple[Path, ...], options: Reading, work: Path) ->
         message = str(error)
     except DAMAGE as error:
         message = f"{files[0]}: damaged, or not what its name says ({_first_line(error)}); write it again"
+    except OSError as error:
+        if error.errno is not None:  # a failure of the disk, not of the format
+            raise
+        message = f"{files[0]}: damaged ({_first_line(error)}); write it again"
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # raised by polars, and not an Exception
             raise
@@ -146,7 +150,7 @@ def _first_line(error: BaseException) -> str:
 
 def write_frame(frame: pl.LazyFrame, facts: TableFacts, work: Path) -> None:
     """Write a frame to TABLE piece by piece, and its facts to FACTS."""
-    frame = flatten(frame)
+    frame = cast_arrays(flatten(frame))
     frame.sink_ipc(work / TABLE, compression="uncompressed", maintain_order=True)
     rows = pl.scan_ipc(work / TABLE).select(pl.len()).collect().item()
     (work / FACTS).write_text(json.dumps(asdict(facts) | {"rows": rows}))
