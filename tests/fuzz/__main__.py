@@ -7,18 +7,19 @@ import collections
 import json
 import math
 import multiprocessing
-import os
-import platform
+import shlex
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from fuzz.cases import Part, run
+from fuzz.cases import Part, Result, run
 from seqloom.lab.training.run import versions
+from seqloom.tools.doctor import hardware
 
-KINDS = ("data_files", "run_folders", "run_records", "layers", "cells", "cache_files")
+FOLDERS = ("run_folders", "run_records", "forged_runs", "comparisons", "exported_folders")
+KINDS = ("data_files", *FOLDERS, "layers", "cells", "cache_files")
 
 
 def main() -> int:
@@ -29,51 +30,59 @@ def main() -> int:
     flags.add_argument("--jobs", type=int, default=1, help="processes")
     flags.add_argument("--seconds", type=float, default=math.inf, help="start no case of a kind after this time")
     flags.add_argument("--device", default="cpu", help="of random cells: cpu or cuda")
-    flags.add_argument("--json", type=Path, help="a file for the record")
+    flags.add_argument("--json", type=Path, help="write the record to this file")
     given = flags.parse_args()
-    wrong, kinds = 0, dict[str, Any]()
+    kinds: dict[str, Any] = {}
+    wrong = 0
     for kind in given.kinds.split(","):
         began = time.perf_counter()
         parts = [
             Part(kind, given.seed, range(n, given.cases, given.jobs), given.seconds, given.device)
             for n in range(given.jobs)
         ]
-        if given.jobs == 1:
-            results = [run(part) for part in parts]
-        else:
-            with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn")) as pool:
-                results = list(pool.map(run, parts))
-        counts = sum((r.counts for r in results), collections.Counter())
-        failed = sum(r.wrong for r in results)
-        seconds, slowest = time.perf_counter() - began, max(r.slowest for r in results)
-        print(
-            f"{kind}: {counts.total() + failed} cases, seed {given.seed}, {given.device}: {failed} wrong; "
-            + ", ".join(f"{count} {name}" for name, count in counts.most_common())
-            + f"; {seconds:.0f} s, the slowest {slowest:.1f} s",
-            flush=True,
-        )
-        wrong += failed
-        kinds[kind] = {
-            "cases": counts.total() + failed,
-            "wrong": failed,
-            "outcomes": dict(sorted(counts.items())),
-            "seconds": round(seconds, 1),
-            "slowest": round(slowest, 1),
-        }
-        if given.json is not None:
-            given.json.write_text(json.dumps(record(given, kinds), indent=1) + "\n")
+        # New processes, which have not used polars or torch: those of data_files are forked.
+        with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn")) as pool:
+            results = list(pool.map(run, parts))
+        kinds[kind] = summarize(results, time.perf_counter() - began)
+        print(describe(kind, kinds[kind], given.seed, given.device), flush=True)
+        wrong += kinds[kind]["wrong"]
+        if given.json:
+            given.json.write_text(json.dumps(make_record(given.seed, kinds), indent=1, ensure_ascii=False) + "\n")
     return int(wrong > 0)
 
 
-def record(given: argparse.Namespace, kinds: dict[str, Any]) -> dict[str, Any]:
-    """Return the record of a run: settings, machine and results."""
-    words = f"--cases {given.cases} --seed {given.seed} --kinds {given.kinds} --jobs {given.jobs}"
+def summarize(results: list[Result], seconds: float) -> dict[str, Any]:
+    """Return the numbers of one kind: cases, those that went wrong, and how many had each outcome."""
+    counts = sum((r.counts for r in results), collections.Counter[str]())
+    failures = [failure for r in results for failure in r.failures]
     return {
-        "command": f"python -m fuzz {words} --device {given.device}",
+        "cases": counts.total() + len(failures),
+        "wrong": len(failures),
+        "outcomes": dict(sorted(counts.items())),
+        "failures": sorted(failures),
+        "seconds": round(seconds),
+        "slowest_s": round(max(r.slowest for r in results), 1),
+    }
+
+
+def describe(kind: str, numbers: dict[str, Any], seed: int, device: str) -> str:
+    """Return the numbers of one kind as a line."""
+    outcomes = collections.Counter(numbers["outcomes"]).most_common()
+    return (
+        f"{kind}: {numbers['cases']} cases, seed {seed}, {device}: {numbers['wrong']} wrong; "
+        + ", ".join(f"{count} {name}" for name, count in outcomes)
+        + f"; {numbers['seconds']} s, the slowest {numbers['slowest_s']} s"
+    )
+
+
+def make_record(seed: int, kinds: dict[str, Any]) -> dict[str, Any]:
+    """Return what was run, where and when, and the numbers of each kind."""
+    return {
+        "command": shlex.join(["python", "-W", "ignore", "-m", "fuzz", *sys.argv[1:]]),
         "date": time.strftime("%Y-%m-%d"),
-        "seed": given.seed,
-        "hardware": f"{platform.machine()}, {os.cpu_count()} cores",
+        "hardware": hardware(),
         "versions": versions(),
+        "seed": seed,
         "kinds": kinds,
     }
 

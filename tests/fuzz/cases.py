@@ -25,6 +25,7 @@ import torch
 BATCH = 100  # cases of one fork
 LONGEST = 120  # seconds of a case in a fork
 MEMORY = 4 << 30  # bytes that a fork may claim beside those of its parent
+MOST_LETTERS = 300  # of a failure in the record
 
 
 class Part(NamedTuple):
@@ -41,7 +42,7 @@ class Result(NamedTuple):
     """What became of them."""
 
     counts: collections.Counter[str]
-    wrong: int
+    failures: list[str]  # the seed's case, and the first line of what went wrong
     slowest: float
 
 
@@ -60,7 +61,7 @@ def run(part: Part) -> Result:
     torch.set_num_threads(1)
     module = importlib.import_module(f"fuzz.{part.kind}")
     settings = {"device": part.device} if part.kind == "cells" else {}
-    counts, slowest, wrong = collections.Counter[str](), 0.0, 0
+    counts, slowest, failures = collections.Counter[str](), 0.0, list[str]()
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"SEQLOOM_CACHE": f"{folder}/cache", "SEQLOOM_STATE": f"{folder}/state"}
 
@@ -73,12 +74,13 @@ def run(part: Part) -> Result:
             _prepare_in_fork(lambda: module.prepare(Path(folder)))
         for case in run_in_forks(check, numbers) if hasattr(module, "prepare") else run_here(check, numbers):
             if case.error:
-                wrong += 1
+                last = case.error.strip().splitlines()[-1]
+                failures.append(f"case {case.number}: {last[:MOST_LETTERS]}")
                 print(f"{part.kind}: seed {part.seed}, case {case.number}\n{case.error}", file=sys.stderr, flush=True)
             else:
                 counts[case.outcome] += 1
             slowest = max(slowest, case.seconds)
-    return Result(counts, wrong, slowest)
+    return Result(counts, failures, slowest)
 
 
 def run_here(check: Callable[[int], str], numbers: Iterator[int]) -> Iterator[Case]:

@@ -1,96 +1,136 @@
-"""Data files of every format, mutated: each opens, or is refused in one line that names it."""
+"""Data files of every format, well-formed or damaged: read as another parser reads them, or refused in one line."""
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import io
+import importlib
+import importlib.util
 import json
-import lzma
+import math
 import random
 import shutil
-import wave
-from functools import cache
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-import polars as pl
-
-from fuzz.mutation import mutate
+from fuzz.file_cases import Case, list_formats, make_case
+from fuzz.isolation import run_isolated
 from seqloom.core.errors import UserError
+from seqloom.lab.data.pipeline.reading import make_reading
+from seqloom.lab.data.pipeline.source import read_source
+from seqloom.lab.data.readers.delimited import MISSING
 from seqloom.lab.data.registry import open_task
+from seqloom.lab.data.task import Notes
 
-
-@cache
-def samples() -> dict[str, bytes]:
-    """Return a small good file of every format, by name."""
-    numbers = np.random.default_rng(0)
-    rows = [
-        {
-            "text": f"word{i} is {'ab'[i % 2]} and more{i * 7 % 40}",
-            "label": "ab"[i % 2],
-            "x": [i * 0.5, 1.0, i % 3],
-            "n": i * 1.5,
-        }
-        for i in range(40)
-    ]
-    frame = pl.DataFrame(rows)
-    arrays = {"x": numbers.normal(size=(40, 5, 2)), "y": np.arange(40) % 2}
-    head = "@problemName x\n@timeStamps false\n@univariate true\n@equalLength true\n@seriesLength 3\n"
-    series = "\n".join(f"{i},{i + 1},{i * 2}:{'ab'[i % 2]}" for i in range(20))
-    actual = {
-        "a.csv": frame.select("text", "label", "n").write_csv().encode(),
-        "a.tsv": frame.select("text", "label").write_csv(separator="\t").encode(),
-        "a.jsonl": "\n".join(json.dumps({k: row[k] for k in ("text", "label")}) for row in rows).encode(),
-        "series.jsonl": "\n".join(json.dumps({"x": row["x"], "label": row["label"]}) for row in rows).encode(),
-        "a.parquet": written(frame.select("text", "label").write_parquet),
-        "a.arrow": written(frame.select("text", "label").write_ipc),
-        "a.npz": written(lambda file: np.savez(file, **arrays)),
-        "packed.npz": written(lambda file: np.savez_compressed(file, **arrays)),
-        "a.txt": "\n".join(f"{row['text']} and so on" for row in rows * 20).encode(),
-        "a.conll": "\n\n".join(f"word{i}\tN\nruns{i % 7}\tV" for i in range(40)).encode(),
-        "a.ts": f"{head}@classLabel true a b\n@data\n{series}".encode(),
-        "sound_one.wav": written(_write_wav),
-    }
-    packers = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
-    for name in ("a.csv", "a.jsonl"):
-        actual |= {name + suffix: pack(actual[name]) for suffix, pack in packers.items()}
-    return actual
-
-
-def written(write) -> bytes:
-    file = io.BytesIO()
-    write(file)
-    return file.getvalue()
-
-
-def _write_wav(file) -> None:
-    with wave.open(file, "wb") as sound:
-        sound.setnchannels(1)
-        sound.setsampwidth(2)
-        sound.setframerate(8000)
-        sound.writeframes(bytes(1600))
+LONGEST_MESSAGE = 2_000  # characters
+LATE_IMPORTS = ("scipy.io.wavfile", "scipy.signal", "scipy.sparse.csgraph", "numpy.random", "fastexcel", "zstandard")
+for _name in LATE_IMPORTS:  # of the readers; imported once, not in each child
+    if importlib.util.find_spec(_name.partition(".")[0]):
+        importlib.import_module(_name)
 
 
 def check(draw: random.Random, work: Path) -> str:
-    """Open one mutated file and return "taken" or "refused".
+    """Open one file in a child process and return its format and "read" or "refused".
 
     Raises:
-        AssertionError: If it is refused with an unclear message. What else is raised is a bug.
+        AssertionError: If the child was killed, hung, raised another exception or printed, if a refusal is unclear, or
+            if the file was read wrongly.
     """
-    name = draw.choice(sorted(samples()))
+    form = draw.choice(list_formats())
     folder = work / "case"
     folder.mkdir(parents=True)
     try:
-        (folder / name).write_bytes(mutate(draw, samples()[name]))
-        refused = ""
-        try:
-            task = open_task(folder / name)
-            next(iter(task.batches("train", batch=4)))
-        except UserError as error:
-            refused = str(error)
-        assert "\n" not in refused, refused
-        assert not refused or name.split(".")[0] in refused or "data" in refused, refused
-        return "refused" if refused else "taken"
+        ending = run_isolated(lambda: _open(make_case(draw, form), form, folder))
+        assert not ending.problem, f"{form}: {ending.problem}\n{ending.errors[-4000:]}"
+        outcome, problem = ending.value
+        assert not problem, f"{form}: {outcome}: {problem}"
+        assert "panicked" not in ending.errors, f"{form}: {outcome}, and printed {ending.errors[:2000]}"
+        return f"{form} {outcome}"
     finally:
         shutil.rmtree(folder)
+
+
+def _open(case: Case, form: str, folder: Path) -> tuple[str, str]:
+    """Write and open the files of a case; return what happened, and what is wrong with that."""
+    loaded = []
+    sys.addaudithook(lambda event, _: loaded.append(event) if event in ("pickle.find_class", "os.system") else None)
+    for name, data in case.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    path: Any = folder / case.path if isinstance(case.path, str) else tuple(folder / name for name in case.path)
+    was_table_read = False
+    try:
+        table = read_source(path, make_reading(**case.options), Notes()).frame().collect()
+        was_table_read = True
+        if form.endswith("recordings") or form in (".wav", ".tar"):
+            table = table.sort("file")["audio"].head(1).explode().alias("first").to_frame()
+        problem = find_difference(table.to_dict(as_series=False), case.columns)
+        del table
+        if problem:
+            return "read", problem
+        task = open_task(path, **case.options)
+        next(iter(task.batches("train", batch=4)))
+        outcome, message = "read", ""
+    except UserError as error:
+        outcome, message = "refused", str(error)
+    except OSError as error:  # the command line shows it in one line too
+        outcome, message = "refused", str(error)
+    if loaded or list(folder.rglob("EXECUTED")) or Path("EXECUTED").exists():
+        return outcome, f"something was executed: {loaded}"
+    names = [folder.name, *case.files]
+    is_named = any(Path(name).name in message for name in names)
+    if outcome == "refused" and ("\n" in message.strip() or len(message) > LONGEST_MESSAGE or not is_named):
+        return outcome, f"unclear: {message[:LONGEST_MESSAGE]!r}"
+    if outcome == "refused" and case.is_valid and not was_table_read:
+        return outcome, f"a good file is refused: {message}"
+    return outcome, ""
+
+
+def find_difference(actual: Mapping[str, list[Any]], expected: Mapping[str, list[Any]] | None) -> str:
+    """Return the first difference between the columns that were read and those expected; "" without one."""
+    for name, column in (expected or {}).items():
+        if name not in actual:
+            return f"column {name!r} was not read; there are {list(actual)}"
+        if len(actual[name]) != len(column):
+            return f"column {name!r} has {len(actual[name])} values, not {len(column)}"
+        for row, (one, other) in enumerate(zip(actual[name], column, strict=True)):
+            if not is_same(one, other):
+                return f"column {name!r}, row {row + 1}: read {one!r:.200}, not {other!r:.200}"
+    return ""
+
+
+def is_same(actual: Any, expected: Any) -> bool:  # a value of any type
+    """Return whether two values are the same, where a text may have been read as what it says."""
+    if isinstance(expected, (list, tuple)):
+        is_list = isinstance(actual, (list, tuple)) and len(actual) == len(expected)
+        return is_list and all(map(is_same, actual, expected))
+    if actual is None:
+        return expected is None or expected in MISSING or _is_nan(expected)
+    if isinstance(actual, str):
+        return actual == expected or actual == json.dumps(expected)
+    if isinstance(actual, list) and isinstance(expected, str):
+        return is_same(actual, json.loads(expected))
+    if isinstance(expected, str):
+        return any(_is_equal(float(actual), number) for number in _list_numbers(expected))
+    if isinstance(actual, (int, float)) and isinstance(expected, (int, float)):
+        is_huge = isinstance(expected, int) and abs(expected) >= 2**1000
+        return not math.isfinite(actual) if is_huge else _is_equal(float(actual), float(expected))
+    return bool(actual == expected)
+
+
+def _list_numbers(text: str) -> list[float]:
+    """List what a text says as a number, with a decimal point or comma."""
+    numbers = []
+    for spelling in (text, text.replace(".", "").replace(",", ".")):
+        with suppress(ValueError):
+            numbers.append(float(spelling))
+    return numbers
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _is_equal(one: float, other: float) -> bool:
+    return one == other or (math.isnan(one) and math.isnan(other)) or math.isclose(one, other, rel_tol=1e-6)

@@ -1,31 +1,76 @@
 """Some cases of each kind; `make fuzz N=10000` runs more."""
 
+import json
+import os
 import random
+import subprocess
+import sys
 
+import numpy as np
 import pytest
 
-from fuzz import cells, comparisons, data_files, exported_folders, forged_runs, layers, run_folders
+from fuzz import cells, comparisons, data_files, exported_folders, file_cases, forged_runs, layers, run_folders
 from seqloom.core.errors import UserError
 from seqloom.kernels.compiled import run
+from seqloom.lab.data.readers import compression
+from seqloom.lab.data.readers.table import BY_SUFFIX
 from seqloom.lab.data.registry import open_task
 
 
-@pytest.mark.parametrize("name", sorted(data_files.samples()))
-def test_a_file_that_was_not_changed_opens(name, tmp_path, monkeypatch):
-    monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
-    (tmp_path / name).write_bytes(data_files.samples()[name])
-    if name.endswith(".wav"):
-        pytest.skip("one recording is no data set")
-    assert next(iter(open_task(tmp_path / name).batches("train", batch=4))).x.numel()
+def test_every_format_that_is_read_has_cases():
+    assert {*BY_SUFFIX, *compression.SUFFIXES} <= set(file_cases.MAKERS)
+
+
+@pytest.mark.parametrize("form", file_cases.list_formats())
+def test_cases_of_every_format_are_partly_good_and_partly_damaged(form):
+    if form in (".parquet", ".arrow", ".feather", ".ipc", ".wav", ".xls"):
+        good = [file_cases.make_case(random.Random(n), form).columns is not None for n in range(90)]
+    else:
+        good = [file_cases.make_case(random.Random(n), form).is_valid for n in range(60)]
+    assert any(good) and not all(good)
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # of readers, about what is damaged
-@pytest.mark.parametrize("part", range(4))
-def test_mutated_data_files_are_taken_or_refused_in_one_line(part, tmp_path, monkeypatch):
-    monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
-    results = {data_files.check(random.Random(f"{part} {n}"), tmp_path) for n in range(60)}
-    assert results == {"taken", "refused"}
+def test_data_files_of_every_format_are_read_right_or_refused_in_one_line(tmp_path):
+    record = run_fuzz(tmp_path / "record.json", "data_files", 150)
+    assert record["seed"] == 5 and record["kinds"]["data_files"]["cases"] == 150
+    assert record["kinds"]["data_files"]["failures"] == []
+    assert {outcome.rpartition(" ")[2] for outcome in record["kinds"]["data_files"]["outcomes"]} == {"read", "refused"}
+
+
+def run_fuzz(path, kind, cases):
+    """Run cases in a process of their own: this one has used polars, so that it cannot be forked."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-W", "ignore", "-m", "fuzz", "--kinds", kind, "--cases", str(cases), "--seed", "5"]
+    subprocess.run([*command, "--json", str(path)], env=environment, check=False, capture_output=True)
+    return json.loads(path.read_text())
+
+
+ENDINGS = {
+    "1": (1, ""),
+    "1 / 0": (None, "traceback"),
+    "os.abort()": (None, "SIGABRT"),
+    "bytes(1 << 40)": (None, "traceback"),
+    "time.sleep(60)": (None, "hang"),
+}
+
+
+@pytest.mark.parametrize("work", ENDINGS)
+def test_every_way_in_which_a_child_ends_is_noticed(work):
+    code = f"import os, time; from fuzz.isolation import run_isolated; print(run_isolated(lambda: {work}, 2.0))"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    ending = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
+    value, problem = ENDINGS[work]
+    assert f"Ending(value={value!r}, problem={problem!r}" in ending.stdout
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected"),
+    [([1.0], ["2"]), (["a"], ["b"]), ([None], ["a"]), ([[1.0]], ["[2]"]), ([1.0], [None]), ([1.0, 2.0], [1.0])],
+)
+def test_a_column_that_was_read_wrongly_is_noticed(actual, expected):
+    assert data_files.find_difference({"x": actual}, {"x": expected}).startswith("column 'x'")
+    assert data_files.find_difference({}, {"x": expected}).startswith("column 'x' was not read")
 
 
 @pytest.mark.slow
@@ -66,7 +111,8 @@ def test_a_random_cell_that_differs_is_found(tmp_path, monkeypatch):
 
 
 def test_an_npz_file_with_a_password_is_refused_in_one_line(tmp_path):
-    data = bytearray(data_files.samples()["a.npz"])
+    np.savez(tmp_path / "plain.npz", x=np.zeros((40, 5, 2)), y=np.arange(40) % 2)
+    data = bytearray((tmp_path / "plain.npz").read_bytes())
     for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):  # the flags of every entry, in both of its records
         at = data.find(mark)
         while at >= 0:

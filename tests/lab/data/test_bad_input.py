@@ -71,7 +71,7 @@ def test_a_row_with_the_wrong_number_of_fields(row, message, tmp_path):
 
 def test_an_unclosed_quote_is_reported_where_it_opens(tmp_path):
     (tmp_path / "a.csv").write_text('text,label\na b,x\n"c d,y\ne f,x\n')
-    assert_fails(tmp_path / "a.csv", "line 3 opens a quote that extends to line 4; close it")
+    assert_fails(tmp_path / "a.csv", "line 3 opens a quote that is not closed; close it")
 
 
 def test_a_wrong_row_in_a_compressed_file_names_that_file(tmp_path):
@@ -298,3 +298,80 @@ def test_a_recording_without_channels_is_refused(tmp_path):
     (tmp_path / "none_a.wav").write_bytes(head + b"data" + struct.pack("<I", 0))
     with pytest.raises(ValueError, match=r"none_a\.wav"):
         open_task(tmp_path / "none_a.wav")
+
+
+UNREADABLE = {
+    "c8": "x holds complex64 values, which cannot be read; save the real and the imaginary part",
+    "c16": "x holds complex128 values",
+    "O": "x holds Python objects, and pickle is never read",
+    "V5": "x holds void40 values, which are not numbers",
+    "f4,i4": "x holds void64 values, which are not numbers; save each field as an array",
+    "m8[us]": "x holds timedelta64\\[us\\] values, which cannot be read; save a duration as a number",
+    "M8": "x holds dates without a unit",
+}
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+@pytest.mark.parametrize("shape", [(3,), (3, 2), (3, 2, 2)])
+@pytest.mark.parametrize("more", [{}, {"lengths": np.ones(3, int)}], ids=["whole", "lengths"])
+def test_arrays_that_are_not_numbers_texts_or_dates_are_refused_by_type(kind, shape, more, tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros(shape, kind), y=np.arange(3), **more)
+    assert_fails(tmp_path / "a.npz", f"a.npz: {UNREADABLE[kind]}")
+
+
+@pytest.mark.parametrize("shape", [(), (3, 2, 2, 2), (3, *(1,) * 20)])
+def test_arrays_of_too_few_or_many_dimensions_are_refused(shape, tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros(shape), y=np.arange(3))
+    assert_fails(tmp_path / "a.npz", r"a\.npz: x has shape \(.*\); give arrays of \(rows\), \(rows, steps\)")
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [
+        ([1, -1, 2], "row 2 of lengths is -1, but x has 2 steps"),
+        ([1, 2, 3], "row 3 of lengths is 3, but x has 2 steps"),
+        ([1.0, 2.0, 1.0], "lengths has shape .* of float64; give an integer per row"),
+        ([[1], [2], [1]], "lengths has shape .* of int64; give an integer per row"),
+    ],
+)
+def test_lengths_that_do_not_fit_are_refused(lengths, message, tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros((3, 2)), y=np.arange(3), lengths=np.array(lengths))
+    assert_fails(tmp_path / "a.npz", f"a.npz: {message}")
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_a_file_that_aborts_the_process_which_reads_it_is_refused(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("seqloom.lab.data.readers.table.ENTRY", "import os; os.abort()")
+    frame = pl.DataFrame(GOOD)
+    frame.write_parquet(tmp_path / name) if name == "a.parquet" else frame.write_ipc(tmp_path / name)
+    assert_fails(tmp_path / name, rf"{name}: damaged, or larger than the memory \(reading it ended with SIGABRT\)")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('text,label\nu "v,a\nw x,b\n', "line 2 has a quotation mark within a field"),
+        ('text,label\n"u v"x,a\nw x,b\n', "line 2 has a closing quote that no separator follows"),
+        ('"text,label\nu v,a\n', "line 1 opens a quote that is not closed"),
+        (",,label\nx,y,a\n", "columns 1 and 2 have no name; name them"),
+        ("text,label\r\r\nu v,a\r\r\n", "its lines end in two carriage returns"),
+    ],
+)
+def test_a_table_with_wrong_quotes_or_names_is_refused_by_line(text, message, tmp_path):
+    (tmp_path / "a.csv").write_bytes(text.encode())
+    assert_fails(tmp_path / "a.csv", rf"a\.csv: {message}", header=True)
+
+
+@pytest.mark.parametrize("rate", [1, 99, 1_000_001, 2**31 - 1])
+def test_a_recording_with_an_impossible_sampling_rate_is_refused(rate, tmp_path):
+    format_ = struct.pack("<IHHIIHH", 16, 1, 1, rate, (2 * rate) % 2**32, 2, 16)
+    data = b"fmt " + format_ + b"data" + struct.pack("<I", 1000) + bytes(1000)
+    (tmp_path / "0_a.wav").write_bytes(b"RIFF" + struct.pack("<I", 4 + len(data)) + b"WAVE" + data)
+    assert_fails(tmp_path, rf"0_a\.wav: has {rate:,} samples a second, not 100 to 1,000,000")
+
+
+def test_a_value_that_is_too_large_names_the_whole_path(tmp_path):
+    rows = [{"series": [1.0, 2e41 if i == 3 else 0.5], "label": "ab"[i % 2]} for i in range(20)]
+    path = write_jsonl(tmp_path / "a.jsonl", rows)
+    message = assert_fails(path, "column 'series' holds 2e\\+41")
+    assert str(path) in message

@@ -1,7 +1,9 @@
 """Every format, compressed or not, gives the same table."""
 
 import bz2
+import csv
 import gzip
+import io
 import json
 import lzma
 import sys
@@ -278,3 +280,79 @@ def test_lists_of_numbers_in_a_field_are_series(tmp_path):
     frame = read_source(tmp_path / "a.csv", make_reading(), Notes()).frame().collect()
     assert frame["x"].to_list() == [[0.5, -20.0], []] and frame["deep"].to_list() == [[[1, 2], [3, 4]], [[5, 6]]]
     assert frame["no"].to_list() == ["[1, b]", "[2]"]
+
+
+HEADERS = {
+    "doubled quotes": 'a"b,c',
+    "separators": "a,b;c|d",
+    "line ends": "a\nb",
+    "windows line ends": "a\r\nb",
+    "quotes alone": '""',
+    "blanks": " a ",
+    "long": "x" * 5000,
+}
+
+
+@pytest.mark.parametrize("name", HEADERS.values(), ids=HEADERS)
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_quoted_header_is_read_as_the_csv_module_reads_it(name, separator, end, encoding, tmp_path):
+    out = io.StringIO()
+    rows = [[name, "label"], ["some, text", "a"], ['more "text"', "b"]]
+    csv.writer(out, delimiter=separator, lineterminator=end, quoting=csv.QUOTE_ALL).writerows(rows)
+    (tmp_path / "a.csv").write_bytes(out.getvalue().encode(encoding))
+    frame = read(tmp_path / "a.csv", header=True)
+    parsed = list(csv.reader(io.StringIO(out.getvalue(), newline=""), delimiter=separator))
+    assert [frame.columns, *map(list, frame.rows())] == parsed
+
+
+TABLES = {
+    "a quote in a header without quotes": 'te"xt,label\nu v,a\n',
+    "a quote at the end of a header": 'text",label\nu v,a\n',
+    "a nameless column": ",label\n1 x,a\n",
+    "a zero byte": "te\0xt,label\nu\0v,a\n",
+    "blank lines": '\n\ntext,label\n\nu v,a\n\n"w\n\nx",b\n\n',
+    "blank windows lines": "text,label\r\n\r\nu v,a\r\n\r\nw x,b\r\n",
+    "a header longer than a block of lines": '"' + "x\n" * 50 + '",label\nu v,a\n',
+    "mixed line ends": "text,label\r\nu v,a\nw x,b\r\n",
+    "no last line end": "text,label\nu v,a",
+}
+
+
+@pytest.mark.parametrize("text", TABLES.values(), ids=TABLES)
+def test_a_strange_table_is_read_as_the_csv_module_reads_it(text, tmp_path):
+    (tmp_path / "a.csv").write_bytes(text.encode())
+    frame = read(tmp_path / "a.csv", header=True)
+    assert [frame.columns, *map(list, frame.rows())] == [
+        row for row in csv.reader(io.StringIO(text, newline="")) if row
+    ]
+
+
+def test_the_line_by_which_excel_names_the_separator_is_no_header(tmp_path):
+    (tmp_path / "a.csv").write_text("sep=;\ntext;label\nu, v;a\n")
+    assert read(tmp_path / "a.csv", header=True).rows(named=True) == [{"text": "u, v", "label": "a"}]
+
+
+ARRAYS = {
+    "f2": 0.5,
+    "longdouble": 0.5,
+    ">f4": 0.5,
+    ">i8": 3,
+    "u1": 3,
+    "?": True,
+    "U3": "ä",
+    ">U3": "ä",
+    "S3": b"b",
+}
+
+
+@pytest.mark.parametrize("kind", ARRAYS)
+@pytest.mark.parametrize("shape", [(3,), (3, 2), (3, 2, 2)])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_arrays_of_every_type_that_is_read_keep_their_values(kind, shape, order, tmp_path):
+    array = np.full(shape, ARRAYS[kind], dtype=kind, order=order)
+    value = ARRAYS[kind].decode() if isinstance(ARRAYS[kind], bytes) else ARRAYS[kind]
+    for lengths in ({}, {"lengths": np.full(3, 2)}):
+        np.savez(tmp_path / "a.npz", x=array, y=np.arange(3), **lengths)
+        assert read(tmp_path / "a.npz")["x"].to_list() == np.full(shape, value, dtype=object).tolist()

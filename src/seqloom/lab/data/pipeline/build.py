@@ -13,6 +13,7 @@ import polars as pl
 
 from seqloom import __version__
 from seqloom.core.errors import ChoiceError, UserError
+from seqloom.core.plurals import list_some
 from seqloom.lab.data.coders.attributes import AttributesCoder
 from seqloom.lab.data.coders.audio import AudioCoder
 from seqloom.lab.data.coders.joined import JoinedTextCoder
@@ -54,9 +55,9 @@ def open_files(path: DataSource, options: Reading) -> Task:
     except ImportError:
         raise
     except UserError as error:
-        if source.name in str(error) or isinstance(error, ChoiceError):
+        if any(part.label in str(error) for part in source.parts) or isinstance(error, ChoiceError):
             raise
-        raise UserError(f"{source.name}: {error}") from error
+        raise UserError(f"{list_some([part.label for part in source.parts], 3)}: {error}") from error
     task = load_files(place)
     task.notes[:0] = [note for note in notes if note not in task.notes]
     return task

@@ -16,6 +16,7 @@ from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.readers.frames import decode_utf8, scan_rows
 
 SUFFIXES = (".tar", ".wav")
+LOWEST_RATE, HIGHEST_RATE = 100, 1_000_000  # samples a second: one for each window of 10 ms; ultrasound
 PIECE_ROWS = 200  # recordings in memory at once
 
 
@@ -87,12 +88,18 @@ def read_samples(content: bytes, place: str) -> dict[str, Any]:
             warnings.simplefilter("ignore", wavfile.WavFileWarning)  # for chunks without sound
             rate, samples = wavfile.read(io.BytesIO(content))
     except Exception as error:  # scipy raises many for truncated files, even UnboundLocalError
-        raise UserError(f"{place}: not a readable WAV file ({error}); save it as 16-bit PCM") from None
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{place}: not a readable WAV file ({reason}); save it as 16-bit PCM") from None
     if samples.dtype.kind == "i":
         samples = samples / -float(np.iinfo(samples.dtype).min)
     elif samples.dtype.kind == "u":
         samples = samples / 128.0 - 1.0
-    if not samples.size or rate <= 0:
-        raise UserError(f"{place}: holds no sound ({samples.shape} samples, {rate} a second); leave it out")
+    if not samples.size:
+        raise UserError(f"{place}: holds no sound; leave it out")
+    if not LOWEST_RATE <= rate <= HIGHEST_RATE:
+        raise UserError(
+            f"{place}: has {rate:,} samples a second, not {LOWEST_RATE} to {HIGHEST_RATE:,}; the file is damaged, or "
+            "give its values as a series"
+        )
     mono = samples.mean(1) if samples.ndim == 2 else samples
     return {"audio": pl.Series(mono, dtype=pl.Float32), "rate": int(rate)}

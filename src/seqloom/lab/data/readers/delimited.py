@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import csv
+import io
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,44 +38,76 @@ GERMAN_NUMBER = r"^[-+]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?$"  # any number in a colu
 LIST = r"^\[(\s*|[-+\d.eE,\s\[\]]*\d[-+\d.eE,\s\[\]]*)\]$"
 SAMPLE = 10_000  # rows from which types are inferred; if that fails, all rows are read
 SEPARATORS = (",", ";", "\t", "|")  # of a .csv, the likeliest first
+SEPARATOR_LINE = re.compile(r"sep=(.)\r?\n")  # a first line by which Excel names the separator
+BLANK_LINES = re.compile(rb"(?<=\n)(\r?\n)+")
 HEAD_LINES, HEAD_BYTES = 100, 1 << 20  # beginning of a file from which separator and header are guessed
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The form of a table.
+
+    Attributes:
+        separator: The sign between fields.
+        names: The names of the columns.
+        lines: How many lines stand before the first row.
+        start: The byte at which the first row begins.
+    """
+
+    separator: str
+    names: list[str]
+    lines: int
+    start: int
 
 
 def scan(path: Path, options: Reading, sample: int | None = SAMPLE) -> pl.LazyFrame:
     """Scan a file; types are inferred from `sample` rows, or from all with None."""
-    names = _name_columns(path, options)
-    guess = _scan_untyped(path, names, sample)
+    layout = find_layout(path, options)
+    if not any(block.strip() for block in read_blocks(path, start=layout.start)):
+        return pl.LazyFrame(schema=dict.fromkeys(layout.names, pl.String))
+    guess = _scan_untyped(path, layout, sample)
     guessed = guess.collect_schema()  # True and TRUE are names: as a boolean, they would lose their spelling
     schema = pl.Schema({name: pl.String if kind == pl.Boolean else kind for name, kind in guessed.items()})
     guess = guess.with_columns(pl.col(pl.Boolean).cast(pl.String))
-    separator = _find_separator(path)
     some = guess if sample is None else guess.head(sample)
-    texts = _replace_commas(some, [name for name, kind in schema.items() if kind == pl.String], separator)
+    texts = _replace_commas(some, [name for name, kind in schema.items() if kind == pl.String], layout.separator)
     numbers = _find_numbers(some, texts)
     lists = _find_lists(some, [name for name in texts if name not in numbers])
-    quoted = path.suffix == ".csv"
-    common: dict[str, Any] = {"separator": separator, "quote_char": '"' if quoted else None, "schema": schema}
+    common: dict[str, Any] = {"has_header": False, "separator": layout.separator, "quote_char": _find_quote(path)}
 
     def frames() -> Iterator[pl.DataFrame]:
-        has_header = names is None
-        for block in read_blocks(path, quoted):
-            frame = pl.read_csv(block, has_header=has_header, **common)
+        for block in read_blocks(path, _find_quote(path) is not None, layout.start):
+            frame = pl.read_csv(_drop_blank_lines(block) if len(schema) > 1 else block, schema=schema, **common)
             yield frame.with_columns(
                 *(texts[name].replace(MISSING, None).cast(pl.Float64) for name in numbers),
                 *(pl.col(name).str.json_decode(kind) for name, kind in lists.items()),
             )
-            has_header = False
 
     return scan_frames(frames, dict(schema) | dict.fromkeys(numbers, pl.Float64) | lists)
 
 
-def _scan_untyped(path: Path, names: list[str] | None, sample: int | None) -> pl.LazyFrame:
+def _drop_blank_lines(block: bytes) -> bytes:
+    """Remove blank lines outside quotes, which polars would read as rows of missing values."""
+    if not (b"\n\n" in block or b"\n\r\n" in block or block[:1] in (b"\r", b"\n")):
+        return block
+    parts = block.lstrip(b"\r\n").split(b'"')
+    parts[::2] = [BLANK_LINES.sub(b"", part) for part in parts[::2]]
+    return b'"'.join(parts)
+
+
+def _find_quote(path: Path) -> str | None:
+    """Return the quotation mark of a .csv; fields of other tables have none."""
+    return '"' if path.suffix == ".csv" else None
+
+
+def _scan_untyped(path: Path, layout: Layout, sample: int | None) -> pl.LazyFrame:
     return pl.scan_csv(
         path,
-        separator=_find_separator(path),
-        quote_char='"' if path.suffix == ".csv" else None,
-        has_header=names is None,
-        new_columns=names,
+        separator=layout.separator,
+        quote_char=_find_quote(path),
+        has_header=False,
+        skip_lines=layout.lines,
+        new_columns=layout.names,
         infer_schema_length=sample,
     )
 
@@ -123,48 +158,86 @@ def verify(frame: pl.LazyFrame, path: Path, options: Reading) -> None:
         diagnose(path, options)
 
 
-def _find_separator(path: Path) -> str:
-    """Return a tab, or for a .csv the first separator that occurs in line one and gives all lines the same width."""
+def find_layout(path: Path, options: Reading) -> Layout:
+    """Find the separator, the names of the columns and the first row of a table.
+
+    Raises:
+        UserError: If the file is empty, is no text table, or has two columns of one name.
+    """
+    lines = _read_head(path)
+    head = next((i for i, line in enumerate(lines) if line.strip()), None)
+    if head is None:
+        raise UserError(f"{path}: the file is empty")
+    if sign := SEPARATOR_LINE.match(lines[head]):
+        head += 1
+    separator = sign[1] if sign else _find_separator(lines[head:], path)
+    first, *rows = _split_lines(lines[head:], separator, path) or [[]]
+    if not first:
+        raise UserError(f"{path}: the file is empty")
+    if _is_data(first, rows) if options.header is None else not options.header:
+        names = [f"column_{i + 1}" for i in range(len(first))]
+    else:
+        names = first
+        head += _count_lines(lines[head:], separator, path)
+        while head < len(lines) and not lines[head].strip("\r\n"):
+            head += 1
+    _check_names(names, path)
+    return Layout(separator, names, head, sum(len(line.encode("utf-8", "surrogateescape")) for line in lines[:head]))
+
+
+def _check_names(names: list[str], path: Path) -> None:
+    """Raise an error if two columns have the same name, or none."""
+    cure = "or set header=False if the first line is data"
+    for name in [name for name, times in Counter(names).items() if times > 1]:
+        if name:
+            raise UserError(f"{path}: two columns are named {name!r}; rename one, {cure}")
+        one, other, *_ = (number for number, text in enumerate(names, 1) if not text)
+        raise UserError(f"{path}: columns {one} and {other} have no name; name them, {cure}")
+
+
+def _find_separator(lines: list[str], path: Path) -> str:
+    """Return a tab, or for a .csv the first separator that divides the first row and gives all rows the same width."""
     if path.suffix != ".csv":
         return "\t"
-    lines = _read_head(path)
     for separator in SEPARATORS:
-        widths = {len(row) for row in _split_lines(lines, separator, path)}
-        if separator in lines[0] and (separator == "," or len(widths) == 1):
+        widths = [len(row) for row in _split_lines(lines, separator, path)]
+        if widths and widths[0] > 1 and (separator == "," or len(set(widths)) == 1):
             return separator
     return ","
 
 
 def _read_head(path: Path) -> list[str]:
-    """Read the first lines that are not empty."""
+    """Read the first lines."""
     with path.open("rb") as file:
-        raw = file.readlines(HEAD_BYTES)[:HEAD_LINES]
-    lines = [line.decode("utf-8", "replace") for line in raw if line.strip()]
-    if not lines:
-        raise UserError(f"{path}: the file is empty")
-    return [lines[0].lstrip("\ufeff"), *lines[1:]]
+        raw = file.readlines(HEAD_BYTES)
+    full = [i for i, line in enumerate(raw) if line.strip()][:HEAD_LINES]
+    return [line.decode("utf-8", "surrogateescape") for line in raw[: full[-1] + 1 if full else 0]]
 
 
 def _split_lines(lines: list[str], separator: str, path: Path) -> list[list[str]]:
     try:
-        return [row for row in csv.reader(lines, delimiter=separator) if row]
+        return [row for row in _make_reader(lines, separator, path) if row]
     except csv.Error:  # a carriage return within a line
         raise UserError(
             f"{path}: not a text table, or its lines end in carriage returns alone; save it as CSV in UTF-8"
         ) from None
 
 
-def _name_columns(path: Path, options: Reading) -> list[str] | None:
-    """Return names for the columns of a file without a header, or None if it has one."""
-    first, *rows = _split_lines(_read_head(path), _find_separator(path), path)
-    if _is_data(first, rows) if options.header is None else not options.header:
-        return [f"column_{i + 1}" for i in range(len(first))]
-    twice = [name for name, times in Counter(first).items() if times > 1]
-    if twice:
-        raise UserError(
-            f"{path}: two columns are named {twice[0]!r}; rename one, or set header=False if the first line is data"
-        )
-    return None
+def _make_reader(lines: Iterable[str], separator: str, path: Path, strict: bool = False) -> Any:  # noqa: ANN401  # csv's
+    quoting: Any = csv.QUOTE_NONE if _find_quote(path) is None else csv.QUOTE_MINIMAL
+    return csv.reader(lines, delimiter=separator, quoting=quoting, strict=strict)
+
+
+def _count_lines(lines: list[str], separator: str, path: Path) -> int:
+    """Return how many lines the header occupies: a quoted name may hold line ends."""
+    reader = _make_reader(lines, separator, path)
+    next(reader)
+    used = int(reader.line_num)
+    if lines[used - 1].endswith("\r\r\n"):
+        raise UserError(f"{path}: its lines end in two carriage returns; save it as CSV in UTF-8")
+    if used == len(lines):
+        next(_check_quotes(_make_reader(lines, separator, path, strict=True), path, 0))
+    return used
 
 
 def _is_data(first: list[str], rows: list[list[str]]) -> bool:
@@ -182,17 +255,51 @@ def _is_number(text: str) -> bool:
 
 
 def diagnose(path: Path, options: Reading) -> None:
-    """Raise an error for the first line with a different number of fields, or with bytes that are not UTF-8."""
-    with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
-        quoting: Any = csv.QUOTE_MINIMAL if path.suffix == ".csv" else csv.QUOTE_NONE
-        reader = csv.reader(file, delimiter=_find_separator(path), quoting=quoting)
-        width, before = len(next(reader)), reader.line_num
-        for fields in reader:
-            place, start, before = f"{path}: line {reader.line_num}", before + 1, reader.line_num
+    """Raise an error for the first line with a wrong number of fields or quotation marks, or that is not UTF-8."""
+    layout = find_layout(path, options)
+    width, before = len(layout.names), layout.lines
+    with path.open("rb") as raw:
+        raw.seek(layout.start)
+        lines: list[str] = []  # those of the current row
+        text = io.TextIOWrapper(raw, encoding="utf-8", errors="surrogateescape", newline="")
+        reader = _make_reader(_remember(text, lines), layout.separator, path, strict=True)
+        for fields in _check_quotes(reader, path, layout.lines):
+            end = layout.lines + reader.line_num
+            place, start, before = f"{path}: line {end}", before + 1, end
             for field in fields:
-                decode_utf8(field.encode("utf-8", "surrogateescape"), path, reader.line_num)
+                decode_utf8(field.encode("utf-8", "surrogateescape"), path, end)
             if fields and len(fields) != width:
                 if before > start:
                     raise UserError(f"{path}: line {start} opens a quote that extends to line {before}; close it")
                 cure = "put fields that hold the separator in quotes" if len(fields) > width else "complete the row"
                 raise UserError(f"{place} has {count(len(fields), 'field')}, the first line has {width}; {cure}")
+            if _find_quote(path) and "".join(lines).count('"') % 2:
+                raise UserError(
+                    f"{place} has a quotation mark within a field; put the field in quotes and double the mark"
+                )
+            lines.clear()
+
+
+def _remember(lines: Iterable[str], seen: list[str]) -> Iterator[str]:
+    for line in lines:
+        seen.append(line)
+        yield line
+
+
+def _check_quotes(reader: Any, path: Path, before: int) -> Iterator[list[str]]:  # noqa: ANN401  # csv's reader
+    """Yield the rows of a strict reader; raise an error where a quote is not closed, or not followed by a separator."""
+    start = before + 1
+    while True:
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            problem = "opens a quote that is not closed; close it"
+            if "expected after" in str(error):
+                problem = "has a closing quote that no separator follows; double quotation marks within a field"
+            elif "line contains" in str(error) or "new-line" in str(error):
+                problem = "holds a carriage return or a zero byte; remove it"
+            raise UserError(f"{path}: line {start} {problem}") from None
+        if fields is None:
+            return
+        yield fields
+        start = before + reader.line_num + 1

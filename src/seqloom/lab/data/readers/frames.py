@@ -47,11 +47,15 @@ def scan_rows(
     return scan_frames(frames, schema)
 
 
-def read_blocks(path: Path, quoted: bool = False, size: int = BLOCK_BYTES) -> Iterator[bytes]:
-    """Yield blocks of a text file that end with a row; `quoted`: a line end between quotes does not end a row."""
+def read_blocks(path: Path, quoted: bool = False, start: int = 0) -> Iterator[bytes]:
+    """Yield blocks of a text file that end with a row, from the byte `start` to its end.
+
+    With `quoted`, a line end between quotes does not end a row.
+    """
     rest = b""
     with path.open("rb") as file:
-        while new := file.read(size):
+        file.seek(start)
+        while new := file.read(BLOCK_BYTES):
             data = rest + new
             end = data.rfind(b"\n") + 1
             while quoted and end and data.count(b'"', 0, end) % 2:

@@ -80,10 +80,10 @@ def diagnose(path: Path, options: Reading) -> None:
     """Raise an error for the first line that is not a JSON object."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
             place = f"{path}: line {number}"
             text = decode_utf8(line, path, number).strip()
-            if not text:
-                continue
             try:
                 row = json.loads(text)
             except ValueError as error:

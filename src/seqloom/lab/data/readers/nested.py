@@ -29,3 +29,14 @@ def _list_fields(name: str, kind: pl.DataType) -> list[pl.Expr]:
     if isinstance(kind, pl.List):
         return [column.list.eval(pl.element().struct.field(f.name)).alias(f"{name}.{f.name}") for f in fields]
     return [column.struct.field(f.name).alias(f"{name}.{f.name}") for f in fields]
+
+
+def cast_arrays(frame: pl.LazyFrame) -> pl.LazyFrame:
+    """Make lists of arrays of a fixed size, which polars cannot read back from a file if the size is 0."""
+    schema = frame.collect_schema()
+    changed = {name: kind for name, kind in schema.items() if _make_lists(kind) != kind}
+    return frame.with_columns(pl.col(name).cast(_make_lists(kind)) for name, kind in changed.items())
+
+
+def _make_lists(kind: Any) -> Any:  # noqa: ANN401  # a type of polars
+    return pl.List(_make_lists(kind.inner)) if isinstance(kind, (pl.Array, pl.List)) else kind

@@ -16,15 +16,30 @@ from typing import Any
 import polars as pl
 
 from seqloom.core.errors import UserError
-from seqloom.lab.data.pipeline.reading import Reading
-from seqloom.lab.data.readers import arrow, audio, conll, delimited, excel, json_lines, npz, recordings, text, ts
+from seqloom.lab.data.pipeline.reading import Reading, make_reading
+from seqloom.lab.data.readers import (
+    arrow,
+    audio,
+    conll,
+    delimited,
+    excel,
+    json_lines,
+    npz,
+    recordings,
+    subprocess_call,
+    text,
+    ts,
+)
 from seqloom.lab.data.readers.compression import unpack
 from seqloom.lab.data.readers.encodings import copy_as_utf8
-from seqloom.lab.data.readers.nested import flatten
+from seqloom.lab.data.readers.nested import cast_arrays, flatten
 
 READERS: tuple[Any, ...] = (delimited, json_lines, arrow, npz, conll, ts, text, audio, excel)
 TEXT_READERS = (delimited, json_lines, conll, ts, text)
 BY_SUFFIX = {suffix: reader for reader in READERS for suffix in reader.SUFFIXES}
+# These formats are decoded by native code, which allocates what a damaged file asks for, and then aborts the process.
+SUBPROCESS_READERS = (arrow, excel)
+ENTRY = "from seqloom.lab.data.readers.table import main; main()"
 TABLE, FACTS = "rows.arrow", "facts.json"
 
 # Exceptions of the libraries that read truncated or modified files.
@@ -60,30 +75,66 @@ def write_files(files: tuple[Path, ...], options: Reading, work: Path) -> None:
     """
     with tempfile.TemporaryDirectory(dir=work) as folder:
         plain = tuple(_prepare(file, Path(folder), options) for file in files)
-        reader, options = _find_reader(plain, options)
         try:
-            try:
-                write_frame(*_scan(reader, plain, options), work)
-            except pl.exceptions.PolarsError:
-                if reader not in (delimited, json_lines):
-                    raise
-                write_frame(reader.scan(plain[0], options, None), TableFacts(), work)  # types change late in the file
-            if reader is delimited:
-                delimited.verify(pl.scan_ipc(work / TABLE), plain[0], options)
-            return
-        except pl.exceptions.PolarsError as error:
-            message = _diagnose(reader, plain[0], options, error)
-        except ValueError as error:
+            if BY_SUFFIX.get(plain[0].suffix) in SUBPROCESS_READERS and plain[0].is_file():
+                _write_in_subprocess(plain, options, work)
+            else:
+                _write_plain_files(plain, options, work)
+        except UserError as error:
             message = str(error)
-        except DAMAGE as error:
-            message = f"{plain[0]}: damaged, or not what its name says ({_first_line(error)}); write it again"
-        except BaseException as error:
-            if type(error).__name__ != "PanicException":  # raised by polars, and not an Exception
+            for unpacked, packed in zip(plain, files, strict=True):  # the user knows the compressed file
+                message = message.replace(str(unpacked), str(packed))
+            raise UserError(message) from None
+
+
+def _write_in_subprocess(files: tuple[Path, ...], options: Reading, work: Path) -> None:
+    request = {"files": list(map(str, files)), "options": options.model_dump(mode="json"), "work": str(work)}
+    try:
+        subprocess_call.call(ENTRY, request)
+    except subprocess_call.SubprocessKilledError as error:
+        raise UserError(
+            f"{files[0]}: damaged, or larger than the memory (reading it ended with {error}); write it again"
+        ) from None
+
+
+def main() -> None:
+    """Run as the subprocess that reads a file."""
+
+    def write(request: dict[str, Any]) -> None:
+        files = tuple(map(Path, request["files"]))
+        _write_plain_files(files, make_reading(**request["options"]), Path(request["work"]))
+
+    subprocess_call.answer(write)
+
+
+def _write_plain_files(files: tuple[Path, ...], options: Reading, work: Path) -> None:
+    """Read unpacked files in UTF-8 into TABLE and FACTS."""
+    reader, options = _find_reader(files, options)
+    try:
+        try:
+            write_frame(*_scan(reader, files, options), work)
+        except pl.exceptions.PolarsError:
+            if reader not in (delimited, json_lines):
                 raise
-            message = f"{plain[0]}: damaged, polars cannot read it; write it again"
-        for unpacked, packed in zip(plain, files, strict=True):  # the user knows the compressed file
-            message = message.replace(str(unpacked), str(packed))
-        raise UserError(message) from None
+            write_frame(reader.scan(files[0], options, None), TableFacts(), work)  # types change late in the file
+        if reader is delimited:
+            delimited.verify(pl.scan_ipc(work / TABLE), files[0], options)
+        return
+    except pl.exceptions.PolarsError as error:
+        message = _diagnose(reader, files[0], options, error)
+    except ValueError as error:
+        message = str(error)
+    except DAMAGE as error:
+        message = f"{files[0]}: damaged, or not what its name says ({_first_line(error)}); write it again"
+    except OSError as error:
+        if error.errno is not None:  # a failure of the disk, not of the format
+            raise
+        message = f"{files[0]}: damaged ({_first_line(error)}); write it again"
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # raised by polars, and not an Exception
+            raise
+        message = f"{files[0]}: damaged, polars cannot read it; write it again"
+    raise UserError(message if str(files[0]) in message else f"{files[0]}: {message}") from None
 
 
 def _prepare(file: Path, work: Path, options: Reading) -> Path:
@@ -99,7 +150,7 @@ def _first_line(error: BaseException) -> str:
 
 def write_frame(frame: pl.LazyFrame, facts: TableFacts, work: Path) -> None:
     """Write a frame to TABLE piece by piece, and its facts to FACTS."""
-    frame = flatten(frame)
+    frame = cast_arrays(flatten(frame))
     frame.sink_ipc(work / TABLE, compression="uncompressed", maintain_order=True)
     rows = pl.scan_ipc(work / TABLE).select(pl.len()).collect().item()
     (work / FACTS).write_text(json.dumps(asdict(facts) | {"rows": rows}))
