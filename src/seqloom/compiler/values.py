@@ -48,7 +48,7 @@ SKIPPED_OF_CLASS = frozenset({"__dict__", "__weakref__", "__doc__", "__module__"
                                "__abstractmethods__", "__firstlineno__", "__static_attributes__", "__orig_bases__",
                                "__parameters__", "__annotate__", "__annotate_func__", "__annotations_cache__",
                                "__conditional_annotations__", "__classdictcell__", "_abc_impl"})  # fmt: skip
-_MODULE = frozenset(nn.Module().__dict__) - {"training"}
+_MODULE = frozenset({*nn.Module().__dict__, "_is_replica"}) - {"training"}
 _CELL = frozenset({"handle", "learned_states", "_home", "_names", "_known", "_shapes"})
 SKIPPED = _MODULE | _CELL  # attributes of a module that are compared in another way, or that no step reads
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

@@ -8,7 +8,7 @@ import math
 import weakref
 from abc import ABCMeta
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,22 @@ from seqloom.core.precision import parameter_defaults
 State = tuple[Tensor, ...]
 _numbers = itertools.count()
 by_handle: weakref.WeakValueDictionary[int, Cell] = weakref.WeakValueDictionary()
+
+
+class _NoHome:
+    """Stand for the layer of a cell that must not read weights from any layer."""
+
+    def __init__(self) -> None:
+        self._parameters: dict[str, nn.Parameter] = {}
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"this cell has no weight {name!r}: it is part of a copy of a layer that was not called yet, such as a "
+            "replica of torch.nn.DataParallel; call the layer instead of its cell"
+        )
+
+
+NO_HOME = _NoHome()
 
 
 class _CellType(ABCMeta):
@@ -294,6 +310,13 @@ class Cell(nn.Module, metaclass=_CellType):
         self.handle = next(_numbers)
         by_handle[self.handle] = self
 
+    def _replicate_for_data_parallel(self) -> Cell:
+        """Return a replica that reads no weights until the replica of its layer takes it (see `take_cells`)."""
+        replica: Cell = super()._replicate_for_data_parallel()
+        if "_home" in replica.__dict__:
+            replica.__dict__["_home"] = NO_HOME
+        return replica
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._register_handle()  # a copy is another cell
@@ -303,3 +326,10 @@ class Cell(nn.Module, metaclass=_CellType):
         if names is not None and name in names:
             return getattr(self.__dict__["_home"], names[name])
         return super().__getattr__(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401  # of any attribute
+        names = self.__dict__.get("_names")
+        if names is not None and name in names:  # an attribute of the cell would hide the layer's parameter
+            setattr(self.__dict__["_home"], names[name], value)
+        else:
+            super().__setattr__(name, value)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seqloom.core.cell import Cell, State
+from seqloom.core.cell import NO_HOME, Cell, State
 from seqloom.core.checks import check_heads
 from seqloom.core.errors import UserError
 from seqloom.core.job import ScanJob
@@ -66,7 +66,7 @@ class HeadsCell(Cell):
         """Keep a cell without weights of its own, whose equations every head has."""
         for name in names:
             del one._parameters[name]
-        one.__dict__["_home"], one.__dict__["_names"] = self, {name: name for name in names}
+        one.__dict__["_home"], one.__dict__["_names"] = NO_HOME, {name: name for name in names}
         self.__dict__["one"] = one  # not a submodule
 
     def list_cells(self) -> list[Cell]:

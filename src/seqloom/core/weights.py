@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from functools import reduce
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from torch import Tensor, nn
 from torch.nn import Parameter
@@ -16,6 +16,39 @@ from seqloom.core.errors import InputError
 
 _NOTHING: dict[str, Any] = {}
 Module = TypeVar("Module", bound=nn.Module)
+
+
+def restore_parameters(module: nn.Module) -> None:
+    """Let a replica of torch.nn.DataParallel list its parameters, which torch leaves as plain attributes."""
+    if "_is_replica" not in module.__dict__:
+        return
+    for each in module.modules():
+        own = each.__dict__
+        for name, copied in own.pop("_former_parameters", _NOTHING).items():
+            own.pop(name, None)
+            own["_parameters"][name] = copied
+
+
+def take_cells(layer: nn.Module) -> list[Cell]:
+    """Give a shallow copy of a layer, such as a replica of torch.nn.DataParallel, cells that read its own weights.
+
+    Args:
+        layer: A layer whose `cells` refer to the layer that it was copied from. They do not change.
+
+    Returns:
+        The new cells: views, which use what was compiled for those before.
+    """
+    restore_parameters(layer)
+    before = cast(nn.ModuleList, layer.cells)
+    cells, taken = copy.copy(before), []
+    for cell in cast(Iterable[Cell], before):
+        view = copy.copy(cell)
+        view.handle = cell.handle
+        view.__dict__["_home"] = layer
+        taken.append(view)
+    cells._modules = {str(i): view for i, view in enumerate(taken)}
+    layer._modules = {**layer._modules, "cells": cells}  # the layer that was copied may have the same dict
+    return taken
 
 
 def weights(cell: Cell) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from seqloom.core.checks import read_lengths, read_state
 from seqloom.core.errors import InputError
 from seqloom.core.job import ScanJob, zero_padding
 from seqloom.core.precision import autocast_dtype, useful_autocast, why_not_autocast
-from seqloom.core.weights import bind_weights, resolve_weights, weights
+from seqloom.core.weights import bind_weights, resolve_weights, restore_parameters, weights
 from seqloom.kernels.dispatch import choose
 from seqloom.kernels.op import scan_in_graph
 
@@ -49,6 +49,7 @@ def scan(
     if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[-1] != cell.input_size:
         actual = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
         raise InputError(f"x must be a Tensor (B, T, {cell.input_size}), got {actual}")
+    restore_parameters(cell)
     cell.check_type(x)
     if why_not_autocast(x.device.type):
         x = x.to(next(iter(weights(cell).values()), x).dtype)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from seqloom.core.cell import Cell, State, by_handle
+from seqloom.core.cell import NO_HOME, Cell, State, by_handle
 from seqloom.core.checks import read_saved
 from seqloom.core.job import ScanJob, advance
 from seqloom.core.weights import bind_weights, weights
@@ -135,7 +135,7 @@ class _Compiled:
 
     def __init__(self, cell: Cell) -> None:
         view = self.view = bind_weights(cell, weights(cell))
-        view.__dict__["_home"] = None  # else the cache would keep the layer alive
+        view.__dict__["_home"] = NO_HOME  # else the cache would keep the layer alive
         self.lock = threading.RLock()
         self.forward: Callable[..., Any] = torch.compile(lambda *a: _forward(view, *a), fullgraph=True)
         self.reverse: Callable[..., Any] = torch.compile(lambda *a: _reverse(view, *a), fullgraph=True)

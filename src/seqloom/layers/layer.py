@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
@@ -13,6 +13,7 @@ from seqloom.core.checks import check_placement
 from seqloom.core.errors import InputError, UserError
 from seqloom.core.job import zero_padding
 from seqloom.core.suggest import Checked
+from seqloom.core.weights import restore_parameters
 from seqloom.layers.formats import SequencesT, read_input
 
 StateT = TypeVar("StateT", bound=Tensor | State | None)
@@ -31,6 +32,7 @@ class Layer(nn.Module, metaclass=Checked):
     input_size: int
     output_size: int
     causal: bool = True
+    prepared: ClassVar[tuple[str, ...]] = ()  # attributes made for calls, which a copy of the layer makes again
     keyword_hints: ClassVar = {"proj_size": "only LSTM takes it, as in torch.nn"}
 
     def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State | None]:
@@ -41,6 +43,14 @@ class Layer(nn.Module, metaclass=Checked):
             f"torch.jit.script cannot compile a {type(self).__name__} of seqloom; use torch.export, torch.compile or "
             "seqloom.export_onnx, or for an RNN, LSTM or GRU seqloom.convert(model, to='torch') first"
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in self.prepared}
+
+    def _replicate_for_data_parallel(self) -> Self:
+        replica: Self = super()._replicate_for_data_parallel()
+        replica.__dict__ = Layer.__getstate__(replica)  # parametrize replaces that of the class
+        return replica
 
     def forward(
         self, x: SequencesT, state: State | None = None, lengths: Tensor | Sequence[int] | None = None
@@ -78,6 +88,7 @@ class Layer(nn.Module, metaclass=Checked):
             state: What an earlier call returned, or None.
             lengths: (B,), the real steps of each row, or None.
         """
+        restore_parameters(self)
         batch = read_input(x, lengths, self.batch_first, self.input_size)
         check_placement(batch.x, next(p for p in self.parameters() if p.is_floating_point()))  # others: int8 weights
         order = batch.source if isinstance(batch.source, PackedSequence) else None  # its rows are sorted, longest first

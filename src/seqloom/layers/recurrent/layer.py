@@ -21,6 +21,7 @@ from seqloom.core.errors import InputError, UserError, UserTypeError
 from seqloom.core.init import Init
 from seqloom.core.job import ScanJob, reverse_steps
 from seqloom.core.precision import parameter_defaults
+from seqloom.core.weights import take_cells
 from seqloom.kernels.aten.cudnn import flatten_parameters
 from seqloom.kernels.runner import run_job
 from seqloom.layers.dropouts import Dropouts
@@ -34,18 +35,14 @@ from seqloom.layers.recurrent.make import make_cell
 from seqloom.layers.recurrent.plans import try_plan
 from seqloom.layers.recurrent.streaming import is_compiling, try_engine_step, try_single_step
 
-REPR_DEFAULTS = dict(
-    num_layers=1,
-    bias=True,
-    batch_first=False,
-    dropout=0.0,
-    bidirectional=False,
-    residual=False,
-    stack_norm=None,
-    kernel="auto",
-)
-
-KEPT = ("_stack", "_plans")  # prepared for calls; a copy of the layer makes them again
+REPR_DEFAULTS: dict[str, Any] = {
+    "num_layers": 1,
+    "bias": True,
+    "batch_first": False,
+    "dropout": 0.0,
+    "bidirectional": False,
+}
+REPR_DEFAULTS |= {"residual": False, "stack_norm": None, "kernel": "auto"}
 
 
 class Recurrent(Layer):
@@ -86,6 +83,8 @@ class Recurrent(Layer):
         >>> y.shape, state.shape
         (torch.Size([3, 5, 16]), torch.Size([2, 3, 16]))
     """
+
+    prepared = ("_stack", "_plans")
 
     def __init__(
         self,
@@ -154,7 +153,8 @@ class Recurrent(Layer):
         """Return the cell of layer index // directions in direction index % directions."""
         if index < 0:
             index += len(self.cells)
-        return cast(Cell, self.__dict__["_modules"]["cells"]._modules[str(index)])  # faster than self.cells[index]
+        cell = cast(Cell, self.__dict__["_modules"]["cells"]._modules[str(index)])  # faster than self.cells[index]
+        return cell if cell.__dict__.get("_home", self) is self else take_cells(self)[index]
 
     def forward(  # type: ignore[override]  # torch's names come first
         self,
@@ -356,14 +356,11 @@ class Recurrent(Layer):
         flatten_parameters([self.cell_at(i) for i in range(len(self.cells))], 1 + self.bidirectional)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        for kept in KEPT:  # they hold addresses and a type
+        for kept in self.prepared:  # they hold addresses and a type
             self.__dict__.pop(kept, None)
         super()._apply(fn, recurse)
         self.flatten_parameters()
         return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in KEPT}
 
     def reset_parameters(self) -> None:
         """Draw new initial values for all parameters."""
