@@ -34,7 +34,7 @@ def call(entry: str, request: Request) -> None:
         RuntimeError: If the function raised another exception; with its traceback.
     """
     with tempfile.TemporaryFile() as errors:
-        command = [sys.executable, "-c", entry]
+        command = [sys.executable, "-P", "-c", entry]  # -P: import nothing from the current folder
         environment = os.environ | {"RUST_BACKTRACE": "0"}  # that of polars takes seconds and is not shown
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
