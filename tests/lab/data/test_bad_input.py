@@ -375,3 +375,9 @@ def test_a_value_that_is_too_large_names_the_whole_path(tmp_path):
     path = write_jsonl(tmp_path / "a.jsonl", rows)
     message = assert_fails(path, "column 'series' holds 2e\\+41")
     assert str(path) in message
+
+
+def test_a_message_about_a_column_whose_name_holds_a_line_end_is_one_line(tmp_path):
+    rows = "".join(f"{text},{i % 2},{i * 1.5}\n" for i, text in enumerate(TEXTS))
+    (tmp_path / "a.csv").write_text(f'text,"two\nlines",n\n{rows}')
+    assert "two lines" in assert_fails(tmp_path / "a.csv", "a.csv: more than one task is possible")

@@ -55,9 +55,12 @@ def open_files(path: DataSource, options: Reading) -> Task:
     except ImportError:
         raise
     except UserError as error:
-        if any(part.label in str(error) for part in source.parts) or isinstance(error, ChoiceError):
-            raise
-        raise UserError(f"{list_some([part.label for part in source.parts], 3)}: {error}") from error
+        message = " ".join(str(error).splitlines())  # a column's name may hold line ends
+        if not any(part.label in message for part in source.parts):
+            message = f"{list_some([part.label for part in source.parts], 3)}: {message}"
+        if isinstance(error, ChoiceError):
+            raise ChoiceError(message, error.choices) from error
+        raise UserError(message) from error
     task = load_files(place)
     task.notes[:0] = [note for note in notes if note not in task.notes]
     return task
