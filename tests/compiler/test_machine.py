@@ -2,6 +2,7 @@
 
 import math
 import random
+from ctypes import c_int64, c_void_p
 
 import pytest
 import torch
@@ -9,8 +10,9 @@ from interpreter import FUNCTIONS, interpret
 
 from seqloom.compiler import ir
 from seqloom.compiler.ir import Access, Buffer, Instruction, Nest, Place, Product, Program, Reduction, Register, Store
-from seqloom.kernels.cpu.engine import ThreadSplit
-from seqloom.kernels.cpu.machine import encode, run_program, why_not_machine
+from seqloom.compiler.plan import UnfitError
+from seqloom.kernels.cpu.engine import ThreadSplit, load_library
+from seqloom.kernels.cpu.machine import Rows, encode, run_program, run_trusted, why_not_machine
 
 pytestmark = pytest.mark.skipif(why_not_machine() is not None, reason=str(why_not_machine()))
 
@@ -428,6 +430,38 @@ def test_wrong_buffers_raise():
             run_program(program, buffers, 2, torch.tensor(bad_offset), torch.tensor(bad_count))
     with pytest.raises(ValueError, match="6 buffers"):
         run_program(program, buffers[:-1], 2, offset, count)
+
+
+def accepts(code, constants):
+    """Return whether the engine accepts a program's code."""
+    code = torch.tensor(code, dtype=torch.int64)
+    return bool(load_library().seqloom_check_machine(c_void_p(code.data_ptr()), c_int64(len(code)), c_int64(constants)))
+
+
+def test_the_engine_refuses_code_with_a_number_that_is_too_large_or_missing():
+    for program in (gru(4), *(build_random_program(random.Random(seed)) for seed in range(20))):
+        encoded = encode(program)
+        code, constants = encoded.code.tolist(), len(encoded.constants)
+        assert accepts(code, constants)
+        for i in range(len(code)):
+            assert not accepts([*code[:i], 2**62, *code[i + 1 :]], constants)
+            assert not accepts(code[:i], constants)
+        assert not accepts([*code, 0], constants)
+
+
+def test_the_engine_refuses_buffers_that_are_shorter_than_a_program_says():
+    encoded, (offset, count) = encode(gru(4)), pack([2, 1])
+    buffers = allocate(encoded.program, 2, 3, torch.float32)
+    rows = Rows(2, 2, 3, offset, count)
+    run_trusted(encoded, buffers, rows, ONE)
+    for k, buffer in enumerate(buffers):
+        short = [*buffers[:k], buffer.flatten()[:-1], *buffers[k + 1 :]]
+        with pytest.raises(UnfitError, match="shorter than a program needs"):
+            run_trusted(encoded, short, rows, ONE)
+    with pytest.raises(UnfitError, match="shorter"):
+        run_trusted(encoded, buffers[:-1], rows, ONE)
+    with pytest.raises(UnfitError, match="shorter"):
+        run_trusted(encoded, buffers, rows._replace(B=2**61), ONE)
 
 
 def test_invalid_programs_raise():

@@ -3,13 +3,25 @@
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from fuzz import cells, comparisons, data_files, exported_folders, file_cases, forged_runs, layers, run_folders
+from fuzz import (
+    cache_files,
+    cells,
+    comparisons,
+    data_files,
+    exported_folders,
+    file_cases,
+    forged_runs,
+    layers,
+    run_folders,
+)
+from fuzz.cases import run_in_forks
 from seqloom.core.errors import UserError
 from seqloom.kernels.compiled import run
 from seqloom.lab.data.readers import compression
@@ -109,6 +121,26 @@ def test_a_random_cell_that_differs_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "_run_backward", lambda *args: [g if g is None else g * 1.01 for g in backward(*args)])
     with pytest.raises(cells.MismatchError, match="gradient of"):
         cells.check(random.Random("cells 0 0"), tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+def test_a_case_that_crashes_its_process_is_counted_and_the_others_run():
+    def check(number):
+        if number == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "fine"
+
+    results = list(run_in_forks(check, iter(range(4))))
+    assert [(r.number, r.outcome) for r in results] == [(0, "fine"), (1, ""), (2, "fine"), (3, "fine")]
+    assert "signal 9" in results[1].error
+
+
+@pytest.mark.slow
+def test_a_changed_cache_never_gives_another_result(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("SEQLOOM_STATE", str(tmp_path / "state"))
+    results = {cache_files.check(random.Random(n), tmp_path) for n in range(60)}
+    assert "sign_numbers: built again" in results and "change_owner: built again" in results
 
 
 def test_an_npz_file_with_a_password_is_refused_in_one_line(tmp_path):
