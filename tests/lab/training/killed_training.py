@@ -1,4 +1,4 @@
-"""Train in a child process that is killed (SIGKILL) at random moments, and resume it until it is done.
+"""Train in a child process that is killed (SIGKILL) at random moments and while it saves, and resume it until it is done.
 
     python killed_training.py FOLDER KILLS
 
@@ -53,12 +53,30 @@ def check(folder: Path) -> None:
     assert steps == sorted(set(steps))
 
 
+def is_saving(folder: Path) -> bool:
+    """Return whether a checkpoint is being written."""
+    return any(p.suffix in (".new", ".old") for p in folder.glob("*"))
+
+
+def stop_while_saving(number: int, folder: Path) -> None:
+    """Stop the process while it saves; return without it if the process ends first."""
+    while os.waitid(os.P_PID, number, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if is_saving(folder):
+            os.kill(number, signal.SIGSTOP)
+            if is_saving(folder):  # it had not finished in between
+                return
+            os.kill(number, signal.SIGCONT)
+
+
 def main(folder: Path, kills: int) -> None:
     train(open_task("pattern", steps=10, valid=20, test=20), SETTINGS, folder / "whole")
     chance, done, saving = random.Random(), 0, 0
     while done < kills:
         number = child(folder / "killed")
-        time.sleep(chance.uniform(0.01, 0.25))
+        if done % 2:
+            stop_while_saving(number, folder / "killed")
+        else:
+            time.sleep(chance.uniform(0.01, 0.25))
         if os.waitpid(number, os.WNOHANG)[0]:
             # it was done before the kill: the folder is whole, and the next one starts anew
             assert Run.load(folder / "killed").finished
@@ -67,7 +85,7 @@ def main(folder: Path, kills: int) -> None:
         os.kill(number, signal.SIGKILL)
         os.waitpid(number, 0)
         done += 1
-        saving += any(p.suffix in (".new", ".old") for p in (folder / "killed").glob("*"))
+        saving += is_saving(folder / "killed")
         check(folder / "killed")
     _, status = os.waitpid(child(folder / "killed"), 0)
     assert status == 0

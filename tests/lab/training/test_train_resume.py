@@ -206,7 +206,7 @@ def test_a_process_that_was_killed_ten_times_ends_with_the_same_weights(tmp_path
     assert made.returncode == 0, made.stderr[-3000:]
     told = json.loads(made.stdout.splitlines()[-1])
     assert told["kills"] == 10
-    assert told["while_saving"] >= 1
+    assert told["while_saving"] >= 5
     assert ends(tmp_path / "killed") == ends(tmp_path / "whole")
 
 
