@@ -114,11 +114,6 @@ def test_every_folder_has_a_docstring():
     ]
 
 
-def test_files_are_short():
-    lines = {str(file.relative_to(PACKAGE)): len(file.read_text().splitlines()) for file in FILES}
-    assert not {file: count for file, count in lines.items() if count > 400}
-
-
 def python(code):
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
 

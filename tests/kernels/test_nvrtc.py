@@ -1,10 +1,8 @@
 """Built kernels on disk: kept, found again, rebuilt when they are not what was written."""
 
-import ctypes
-
 import pytest
 
-from seqloom.kernels.cuda.runtime import launch, nvrtc
+from seqloom.kernels.cuda.runtime import nvrtc
 
 
 @pytest.fixture
@@ -51,32 +49,6 @@ def test_a_build_under_the_name_of_another_is_made_again(builds):
     with pytest.warns(UserWarning, match="its digest is wrong; building it again"):
         assert [build(), build("other")] == [b"machine code of kernel", b"machine code of other"]
     assert len(builds) == 3
-
-
-class Driver:
-    """A driver that has loaded a kernel with arguments of these sizes."""
-
-    def __init__(self, *sizes):
-        self.sizes = sizes
-
-    def cuFuncGetParamInfo(self, function, index, start, size):
-        if index.value >= len(self.sizes):
-            return 1
-        size._obj.value = self.sizes[index.value]
-        return 0
-
-
-@pytest.mark.parametrize("sizes", [(24,), (8,), ()])
-def test_a_built_kernel_that_takes_what_a_launch_gives_is_used(sizes, monkeypatch):
-    monkeypatch.setattr(launch, "_driver", lambda: Driver(*sizes))
-    launch.check_parameters("scan", ctypes.c_void_p(), 24)
-
-
-@pytest.mark.parametrize("sizes", [(32,), (24, 8)])
-def test_a_built_kernel_that_takes_more_than_a_launch_gives_is_refused(sizes, monkeypatch):
-    monkeypatch.setattr(launch, "_driver", lambda: Driver(*sizes))
-    with pytest.raises(RuntimeError, match="the built kernel scan takes"):
-        launch.check_parameters("scan", ctypes.c_void_p(), 24)
 
 
 def test_generated_text_needs_no_file(builds):

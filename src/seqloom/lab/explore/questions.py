@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NotRequired
+from typing import Annotated, Any, NotRequired
 
 from pydantic import ConfigDict, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
@@ -62,7 +62,7 @@ class SimilarQuestion(ExplainQuestion):
     units: NotRequired[Indices | None]
 
 
-QUESTIONS: dict[str, TypeAdapter[dict[str, object]]] = {
+QUESTIONS: dict[str, TypeAdapter[Any]] = {
     "about": TypeAdapter(AboutQuestion),
     "rows": TypeAdapter(RunQuestion),
     "explain": TypeAdapter(ExplainQuestion),

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from seqloom.lab.serve.metrics import Metrics
 from seqloom.lab.serve.model_version import ModelVersion
@@ -166,7 +166,7 @@ class Streams:
             return answers
         before = [stream.slot.steps for stream, _ in jobs]
         work = [(jobs[n][0].slot, answers[n]) for n in good]
-        counts = [self._count_steps(version, steps) for _, steps in work]
+        counts = [self._count_steps(version, cast(list[Any], steps)) for _, steps in work]
         results = await run.steps.run((version, probabilities), work, counts, jobs[0][0].client)
         for n, found in zip(good, results, strict=True):
             answers[n] = found

@@ -257,10 +257,13 @@ class LayerPlans:
             self.bound = BoundLayer(weights, settings, cells, len(plan.h_shapes))
             self.find = self.bound.find
         shape, train, switches = key[0], key[3], key[4]
-        both = [(*key[:-1], has_lengths) for has_lengths in (False, True)]
-        plans = [self.plans.get(each) if each in self.seen else None for each in both]
-        plans = [None if each is DECLINE else each for each in plans]
-        self.bound.add(shape, plan.h_shapes, train, KnownCall(*plans, train, switches))
+        plain, ragged = (self._find_seen((*key[:-1], has_lengths)) for has_lengths in (False, True))
+        self.bound.add(shape, plan.h_shapes, train, KnownCall(plain, ragged, train, switches))
+
+    def _find_seen(self, key: tuple[Any, ...]) -> Any:  # noqa: ANN401  # a plan
+        """Return the plan of a kind of call that came before; None if it did not, or if it has no plan."""
+        plan = self.plans.get(key) if key in self.seen else None
+        return None if plan is DECLINE else plan
 
     def _prepare(
         self, x: Tensor, weights: list[Tensor], train: bool, amp: torch.dtype | None, has_lengths: bool

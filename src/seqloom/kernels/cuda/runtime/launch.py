@@ -58,7 +58,7 @@ class CudaCode:
         kernel = self._loaded.get(index)
         if kernel is None or index != here:
             with torch.cuda.device(index):
-                kernel = self._loaded.setdefault(index, _load(self, index, ctypes.sizeof(arguments)))
+                kernel = self._loaded.setdefault(index, _load(self, index))
                 self._launch(kernel, arguments, blocks, index)
         else:
             self._launch(kernel, arguments, blocks, index)
@@ -101,42 +101,17 @@ def _why_not(index: int) -> str | None:
     return None
 
 
-def _load(code: CudaCode, index: int, size: int) -> ctypes.c_void_p:
-    """Load a kernel that takes at most `size` bytes of arguments on this device, which must be the current one."""
+def _load(code: CudaCode, index: int) -> ctypes.c_void_p:
+    """Load a kernel on this device, which must be the current one."""
     torch.empty(1, device=f"cuda:{index}")  # creates the device's context if there is none
     major, minor = torch.cuda.get_device_capability(index)
     image = nvrtc.build(code.source, dict(code.macros), f"sm_{major}{minor}{code.generation}", code.text)
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     _call("cuModuleLoadData", ctypes.byref(module), image)
     _call("cuModuleGetFunction", ctypes.byref(function), module, code.name.encode())
-    check_parameters(code.name, function, size)
     for name, value in code.attributes:
         _call("cuFuncSetAttribute", function, name, value)
     return function
-
-
-def check_parameters(name: str, function: ctypes.c_void_p, size: int) -> None:
-    """Check that a loaded kernel takes one struct: the driver reads as many bytes as the kernel's file says.
-
-    Args:
-        name: The kernel's name, for the message.
-        function: The kernel.
-        size: Bytes of the struct that launches give it.
-
-    Raises:
-        RuntimeError: If it takes more.
-    """
-    find = getattr(_driver(), "cuFuncGetParamInfo", None)
-    if find is None:  # drivers before CUDA 12.4
-        return
-    start, bytes_ = ctypes.c_size_t(), ctypes.c_size_t()
-    for index, most in ((0, size), (1, 0)):
-        failed = find(function, ctypes.c_size_t(index), ctypes.byref(start), ctypes.byref(bytes_))
-        if not failed and bytes_.value > most:
-            raise RuntimeError(
-                f"the built kernel {name} takes {bytes_.value} bytes as argument {index}, of which this version of "
-                f"seqloom gives {most}; remove the folder {nvrtc.folder()}"
-            )
 
 
 def pack(kind: type[ctypes.Structure], values: Mapping[str, object]) -> ctypes.Structure:

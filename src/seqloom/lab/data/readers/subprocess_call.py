@@ -53,7 +53,7 @@ def call(entry: str, request: Request) -> None:
             raise RuntimeError(f"a subprocess failed\n{errors.read().decode('utf-8', 'replace')}")
 
 
-def answer(function: Callable[[Request], None]) -> None:
+def answer(function: Callable[[Request], object]) -> None:
     """Run as the subprocess: call a function with the request, and print an error of the user to stdout."""
     request = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
