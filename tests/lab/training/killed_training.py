@@ -1,4 +1,4 @@
-"""Train in a child process that is killed (SIGKILL) at random moments and while it saves, and resume it until it is done.
+"""Kill a training (SIGKILL) at random moments and while it saves, and resume it until it is done.
 
     python killed_training.py FOLDER KILLS
 
