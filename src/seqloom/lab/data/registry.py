@@ -42,7 +42,7 @@ def find(name: str) -> Callable[..., Task]:
 
 def _build(name: str, options: Mapping[str, Any]) -> Task:
     """Build the task of a name after checking the names and types of its options."""
-    build = find(name)
+    build: Any = find(name)  # a function or a class
     known = get_type_hints(build.__init__ if isinstance(build, type) else build)
     known.pop("return", None)
     for option, value in options.items():
