@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, cast, get_type_hints
+from typing import Any, get_type_hints
 
 from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
@@ -42,8 +42,8 @@ def find(name: str) -> Callable[..., Task]:
 
 def _build(name: str, options: Mapping[str, Any]) -> Task:
     """Build the task of a name after checking the names and types of its options."""
-    build = find(name)
-    known = get_type_hints(cast(Any, build).__init__ if isinstance(build, type) else build)
+    build: Any = find(name)  # a function or a class
+    known = get_type_hints(build.__init__ if isinstance(build, type) else build)
     known.pop("return", None)
     for option, value in options.items():
         if option not in known:
