@@ -53,11 +53,12 @@ def _find(cell: Cell, job: ScanJob) -> Prepared | Compiled | str:
     """Return the cell as the gated kernels of a GPU run it, else its programs, else why it has none."""
     if job.x.is_cuda:
         prepared = gated.find(cell, job)
-        try:
-            if isinstance(prepared, Prepared) and _is_valid(prepared, cell, job):
-                return prepared
-        except UnfitError as error:
-            return _find_again(prepared.plan, error, cell, job)
+        if isinstance(prepared, Prepared):
+            try:
+                if _is_valid(prepared, cell, job):
+                    return prepared
+            except UnfitError as error:
+                return _find_again(prepared.plan, error, cell, job)
         job = _leave_autocast(cell, job)
         reason = why_not_gpu(cell, job) or _why_not_masks(job) or _why_not_recording(job)
     else:
