@@ -48,7 +48,7 @@ fuzz: .venv/installed
 
 # Commands that are killed (SIGKILL) at file operations and at random moments, and started again: N cases in all.
 kills: .venv/installed
-	PYTHONPATH=tests $(BIN)/python -W ignore -m fuzz.kills --cases $(N) --seed $(SEED)
+	PYTHONPATH=tests $(BIN)/python -W ignore -m fuzz.kills --cases $(N) --seed $(SEED) $(if $(JSON),--json $(JSON))
 
 # Small faults planted in a copy of the package, N in all: prints those that no test catches. The first run records which
 # lines each test runs (about as long as `make test` twice).
@@ -63,9 +63,10 @@ hostile: .venv/installed
 	$(PIP) schemathesis
 	PYTHONPATH=tests $(BIN)/python -m pytest tests/lab/serve/test_serve_openapi.py
 
-# The engine and the emulated CUDA text under AddressSanitizer and UndefinedBehaviorSanitizer.
+# The engine and the emulated CUDA text under AddressSanitizer and UndefinedBehaviorSanitizer, and the engine's threads
+# under ThreadSanitizer. `make sanitize PART=threads` runs one part.
 sanitize: .venv/installed
-	$(BIN)/python tests/sanitizer.py
+	$(BIN)/python tests/sanitizer.py $(if $(PART),--only $(PART))
 
 # Known vulnerabilities in the versions that constraints.txt names; asks the vulnerability service of PyPI.
 audit: .venv/installed

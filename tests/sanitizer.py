@@ -1,7 +1,11 @@
-"""Run the engine's tests, and the emulated CUDA text, under AddressSanitizer and UndefinedBehaviorSanitizer.
+"""Run the engine's tests, and the emulated CUDA text, under the sanitizers of g++, in three parts:
 
-`make sanitize` compiles the engine a second time, for this machine's instruction set, into a copy of the package in a
-temporary folder. Before the tests it checks that the sanitizer reports an output buffer that is half too small.
+    engine      the engine under AddressSanitizer and UndefinedBehaviorSanitizer
+    emulated    the emulated CUDA text under the same
+    threads     the engine under ThreadSanitizer: threads inside of a call, threads of Python, forks
+
+`make sanitize` compiles the engine anew, for this machine's instruction set, into a copy of the package in a temporary
+folder. Before the tests each part checks that its sanitizer reports a planted fault.
 """
 
 import argparse
@@ -12,12 +16,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from seqloom.kernels.cpu.engine import list_libraries
 
 ROOT = Path(__file__).parents[1]
-FLAGS = "-O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
+FLAGS = "-O1 -g1 -fno-omit-frame-pointer"
+ADDRESS = f"{FLAGS} -fsanitize=address,undefined -fno-sanitize-recover=undefined"
+THREAD = f"{FLAGS} -fsanitize=thread"
 ENGINE_TESTS = (
     *(f"kernels/test_{name}.py" for name in ("every_kernel", "cpu_threads", "half")),
     "compiler",
@@ -27,26 +35,45 @@ ENGINE_TESTS = (
 EMULATED_TESTS = tuple(
     str(p.relative_to(ROOT / "tests")) for p in sorted(ROOT.glob("tests/kernels/test_*_emulated.py"))
 )
+THREAD_TESTS = ("kernels/test_cpu_threads.py", "conformance/test_torch_features.py", "conformance/test_processes.py")
+THREAD_CHOICE = "(test_cpu_threads or eight_threads) and not slow and not long or a_fork_runs"
 # An output for half of the elements: the engine writes past its end.
-FAULT = """
+OVERFLOW = """
 import torch, seqloom
 from seqloom.kernels.cpu import scan
 scan._Constants.allocate = lambda self, like, *shape: like.new_empty(torch.Size(shape).numel() // 2)
 seqloom.GRU(64, 64, kernel="gru_cpu")(torch.randn(50, 8, 64))
 """
+# The engine, and a function in which one thread reads what another has written, with and without a barrier between.
+RACY_ENGINE = """
+#include "engine.cpp"
+EXPORT int pass_value(int waits) {
+  int value = 0, seen = 0;
+  run_threads(2, [&](const Team& team) {
+    if (team.member == 0) value = 1;
+    if (waits) team.wait();
+    if (team.member == 1) seen = value;
+  });
+  return seen;
+}
+"""
+RACE = "import ctypes, sys; ctypes.CDLL(sys.argv[1]).pass_value(int(sys.argv[2]))"
 
 
-def build_package(folder: Path) -> None:
-    """Copy the package into a folder, with an engine that is checked while it runs."""
+def build_package(folder: Path, flags: str, source: str) -> Path:
+    """Copy the package into a folder, with an engine that is checked while it runs; return the engine's path."""
     shutil.copytree(ROOT / "src" / "seqloom", folder / "seqloom", ignore=shutil.ignore_patterns("__pycache__", "lib"))
     build = runpy.run_path(str(ROOT / "csrc" / "engine_build.py"))
     isas = build["X86"] if build["is_x86"]() else build["ANY"]
     isa = list_libraries()[0].stem.removeprefix("engine_")
     library = folder / "seqloom" / "lib"
     library.mkdir()
-    words = ["g++", *build["FLAGS"], *build["POSIX"], *isas[isa], *shlex.split(FLAGS)]
-    subprocess.run([*words, str(ROOT / "csrc" / "engine.cpp"), "-o", str(library / f"engine_{isa}.so")], check=True)
+    text, engine = folder / "checked_engine.cpp", library / f"engine_{isa}.so"
+    text.write_text(source)
+    words = ["g++", *build["FLAGS"], *build["POSIX"], *isas[isa], *shlex.split(flags), f"-I{ROOT / 'csrc'}"]
+    subprocess.run([*words, str(text), "-o", str(engine)], check=True)
     shutil.copy(ROOT / "src" / "seqloom" / "lib" / "build.json", library)
+    return engine
 
 
 def find_runtime(name: str) -> str:
@@ -54,38 +81,96 @@ def find_runtime(name: str) -> str:
     return subprocess.check_output(["g++", f"-print-file-name={name}"], text=True).strip()
 
 
-def make_environment(folder: Path) -> dict[str, str]:
+def make_environment(folder: Path, runtime: str) -> dict[str, str]:
     """Return the environment in which Python loads the sanitizer first, and the copy of the package."""
     return os.environ | {
         "PYTHONPATH": str(folder),
-        "LD_PRELOAD": f"{find_runtime('libasan.so')}:{find_runtime('libstdc++.so')}",  # for exceptions thrown by torch
+        "LD_PRELOAD": f"{find_runtime(runtime)}:{find_runtime('libstdc++.so')}",  # for exceptions thrown by torch
         "ASAN_OPTIONS": "detect_leaks=0",  # Python and torch keep memory until the end
         "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
-        "EMULATION_FLAGS": FLAGS.replace("-O1 ", ""),
+        "EMULATION_FLAGS": ADDRESS.replace("-O1 ", ""),
+        # in files, as pytest keeps what a process prints; a fork of Python may start threads, too
+        # memory that torch sets and frees is left out: torch is not compiled for it, so its atomics are not seen
+        "TSAN_OPTIONS": f"log_path={folder / 'race'} die_after_fork=0 ignore_noninstrumented_modules=1",
     }
 
 
-def main() -> int:
-    """Build, check that a fault is found, and run the tests; return pytest's exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("engine", "emulated"), help="run one of the two parts")
-    given = parser.parse_args()
-    tests = {"engine": ENGINE_TESTS, "emulated": EMULATED_TESTS}
-    chosen = [t for part, names in tests.items() if given.only in (None, part) for t in names]
-    with tempfile.TemporaryDirectory(prefix="seqloom-sanitizer-") as name:
-        folder = Path(name)
-        build_package(folder)
-        environment = make_environment(folder)
-        fault = subprocess.run(
-            [sys.executable, "-c", FAULT], check=False, env=environment, stderr=subprocess.PIPE, text=True
-        )
-        if "heap-buffer-overflow" not in fault.stderr:
-            print(f"the sanitizer did not report a planted fault:\n{fault.stderr}", file=sys.stderr)
+def run_tests(environment: dict[str, str], names: tuple[str, ...], *words: str) -> int:
+    """Run tests; return pytest's exit code."""
+    paths = [str(ROOT / "tests" / name) for name in names]
+    command = [*_fix_addresses(), sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words, *paths]
+    return subprocess.call(command, env=environment, cwd=ROOT)
+
+
+def check_addresses(folder: Path, tests: tuple[str, ...]) -> int:
+    """Run tests under AddressSanitizer and UndefinedBehaviorSanitizer; return the exit code."""
+    build_package(folder, ADDRESS, '#include "engine.cpp"\n')
+    environment = make_environment(folder, "libasan.so")
+    fault = subprocess.run(
+        [sys.executable, "-c", OVERFLOW], check=False, env=environment, stderr=subprocess.PIPE, text=True
+    )
+    if "heap-buffer-overflow" not in fault.stderr:
+        print(f"the sanitizer did not report a planted fault:\n{fault.stderr}", file=sys.stderr)
+        return 1
+    return run_tests(environment, tests, "-n", "2", "--dist", "loadfile")
+
+
+def check_threads(folder: Path) -> int:
+    """Run tests under ThreadSanitizer; return the exit code."""
+    engine = build_package(folder, THREAD, RACY_ENGINE)
+    # torch's own threads stay out of it: ThreadSanitizer does not know how OpenMP's wait for each other
+    environment = make_environment(folder, "libtsan.so") | {"OMP_NUM_THREADS": "1"}
+    for waits, expected in ((1, False), (0, True)):
+        command = [*_fix_addresses(), sys.executable, "-c", RACE, str(engine), str(waits)]
+        subprocess.run(command, check=False, env=environment)
+        reports = _take_reports(folder)
+        if ("data race" in reports and "pass_value" in reports) is not expected:
+            problem = "did not report a planted race" if expected else "reports a race where threads wait"
+            print(f"the sanitizer {problem}:\n{reports}", file=sys.stderr)
             return 1
-        print("the sanitizer reports a planted fault; running the tests", file=sys.stderr, flush=True)
-        paths = [str(ROOT / "tests" / t) for t in chosen]
-        words = ["-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadfile", *paths]
-        return subprocess.call([sys.executable, "-m", "pytest", *words], env=environment, cwd=ROOT)
+    failed = run_tests(environment, THREAD_TESTS, "-p", "no:xdist", "-k", THREAD_CHOICE)
+    reports = _take_reports(folder)
+    print(reports, file=sys.stderr, end="")
+    return failed or int(bool(reports))
+
+
+def _fix_addresses() -> list[str]:
+    """Return what starts a command at fixed addresses, where that is allowed: g++ 12's runtime needs some of them."""
+    words = ["setarch", "--addr-no-randomize"]
+    allowed = shutil.which("setarch") and subprocess.run([*words, "true"], check=False, capture_output=True)
+    return words if allowed and allowed.returncode == 0 else []
+
+
+def _take_reports(folder: Path) -> str:
+    """Return the reports of ThreadSanitizer so far, and delete them."""
+    files = sorted(folder.glob("race.*"))
+    text = "".join(file.read_text() for file in files)
+    for file in files:
+        file.unlink()
+    return text
+
+
+PARTS: dict[str, Callable[[Path], int]] = {
+    "engine": lambda folder: check_addresses(folder, ENGINE_TESTS),
+    "emulated": lambda folder: check_addresses(folder, EMULATED_TESTS),
+    "threads": check_threads,
+}
+
+
+def main() -> int:
+    """Run the parts; return the exit code of the last one that failed, 0 if none did."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=PARTS, help="run one of the parts")
+    given = parser.parse_args()
+    failed = 0
+    for part in PARTS if given.only is None else (given.only,):
+        started = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="seqloom-sanitizer-") as name:
+            code = PARTS[part](Path(name))
+        failed = code or failed
+        verdict = f"exit code {code}" if code else "no report"
+        print(f"{part}: {verdict}, {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+    return failed
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
 
 A case runs a command in a fresh folder, kills it (SIGKILL), and starts it again as a user would. That must
 end with exit code 0, the same files with the same content as an undisturbed run (times and dates left out), and
-nothing else. torch is imported once: every command runs in a process forked from this one. For Linux.
+nothing else. A server ends when it has answered a request; started again on its port, it must give the same answer.
+torch is imported once: every command runs in a process forked from this one. For Linux.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import csv
 import ctypes
 import gzip
 import hashlib
+import http.client
 import importlib
 import io
 import itertools
@@ -26,8 +28,10 @@ import random
 import re
 import shutil
 import signal
+import socket
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -60,6 +64,7 @@ LIBRARIES = (  # what commands import when they need it
     *("sklearn.feature_extraction.text", "sklearn.linear_model", "sklearn.multiclass", "scipy.stats", "optuna"),
     *("safetensors.torch", "rich.progress", "rich.table", "rich._emoji_codes"),
 )
+ONNXRUNTIME = ("home/.cache/Microsoft", "tmp/.ses")  # what onnxruntime keeps of its own when it is imported
 CELL = """
 import torch
 from seqloom.core.cell import Cell
@@ -78,7 +83,7 @@ SMALL = "--hidden 4 --embedding 4 --batch 16 --epochs 2 --threads 1 --device cpu
 
 @dataclass(frozen=True)
 class Command:
-    """A command line, and the one that a person types after a kill if `begun` exists."""
+    """A command line, and the one that a person types after a kill if `begun` exists; none if `done` exists."""
 
     start: str
     again: str = ""
@@ -87,25 +92,27 @@ class Command:
     stdin: str = os.devnull
     workers: bool = False  # jobs of a comparison run in processes, in place of this one
     victim: str = "command"  # or "worker"
+    done: str = ""
+    request: str = ""  # the body of a prediction that is asked of a server; then it is stopped
 
 
 # fmt: off
 COMMANDS = {
     "train by name": Command(
         f"train words.csv --name a {SMALL} --checkpoint-steps 1 --ema 0.9",
-        "train --resume --name a", "runs/a", 20,
+        "train --resume --name a", "runs/a", 15,
     ),
     "train on a packed file": Command(
-        f"train packed.csv.gz {SMALL} --patience 1", f"train packed.csv.gz {SMALL} --resume", "runs/packed-gru", 15
+        f"train packed.csv.gz {SMALL} --patience 1", f"train packed.csv.gz {SMALL} --resume", "runs/packed-gru", 12
     ),
     "train an own cell": Command(
-        f"train words.csv --model cell.py:Leaky --name a {SMALL}", "train --resume --name a", "runs/a", 10
+        f"train words.csv --model cell.py:Leaky --name a {SMALL}", "train --resume --name a", "runs/a", 8
     ),
-    "predict a file": Command("predict runs/trained new.csv --out out.csv --keep word", weight=15),
+    "predict a file": Command("predict runs/trained new.csv --out out.csv --keep word", weight=12),
     "predict standard input": Command(
-        "predict runs/trained - --stdin csv --out out.jsonl --probabilities", weight=10, stdin="new.csv"
+        "predict runs/trained - --stdin csv --out out.jsonl --probabilities", weight=8, stdin="new.csv"
     ),
-    "study": Command("study adding --quick --models gru --seeds 1 --effort 0.001 --device cpu --out out", weight=15),
+    "study": Command("study adding --quick --models gru --seeds 1 --effort 0.001 --device cpu --out out", weight=10),
     "compare in a folder": Command(
         "compare words.csv --out out --models gru --parameters 500 --seeds 1 --tune 2 --steps 9 --workers 1",
         "compare --resume --out out", "out/compare.json", 7,
@@ -121,6 +128,13 @@ COMMANDS = {
     "compare without a worker": Command(
         "compare words.csv --out out --models gru --parameters 500 --seeds 1 --tune 1 --steps 9 --workers 1",
         "compare --resume --out out", "out/compare.json", 1, workers=True, victim="worker",
+    ),
+    **{
+        f"export to {to}": Command(f"export runs/trained --to {to} --out out", weight=weight, done="out")
+        for to, weight in (("onnx", 3), ("pt2", 2), ("c", 3), ("safetensors", 4))
+    },
+    "serve": Command(
+        "serve runs/trained --port {port}", weight=8, request='{"rows": ["aeiou", "bcdfg"], "probabilities": true}'
     ),
 }
 # fmt: on
@@ -162,6 +176,7 @@ class Tally:
     cases: int
     file_operations: int  # of an undisturbed run
     kills: collections.Counter[str] = field(default_factory=collections.Counter)  # by kind
+    outcomes: collections.Counter[str] = field(default_factory=collections.Counter)  # of the cases
     failures: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -171,6 +186,8 @@ class Ground:
 
     def __init__(self, work: Path) -> None:
         self.work, self.case = work, work / "case"
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port: int = free.getsockname()[1]
 
     @cached_property
     def template(self) -> Path:
@@ -200,14 +217,19 @@ class Ground:
 
     def run(self, command: Command, again: bool = False, kill: Kill = Kill()) -> Ended:
         """Run a command in a process, and end it as `kill` says; return when all its processes have ended."""
-        words = (command.again if again and command.again else command.start).split()
+        words = (command.again if again and command.again else command.start).format(port=self.port).split()
         log, error = self.work / "operations.txt", self.work / "error.txt"
         began = time.monotonic()
         process = os.fork()
         if process == 0:
             self._become(command, words, kill, log, error)
+        client = threading.Thread(target=self._ask, args=(process, command.request))
+        if command.request:
+            client.start()
         code, worker_killed = self._wait(process, began, command, kill.after)
         seconds = time.monotonic() - began
+        if command.request:
+            client.join()
         _wait_for_orphans()
         return Ended(code, error.read_text(errors="replace"), log.read_text().splitlines(), seconds, worker_killed)
 
@@ -226,6 +248,24 @@ class Ground:
                 if worker is not None:
                     os.kill(worker, signal.SIGKILL)
             time.sleep(0.002)
+
+    def _ask(self, process: int, request: str) -> None:
+        """Ask a server until it answers, keep the answer as a file of the case, and stop the server."""
+        while Path(f"/proc/{process}/cmdline").exists():
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LONGEST)
+            try:
+                connection.request("POST", "/v1/predict", request, {"Content-Type": "application/json"})
+                answer = connection.getresponse()
+                text = f"{answer.status}\n{answer.read().decode()}"
+            except (OSError, http.client.HTTPException):  # it does not answer yet, or was killed
+                time.sleep(0.01)
+                continue
+            finally:
+                connection.close()
+            (self.case / "answer").write_text(text)
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGTERM)
+            return
 
     def _become(self, command: Command, words: list[str], kill: Kill, log: Path, error: Path) -> None:
         """Turn this process into the command; never returns."""
@@ -284,10 +324,10 @@ def contents(folder: Path) -> dict[str, Any]:
     """Return what is in every file of a folder, without times; the names alone of folders, logs and pages.
 
     Entries of the cache are left out if they are complete: the same data under another path has another one. So are
-    compiled cells: a process that is killed may leave one to the next.
+    compiled cells: a process that is killed may leave one to the next. So is what onnxruntime writes.
     """
     whole = tuple(f"{path.parent}" for path in folder.glob("cache/*-*/done.json") if path.parent.name[0] != ".")
-    whole += (str(folder / "cache" / "cells"),)
+    whole += (str(folder / "cache" / "cells"), *(str(folder / name) for name in ONNXRUNTIME))
     paths = [path for path in sorted(folder.rglob("*")) if not str(path).startswith(whole)]
     return {str(path.relative_to(folder)): _content(path) for path in paths}
 
@@ -322,13 +362,20 @@ def differences(expected: dict[str, Any], actual: dict[str, Any]) -> list[str]:
 
 def choose_kills(command: Command, whole: Ended, cases: int, draw: random.Random) -> Iterator[Kill]:
     """Return when to kill, for each case: at each file operation in turn, and now and then at a random moment."""
-    chosen = iter(choose_operations(whole.operations, max(1, cases - cases // MOMENTS), draw))
+    timed = command.victim == "worker" or not whole.operations
+    chosen = iter(() if timed else choose_operations(whole.operations, max(1, cases - cases // MOMENTS), draw))
     for number in range(cases):
-        if number % MOMENTS == MOMENTS - 1 or command.victim == "worker":
+        if timed or number % MOMENTS == MOMENTS - 1:
             yield Kill(after=draw.uniform(0, whole.seconds))
             continue
         operation = next(chosen)
         yield Kill(operation=operation, torn=whole.operations[operation].startswith("write") and draw.random() < 0.5)
+
+
+def _draw_kill(whole: Ended, draw: random.Random) -> Kill:
+    if not whole.operations:
+        return Kill(after=draw.uniform(0, whole.seconds))
+    return Kill(operation=draw.randrange(len(whole.operations)))
 
 
 def choose_operations(operations: Sequence[str], count: int, draw: random.Random) -> list[int]:
@@ -356,6 +403,8 @@ def check(ground: Ground, command: Command, kills: Sequence[Kill], expected: dic
     ground.fresh()
     met: list[Met] = []
     for kill in [*kills, Kill()]:
+        if met and command.done and (ground.case / command.done).exists():
+            break
         again = bool(command.begun) and (ground.case / command.begun).exists()
         ended = ground.run(command, again, kill)
         assert ended.seconds < LONGEST, f"hangs after {_joined(met)}"
@@ -382,12 +431,14 @@ def attack(ground: Ground, name: str, cases: int, seed: int) -> Tally:
     whole, expected = ground.undisturbed(command)
     draw, tally = random.Random(f"{name} {seed}"), Tally(cases, len(whole.operations))
     for number, kill in enumerate(choose_kills(command, whole, cases, draw)):
-        more = [Kill(operation=draw.randrange(len(whole.operations)))] if number % TWICE == TWICE - 1 else []
+        more = [_draw_kill(whole, draw)] if number % TWICE == TWICE - 1 else []
         try:
-            for met in check(ground, command, [kill, *more], expected):
-                tally.kills[met.kind] += 1
+            all_met = check(ground, command, [kill, *more], expected)
+            tally.kills.update(met.kind for met in all_met)
+            tally.outcomes["as without a kill" if all_met else "ended before the kill"] += 1
         except AssertionError as error:
             tally.kills["of cases that failed"] += 1
+            tally.outcomes["wrong"] += 1
             tally.failures.append(f"{name}, seed {seed}, case {number} of {cases}: {error}")
             print(tally.failures[-1], file=sys.stderr, flush=True)
     tally.seconds = round(time.monotonic() - began, 1)
@@ -444,6 +495,7 @@ def record(given: argparse.Namespace, tallies: dict[str, Tally]) -> dict[str, An
         "cases": sum(tally.cases for tally in tallies.values()),
         "kills": sum(kills.values()),
         "kills by kind": dict(kills),
+        "outcomes": dict(sum((tally.outcomes for tally in tallies.values()), collections.Counter())),
         "failures": [failure for tally in tallies.values() for failure in tally.failures],
         "seconds": round(sum(tally.seconds for tally in tallies.values()), 1),
         "commands": {name: vars(tally) for name, tally in tallies.items()},

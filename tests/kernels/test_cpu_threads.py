@@ -1,5 +1,7 @@
 """The threads of the CPU engine: they divide the rows of a batch, or the columns of every product."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -116,3 +118,17 @@ def test_every_thread_flushes_denormals_if_the_caller_does(monkeypatch, columns)
             assert ((layer(x, h)[0] == 0) == flushed).all()
     finally:
         torch.set_flush_denormal(True)  # as every test has it
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_several_callers_with_several_threads_each_have_the_results_of_one(monkeypatch, name):
+    cell, job = asking(name, 12, 64)
+    run = find_kernel(f"{name}_cpu").code.run
+    for split in (ThreadSplit(3, False), ThreadSplit(2, True)):
+        monkeypatch.setattr(scan, "split_threads", lambda *_, split=split: split)
+        with torch.no_grad():
+            expected = run(cell, job)
+        with ThreadPoolExecutor(4) as pool:
+            for actual in pool.map(lambda _, run=run: compute_all(run, cell, job), range(8)):
+                torch.testing.assert_close(actual[0], expected[0])
+                torch.testing.assert_close(actual[1 : 1 + len(expected[1])], list(expected[1]))

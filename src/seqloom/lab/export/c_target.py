@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from seqloom.lab.export.c_code import Writer, declare
 from seqloom.lab.export.check import TOLERANCE, CheckError, make_rows
 from seqloom.lab.export.description import describe
 from seqloom.lab.export.graph import ExportedModel
+from seqloom.lab.files import scratch
 from seqloom.lab.training.for_task import ForClassify, ForTag, ForTask
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.models.classify import Classify
@@ -318,8 +318,8 @@ def check_c(stream: Stream, task: Task, file: Path, command: Sequence[str]) -> d
     if stream.target is not None:
         expected = stream.target.invert(expected.astype(np.float64))
     sequences = [_write_steps(row, batch.x[k, : batch.lengths[k]], task) for k, row in enumerate(rows)]
-    with tempfile.TemporaryDirectory() as scratch:
-        program = Path(scratch) / "program"
+    with scratch.make_folder(file.with_name("check")) as folder:
+        program = folder / "program"
         arguments = [*command, f"-D{file.stem.upper()}_MAIN", str(file), "-o", str(program), "-lm"]
         built = subprocess.run(arguments, capture_output=True, text=True, check=False)
         if built.returncode:
