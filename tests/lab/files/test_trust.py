@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from seqloom.cli import main
 from seqloom.lab.compare.rung import train_rung
@@ -16,6 +17,7 @@ from seqloom.lab.compare.timing import measure_latency
 from seqloom.lab.data.pipeline import subprocess_reader
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.registry import open_data, open_task
+from seqloom.lab.export.hub_folder import read_hub_folder
 from seqloom.lab.files import sealed
 from seqloom.lab.files.trust import UntrustedError, digest, remember
 from seqloom.lab.jobs import runner
@@ -383,6 +385,19 @@ def test_the_document_of_a_study_that_names_a_file_executes_nothing(tmp_path, el
     (tmp_path / "study.json").write_text(json.dumps(document))
     with pytest.raises(ValueError, match="names the cell of a file"):
         restore_study(tmp_path)
+    assert not witness.exists()
+
+
+@pytest.mark.parametrize("name", ["evil.py:Mine", "bi_evil.py:Mine", "evil.py:d/evil.pyc:Mine"])
+def test_an_exported_folder_that_names_a_file_executes_nothing(name, tmp_path, elsewhere):
+    witness = elsewhere()
+    (tmp_path / "evil.py").write_text(CELL)
+    open_task("adding", steps=5, valid=8, test=8).save(tmp_path / "task")
+    settings = {"model": name.replace("evil.py", str(tmp_path / "evil.py"), 1)}
+    (tmp_path / "config.json").write_text(json.dumps({"format": 1, "settings": settings}))
+    save_file({"w": torch.zeros(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=r"never executed|write FILE\.py:CLASS"):
+        read_hub_folder(tmp_path)
     assert not witness.exists()
 
 
