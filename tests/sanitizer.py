@@ -42,7 +42,8 @@ OVERFLOW = """
 import torch, seqloom
 from seqloom.kernels.cpu import scan
 scan._Constants.allocate = lambda self, like, *shape: like.new_empty(torch.Size(shape).numel() // 2)
-seqloom.GRU(64, 64, kernel="gru_cpu")(torch.randn(50, 8, 64))
+reset = torch.zeros(50, 8, dtype=torch.bool)  # such calls are not prepared, and ask allocate for their results
+seqloom.GRU(64, 64, kernel="gru_cpu")(torch.randn(50, 8, 64), reset=reset)
 """
 # The engine, and a function in which one thread reads what another has written, with and without a barrier between.
 RACY_ENGINE = """
