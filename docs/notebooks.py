@@ -89,7 +89,7 @@ def make_notebook(text: str, folder: Path) -> dict[str, Any]:
     """
     lines, cells, done = text.splitlines(keepends=True), [make_text(INTRODUCTION, folder)], 0
     blocks = find_blocks(text)
-    for block, after in zip(blocks, [*blocks[1:], None], strict=True):
+    for block, after in zip(blocks, [*blocks, None][1:], strict=True):
         if not block.runs:
             continue
         cells.append(make_text("".join(lines[done : block.line - 1]), folder))

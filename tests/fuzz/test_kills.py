@@ -82,5 +82,5 @@ def test_commands_that_are_killed_end_as_if_nothing_had_happened():
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert [line.partition(";")[0] for line in ended.stdout.splitlines()] == [
         "train an own cell: 2 cases, seed 0: 0 wrong",
-        "predict a file: 3 cases, seed 0: 0 wrong",
+        "predict a file: 2 cases, seed 0: 0 wrong",
     ]

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from seqloom.core.errors import UserError
 from seqloom.lab.compare.baselines.letters import LetterNgrams
 from seqloom.lab.compare.baselines.module import BaselineModule, wrap
 from seqloom.lab.compare.data import iterate_split
@@ -140,6 +141,9 @@ class SeriesFeatures:
         features = cls()
         features.points = int(settings["points"])
         features.mean, features.scale = arrays["mean"].numpy(), arrays["scale"].numpy()
+        if features.mean.ndim != 1 or features.mean.shape != features.scale.shape:
+            found = f"{features.mean.shape} and {features.scale.shape}"
+            raise UserError(f"mean and scale of the features must be vectors of one length, got {found}")
         return features
 
     def _unscaled(self, x: Array, lengths: Array) -> Array:
@@ -225,7 +229,15 @@ class Linear(BaselineModule):
         described = dict(options.pop("features"))
         own = {name.removeprefix("features."): v for name, v in arrays.items() if name.startswith("features.")}
         features = FEATURES[described.pop("name")].build(own, described)
-        return cls(features, arrays["W"], arrays["b"], **options)
+        W, b = arrays["W"], arrays["b"]
+        columns = None
+        if isinstance(features, SeriesFeatures):
+            columns = len(features.mean) + int(options.get("attributes", 0))
+        if W.dim() != 2 or b.shape != W.shape[:1] or W.shape[1] != (columns or W.shape[1]):
+            raise UserError(
+                f"W and b of a linear model do not fit: they have shapes {tuple(W.shape)}, {tuple(b.shape)}"
+            )
+        return cls(features, W, b, **options)
 
 
 def _float32(values: Array) -> Tensor:

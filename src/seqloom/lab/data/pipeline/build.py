@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from seqloom import __version__
-from seqloom.core.errors import ChoiceError, UserError
+from seqloom.core.errors import UserError
 from seqloom.core.plurals import list_some
 from seqloom.lab.data.coders.attributes import AttributesCoder
 from seqloom.lab.data.coders.audio import AudioCoder
@@ -58,9 +58,8 @@ def open_files(path: DataSource, options: Reading) -> Task:
         message = " ".join(str(error).splitlines())  # a column's name may hold line ends
         if not any(part.label in message for part in source.parts):
             message = f"{list_some([part.label for part in source.parts], 3)}: {message}"
-        if isinstance(error, ChoiceError):
-            raise ChoiceError(message, error.choices) from error
-        raise UserError(message) from error
+        error.args = (message, *error.args[1:])
+        raise
     task = load_files(place)
     task.notes[:0] = [note for note in notes if note not in task.notes]
     return task
