@@ -38,14 +38,14 @@ def test_cases_of_every_format_are_partly_good_and_partly_damaged(form):
     if form in (".parquet", ".arrow", ".feather", ".ipc", ".wav", ".xls"):
         good = [file_cases.make_case(random.Random(n), form).columns is not None for n in range(90)]
     else:
-        good = [file_cases.make_case(random.Random(n), form).is_valid for n in range(60)]
+        good = [file_cases.make_case(random.Random(n), form).is_valid for n in range(25 if form == ".npz" else 60)]
     assert any(good) and not all(good)
 
 
 @pytest.mark.slow
 def test_data_files_of_every_format_are_read_right_or_refused_in_one_line(tmp_path):
-    record = run_fuzz(tmp_path / "record.json", "data_files", 150)
-    assert record["seed"] == 5 and record["kinds"]["data_files"]["cases"] == 150
+    record = run_fuzz(tmp_path / "record.json", "data_files", 40)
+    assert record["seed"] == 5 and record["kinds"]["data_files"]["cases"] == 40
     assert record["kinds"]["data_files"]["failures"] == []
     assert {outcome.rpartition(" ")[2] for outcome in record["kinds"]["data_files"]["outcomes"]} == {"read", "refused"}
 
@@ -89,7 +89,7 @@ def test_a_column_that_was_read_wrongly_is_noticed(actual, expected):
 @pytest.mark.slow
 def test_mutated_run_folders_never_give_another_prediction(tmp_path, monkeypatch):
     monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
-    results = {run_folders.check(random.Random(n), tmp_path) for n in range(200)}
+    results = {run_folders.check(random.Random(n), tmp_path) for n in range(80)}
     assert {"refused", "same", "warned"} >= results >= {"refused"}
 
 
@@ -99,7 +99,7 @@ def test_folders_with_digests_made_right_are_used_or_refused_in_one_line(kind, t
     monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("SEQLOOM_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("SEQLOOM_CANARY", str(tmp_path / "canary"))
-    results = {kind.check(random.Random(n), tmp_path) for n in range(40)}
+    results = {kind.check(random.Random(n), tmp_path) for n in range(20)}
     assert results == {"used", "refused"}
 
 
@@ -139,7 +139,7 @@ def test_a_case_that_crashes_its_process_is_counted_and_the_others_run():
 def test_a_changed_cache_never_gives_another_result(tmp_path, monkeypatch):
     monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("SEQLOOM_STATE", str(tmp_path / "state"))
-    results = {cache_files.check(random.Random(n), tmp_path) for n in range(60)}
+    results = {cache_files.check(random.Random(n), tmp_path) for n in range(30)}
     assert "sign_numbers: built again" in results and "change_owner: built again" in results
 
 
