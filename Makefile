@@ -57,9 +57,11 @@ mutate: .venv/installed
 	$(PIP) coverage
 	PYTHONPATH=tests $(BIN)/python -W ignore -m mutation --faults $(N) --seed $(SEED) $(if $(JSON),--json $(JSON))
 
-# Hostile and ordinary requests to `seqloom serve`, then Schemathesis against its OpenAPI document.
+# Hostile and ordinary requests to `seqloom serve`, hostile questions to `seqloom explore`, then Schemathesis against the
+# OpenAPI document.
 hostile: .venv/installed
 	PYTHONPATH=tests $(BIN)/python -W ignore -m fuzz.serving --hostile $(N)0
+	PYTHONPATH=tests $(BIN)/python -W ignore -m fuzz.exploring --questions $(N)
 	$(PIP) schemathesis
 	PYTHONPATH=tests $(BIN)/python -m pytest tests/lab/serve/test_serve_openapi.py
 
@@ -76,7 +78,8 @@ audit: .venv/installed
 # The documentation site, in build/site; a warning is an error. `make docs SERVE=1` shows it in a browser.
 docs: .venv/installed
 	$(INSTALL) -e '.[$(EXTRAS),docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(if $(SERVE),serve,build)
+	$(BIN)/python docs/prepare.py
+	PYTHONPATH=docs $(BIN)/zensical $(if $(SERVE),serve,build --clean --strict)
 
 # Every table, verdict and page of results from the stored trials, without training; git shows what changed.
 results: .venv/installed
