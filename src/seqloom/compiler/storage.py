@@ -85,7 +85,7 @@ def save_plan(description: str, plan: Plan, seen: Seen) -> Plan:
 
 
 def discard_plan(plan: Plan, reason: str) -> None:
-    """Use a plan that was read from disk no more in this process; the cell is then traced again.
+    """Stop using a plan that was read from disk; the cell is traced again.
 
     Args:
         plan: The plan.
@@ -158,7 +158,7 @@ def _decode(data: Mapping[str, Any]) -> Plan:
 
 
 def _int(value: object) -> int:
-    """Return a value that must be an integer: JSON has others that compare like one."""
+    """Return an integer; refuse true and 1.0, which equal 1 in Python."""
     if type(value) is not int:
         raise ValueError(f"{value!r} is not an integer")
     return value

@@ -104,7 +104,9 @@ def check_plan(plan: Plan) -> None:
         written = scan.program.list_written()
         for i, (buffer, memory) in enumerate(zip(scan.program.buffers, scan.memory, strict=True)):
             if memory.kind not in MEMORY:
-                raise ValueError(f"{buffer.name} has memory of the unknown kind {memory.kind!r}")
+                raise ValueError(
+                    f"{buffer.name} has memory of kind {memory.kind!r}; expected one of {', '.join(sorted(MEMORY))}"
+                )
             if i in written and memory.kind in ("value", "weight"):
                 raise ValueError(f"a program writes to {buffer.name}, which it may only read")
             if memory.kind in ("state", "gradient") and not 0 <= memory.index < plan.states:

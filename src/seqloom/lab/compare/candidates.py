@@ -80,12 +80,12 @@ class ModelName(NamedTuple):
         return self.ahead + self.base
 
     def rename(self, base: str) -> str:
-        """Return the whole name with another base."""
+        """Return the name with `base` in place of the layer or cell: bi_gru:2 with "lstm" is bi_lstm:2."""
         return f"{self.ahead}{base}:{self.layers}" if self.layers else self.ahead + base
 
 
 def split_model(name: str) -> ModelName:
-    """Split a name that --models takes.
+    """Split a value of --models, such as bi_gru:2, into its parts.
 
     Raises:
         UserError: If it contains ".py:" and is not FILE.py:CLASS.

@@ -40,7 +40,7 @@ class Connections:
         self._blocked: dict[Any, float] = {}  # connection whose client does not read -> since when
 
     def add(self, connection: Any, client: str | None) -> None:  # noqa: ANN401  # a protocol of uvicorn
-        """Note a new connection, and close one if there are too many.
+        """Add a new connection; if there are now too many, close one.
 
         Args:
             connection: The connection.

@@ -1,4 +1,4 @@
-"""Tokens that requests must have."""
+"""Check the token of a request."""
 
 from __future__ import annotations
 

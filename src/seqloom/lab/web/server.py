@@ -178,7 +178,7 @@ def _bind(settings: WebSettings) -> socket.socket:
 
 
 def _raise_file_limit(wanted: int) -> int:
-    """Allow as many open files as connections, and return how many connections there may be."""
+    """Raise the limit of open files to `wanted` connections, as far as allowed; return the connections that fit."""
     try:
         import resource
     except ImportError:  # Windows has no such limit

@@ -287,7 +287,7 @@ def _remember(lines: Iterable[str], seen: list[str]) -> Iterator[str]:
 
 
 def _check_quotes(reader: Any, path: Path, before: int) -> Iterator[list[str]]:  # noqa: ANN401  # csv's reader
-    """Yield the rows of a strict reader; raise an error where a quote is not closed, or not followed by a separator."""
+    """Yield the rows of a csv reader; raise an error for an unclosed quote, or text after a closing quote."""
     start = before + 1
     while True:
         try:
