@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzz.cases import Part, Result, run
-from seqloom.lab.training.run import versions
-from seqloom.tools.doctor import hardware
+from seqloom.tools.doctor import hardware, versions
 
 FOLDERS = ("run_folders", "run_records", "forged_runs", "comparisons", "exported_folders")
 KINDS = ("data_files", *FOLDERS, "layers", "cells", "cache_files")

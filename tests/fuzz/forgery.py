@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from fuzz.mutation import mutate
@@ -249,7 +250,10 @@ def _link(draw: random.Random, folder: Path, place: Place) -> str:
 def _poison(draw: random.Random, folder: Path, _: Place) -> str:
     """Put NaN into weights, or change their shape, type or name; their digest is made right."""
     file = draw.choice(_files(folder, ".safetensors"))
-    tensors = load(file.read_bytes())
+    try:
+        tensors = load(file.read_bytes())
+    except SafetensorError:  # an earlier change of this case
+        return "nothing"
     name = draw.choice(sorted(tensors))
     tensor, kind = tensors[name], draw.choice(("nan", "nan", "inf", "shape", "type", "name"))
     if kind in ("nan", "inf"):
