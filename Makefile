@@ -100,9 +100,10 @@ format: .venv/installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/clang-format -i $(CPP)
 
-# On a machine with a GPU and a torch of its own; installs nothing but seqloom.
+# On a machine with a GPU and a torch of its own; installs nothing but seqloom. `make test-gpu JOBS=8` runs eight
+# processes, if pytest-xdist is there.
 test-gpu:
-	PYTHONPATH=src:$$PYTHONPATH $(PYTHON) -m pytest -m gpu -p no:cacheprovider $(GPU_TESTS)
+	PYTHONPATH=src:$$PYTHONPATH $(PYTHON) -m pytest $(if $(JOBS),-n $(JOBS) -p no:benchmark) -m gpu -p no:cacheprovider $(GPU_TESTS)
 
 # A wheel that can be published, and the source distribution, in dist/.
 wheel: .venv/installed

@@ -26,11 +26,14 @@ def make_plans(name, dtype, shape, amp=None, **settings):
             w.data.mul_(1 + 0.2 * torch.randn_like(w))
     home, cells = {name: i for i, name in enumerate(layer._parameters)}, list(layer.cells)
     names = [{mine: home[theirs] for mine, theirs in c._names.items()} for c in cells]
-    stack, weights = Stack(cells, names, torch.Size(shape), layer.batch_first, 1), list(layer.parameters())
+    stack, weights = (
+        Stack(cells, names, torch.Size(shape), layer.batch_first, 1 + layer.bidirectional),
+        list(layer.parameters()),
+    )
     assert plan.why_not_plan(cells, stack.B) is None
     kernel = f"{cells[0].name}_cuda"
     kernels = [TOGETHER if "heads" in settings else find_kernel(kernel)] * len(cells)
-    ready = plan.GatedPlan(stack, [kernel.code for kernel in kernels], weights, "cuda", amp)
+    ready = plan.GatedPlan(stack, [kernel.code for kernel in kernels], weights, "cuda", amp, layer.dropout)
     return layer, ready, KernelPlan(stack, kernels)
 
 
@@ -40,19 +43,19 @@ class Loop:
     def __init__(self, layer):
         self.layer = layer
 
-    def run(self, x, hx, weights, train):
-        return self.layer(x, *hx)
+    def run(self, x, hx, weights, train, lengths=None):
+        return self.layer(x, tuple(hx) if len(hx) > 1 else hx[0] if hx else None, lengths)
 
 
-def run(one, layer, x, hx, train):
+def run(one, layer, x, hx, train, lengths=None):
     """Return the outputs, the last states and, with `train`, every gradient."""
     weights = list(layer.parameters())
     leaves = [x.detach().requires_grad_(), *(s.detach().requires_grad_() for s in hx), *weights]
     if not train:
         with torch.no_grad():
-            y, last = one.run(x, hx, weights, False)
+            y, last = one.run(x, hx, weights, False, lengths)
         return [y, *(last if isinstance(last, tuple) else [last])]
-    y, last = one.run(leaves[0], leaves[1 : 1 + len(hx)], weights, True)
+    y, last = one.run(leaves[0], leaves[1 : 1 + len(hx)], weights, True, lengths)
     ends = last if isinstance(last, tuple) else [last]
     loss = y.float().square().sum() + sum(s.float().sin().sum() for s in ends)
     return [y, *ends, *torch.autograd.grad(loss, leaves)]
@@ -84,6 +87,56 @@ def test_a_prepared_call_has_the_results_of_an_ordinary_one(name, dtype, shape, 
             torch.testing.assert_close(actual[:ends], expected[:ends], rtol=0, atol=0)
             for mine, theirs in zip(actual[ends:], expected[ends:], strict=True):  # products have another order
                 assert (mine - theirs).norm() < (2e-5 if dtype == FP32 else 2e-2) * theirs.norm() + 1e-6
+
+
+RAGGED = [
+    ("LSTM", FP32, (5, 3, 6), {"num_layers": 2, "bidirectional": True}, [5, 0, 2]),
+    ("GRU", FP32, (3, 5, 6), {"batch_first": True, "bidirectional": True}, None),
+    ("RNN", FP32, (5, 6), {"bidirectional": True}, [3]),
+    ("GRU", BF16, (4, 16, 6), {"heads": 2, "bidirectional": True}, [4, 0, 3, 1] * 4),
+    ("LNLSTM", BF16, (4, 3, 6), {"num_layers": 2}, [1, 4, 0]),
+    ("GRU", FP32, (3, 4, 6), {"batch_first": True, "units": 10, "bidirectional": True}, [4, 1, 0]),
+]
+
+
+@pytest.mark.parametrize(("name", "dtype", "shape", "settings", "lengths"), RAGGED)
+def test_prepared_calls_take_both_directions_and_lengths(name, dtype, shape, settings, lengths):
+    layer, ready, ordinary = make_plans(name, dtype, shape, **settings)
+    x, lengths = torch.randn(shape, dtype=dtype), None if lengths is None else torch.tensor(lengths)
+    if lengths is not None:  # nothing that lies in padding may count
+        rows = torch.arange(ready.T)[:, None] >= lengths
+        x[rows.T if layer.batch_first and x.dim() == 3 else rows.squeeze(1) if x.dim() == 2 else rows] = torch.nan
+    given = [torch.randn(s, dtype=dtype) for s in ready.h_shapes]
+    for hx in ([], given):
+        for train in (False, True):
+            found = [run(one, layer, x, hx, train, lengths) for one in (ready, ordinary, Loop(layer))]
+            ends = 1 + len(ready.h_shapes)
+            torch.testing.assert_close(found[0][:ends], found[1][:ends], rtol=0, atol=0)
+            for mine, theirs, looped in zip(*found, strict=True):
+                far = 2e-5 if dtype == FP32 else 2e-2
+                assert (mine - theirs).norm() < far * theirs.norm() + 1e-6
+                assert dtype == BF16 or (mine - looped).norm() < 3 * far * looped.norm() + 1e-6
+
+
+def test_both_directions_with_lengths_have_second_derivatives():
+    layer, ready, _ = make_plans("LSTM", FP32, (4, 2, 6), bidirectional=True)
+    x, weights, lengths = torch.randn(4, 2, 6, requires_grad=True), list(layer.parameters()), torch.tensor([4, 2])
+    found = []
+    for y, _ in (ready.run(x, [], weights, True, lengths), layer(x, None, lengths)):
+        (d,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+        found.append([d, *torch.autograd.grad(d.square().sum(), [x, *weights])])
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
+def test_dropout_between_layers_is_drawn_in_every_call():
+    layer, ready, _ = make_plans("GRU", FP32, (1, 5, 6), num_layers=2, dropout=0.5)
+    assert ready.dropout == 0.5
+    x, found = torch.randn(1, 5, 6), []
+    for one in (ready, Loop(layer)):  # with one step both draw in the same order
+        torch.manual_seed(3)
+        found.append(run(one, layer, x, [], True))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+    assert not torch.equal(found[0][0], run(ready, layer, x, [], True)[0])
 
 
 def test_products_in_halves_are_as_exact_as_those_of_torch(monkeypatch):

@@ -1,6 +1,7 @@
 """The layers on a GPU: cuDNN behind the same contract. Run by `make test-gpu`."""
 
 import copy
+import unittest.mock
 import warnings
 
 import pytest
@@ -13,6 +14,7 @@ import seqloom.layers.recurrent.gpu.streams
 import seqloom.layers.recurrent.layer
 from seqloom.core.cell import Cell
 from seqloom.kernels import tuning
+from seqloom.kernels.runner import run_job
 from seqloom.layers.recurrent.gpu import row_order, wavefront
 
 pytestmark = pytest.mark.gpu
@@ -499,11 +501,11 @@ def test_recorded_backward_passes_of_gated_cells_have_the_bits_of_the_first(kind
     [(seqloom.GRU, 64), (seqloom.LSTM, 512), (seqloom.RNN, 100), (seqloom.LNGRU, 64), (seqloom.AttnRNN, 64)],
 )
 def test_prepared_calls_under_autocast_match_ordinary_ones(kind, H, x_dtype):
-    layer, lengths = kind(24, H, num_layers=2, device="cuda"), torch.full((8,), 48)
+    layer = kind(24, H, num_layers=2, device="cuda")
 
-    def run(one, x, **how):
+    def run(one, x, is_prepared):
         with torch.autocast("cuda", torch.bfloat16):
-            y, last = one(x, **how)
+            y, last = one(x) if is_prepared else one.run_with(run_job, x)
         ends = last if isinstance(last, tuple) else (last,)
         assert y.dtype == torch.bfloat16 and all(s.dtype == torch.float32 for s in ends)
         loss = y.float().square().sum() + sum(s.sin().sum() for s in ends)
@@ -511,16 +513,16 @@ def test_prepared_calls_under_autocast_match_ordinary_ones(kind, H, x_dtype):
 
     for _ in range(tuning.RUNS_BEFORE_RECORDING + 2):
         x = torch.randn(48, 8, 24, device="cuda", dtype=x_dtype, requires_grad=True)
-        (actual, gradients), (expected, slow) = run(layer, x), run(layer, x, lengths=lengths)
+        (actual, gradients), (expected, slow) = run(layer, x, True), run(layer, x, False)
         if kind not in (seqloom.LNGRU, seqloom.AttnRNN):  # the first normalises its input in float32 under autocast
             torch.testing.assert_close(actual, expected, rtol=0, atol=0)
         if kind is not seqloom.AttnRNN:
             for a, b in zip((*actual, *gradients), (*expected, *slow), strict=True):
                 assert a.dtype == b.dtype and (a - b).float().norm() < 0.02 * b.float().norm()
             continue
-        # another kernel than that of lengths: neither is the measure of the other, float64 is
+        # another kernel than without a plan: neither is the measure of the other, float64 is
         x_exact, wide = x.detach().double().requires_grad_(), copy.deepcopy(layer).double()
-        exact = wide(x_exact, lengths=lengths)
+        exact = wide(x_exact)
         loss = exact[0].square().sum() + exact[1].sin().sum()
         right = (*exact, *torch.autograd.grad(loss, [x_exact, *wide.parameters()]))
         for a, b, e in zip((*actual, *gradients), (*expected, *slow), right, strict=True):
@@ -528,6 +530,62 @@ def test_prepared_calls_under_autocast_match_ordinary_ones(kind, H, x_dtype):
     assert any(plan.backend in ("cuda", "row", "grid") and key[3] for key, plan in layer._plans.plans.items())
     with torch.no_grad():
         assert layer(x.float())[0].dtype == torch.float32  # without autocast another plan
+
+
+@pytest.mark.parametrize("lengths", [None, [12, 0, 5, 12, 1, 7, 11, 3]])
+@pytest.mark.parametrize("amp", [None, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (seqloom.GRU, {"bidirectional": True}),
+        (seqloom.LSTM, {"bidirectional": True, "num_layers": 2, "batch_first": True}),
+        (seqloom.LSTM, {"kernel": "grid"}),
+        (seqloom.LNGRU, {"bidirectional": True}),
+        (seqloom.AttnRNN, {"bidirectional": True}),
+        (seqloom.MGU, {"num_layers": 2}),
+    ],
+)
+def test_prepared_calls_of_both_directions_and_lengths_match_ordinary_ones(kind, settings, amp, lengths):
+    layer = kind(24, 64, device="cuda", **settings)
+    lengths = None if lengths is None else torch.tensor(lengths, device="cuda")
+    shape = (8, 12, 24) if layer.batch_first else (12, 8, 24)
+
+    def run(x, call):
+        with torch.autocast("cuda", amp, enabled=amp is not None):
+            y, last = call(x)
+        ends = last if isinstance(last, tuple) else (last,)
+        loss = y.float().square().sum() + sum(s.sin().sum() for s in ends)
+        return [y, *ends, *torch.autograd.grad(loss, [x, *layer.parameters()])]
+
+    with unittest.mock.patch.object(tuning, "GATED_LEAST_STEPS_TRAINING", 0):
+        for _ in range(tuning.RUNS_BEFORE_RECORDING + 2):
+            x = torch.randn(shape, device="cuda", requires_grad=True)
+            actual = run(x, lambda x: layer(x, None, lengths))
+            expected = run(x, lambda x: layer.run_with(run_job, x, None, lengths))
+            for a, b in zip(actual, expected, strict=True):
+                assert a.dtype == b.dtype
+                assert (a - b).float().norm() <= (1e-4 if amp is None else 0.03) * b.float().norm()
+    assert all(plan.backend for plan in layer._plans.plans.values())  # none declined
+
+
+@pytest.mark.parametrize("amp", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("settings", [{}, {"num_layers": 2, "bidirectional": True}])
+def test_a_planned_call_of_cudnn_under_autocast_equals_torchs_layer(amp, settings):
+    ours = seqloom.LSTM(24, 32, kernel="aten", device="cuda", **settings)
+    theirs = torch.nn.LSTM(24, 32, device="cuda", **settings)
+    theirs.load_state_dict(ours.state_dict())
+    found, x = [], torch.randn(7, 4, 24, device="cuda", requires_grad=True)
+    for layer in (ours, theirs):
+        with torch.autocast("cuda", amp):
+            y, ends = layer(x)
+        loss = y.float().square().sum() + sum(s.float().sin().sum() for s in ends)
+        found.append([y, *(s.float() for s in ends), *torch.autograd.grad(loss, [x, *layer.parameters()])])
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+    assert {type(plan).__name__ for plan in ours._plans.plans.values()} == {"AtenPlan"}
+    with torch.autocast("cuda", amp):
+        y, _ = ours(x)
+    (d,) = torch.autograd.grad(y.float().square().sum(), x, create_graph=True)
+    assert torch.isfinite(torch.autograd.grad(d.square().sum(), x)[0]).all()
 
 
 def test_two_calls_before_their_backward_passes_do_not_share_memory():

@@ -6,43 +6,65 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from seqloom.core.cell import State
-from seqloom.core.job import ScanJob
+from seqloom.core.job import ScanJob, reverse_steps, zero_padding
 from seqloom.kernels.registry import Kernel
 from seqloom.kernels.stack import Stack
 
 
 class KernelPlan:
-    """Run a stack in one direction on kernels that were chosen before.
+    """Run a stack on kernels that were chosen before.
 
     Args:
         stack: The cells, and the form of the input.
         kernels: One for each cell.
         types: Under autocast the type of the weights, which inputs and states of a cell have, and that of the outputs.
+        dropout: Share of the outputs of every layer but the last that is dropped.
     """
 
     def __init__(
-        self, stack: Stack, kernels: Sequence[Kernel], types: tuple[torch.dtype, torch.dtype] | None = None
+        self,
+        stack: Stack,
+        kernels: Sequence[Kernel],
+        types: tuple[torch.dtype, torch.dtype] | None = None,
+        dropout: float = 0.0,
     ) -> None:
-        self.types = types
-        self.backend, self.h_shapes, self.rows = kernels[0].backend, stack.state_shapes, stack.B
+        self.types, self.dropout, self.ways = types, dropout, stack.ways
+        self.backend, self.h_shapes, self.B, self.T = kernels[0].backend, stack.state_shapes, stack.B, stack.T
         self.is_single, self.is_batch_first = len(stack.shape) == 2, stack.is_batch_first
         self.scans = [(cell, kernel.code.run) for cell, kernel in zip(stack.cells, kernels, strict=True)]
 
-    def run(self, x: Tensor, states: Sequence[Tensor], weights: list[Tensor], train: bool) -> tuple[Tensor, Any]:
+    def run(
+        self,
+        x: Tensor,
+        states: Sequence[Tensor],
+        weights: list[Tensor],
+        train: bool,
+        lengths: Tensor | None = None,
+    ) -> tuple[Tensor, Any]:
         """Run the stack; the arguments and results are those of `StackPlan.run`."""
         y = x.unsqueeze(0) if self.is_single else x if self.is_batch_first else x.transpose(0, 1)
+        y = zero_padding(y, lengths)
         if self.is_single:
             states = [s.unsqueeze(1) for s in states]
         ends: list[State] = []
-        for i, (cell, run) in enumerate(self.scans):
+        for begin in range(0, len(self.scans), self.ways):
             if self.types is not None:
                 y = y.to(self.types[0])
-            state = tuple(s[i] for s in states) if states else cell.start(y)
-            y, end = run(cell, ScanJob(y, state))
-            ends.append(end)
+            if begin and self.dropout:
+                y = F.dropout(y, self.dropout)
+            outputs = []
+            for i in range(begin, begin + self.ways):
+                cell, run = self.scans[i]
+                state = tuple(s[i] for s in states) if states else cell.start(y)
+                job = ScanJob(y, state, lengths)
+                out, end = run(cell, job if i == begin else job.reverse())
+                outputs.append(out if i == begin else reverse_steps(out, lengths))
+                ends.append(end)
+            y = outputs[0] if self.ways == 1 else torch.cat(outputs, -1)
         if len(ends) == 1:
             last = ends[0] if self.is_single else tuple(s.unsqueeze(0) for s in ends[0])
         else:

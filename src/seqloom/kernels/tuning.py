@@ -215,6 +215,7 @@ class Region(NamedTuple):
     hidden: tuple[int, int]
     rows: tuple[int, int]
     trains: bool | None = None  # with gradients, without, or None for either
+    steps: tuple[int, int] = (1, 1 << 40)
 
 
 _ALL, _FP32, _16_BITS, _ANY = ("gru", "lstm", "rnn"), ("float32", "tf32"), ("bfloat16", "float16"), (1, 1 << 40)
@@ -262,10 +263,12 @@ GATED_GRID_FASTER = (
     Region(("gru", "rnn"), ("tf32",), (193, 320), (193, _ANY[1]), trains=True),
     Region(("lstm",), ("tf32",), (193, 320), (193, _ANY[1])),
 )
+# Longer sequences end in cuDNN's "not supported" (float32, torch 2.13 and cuDNN 9).
+CUDNN_MOST_STEPS = 65_535
 # Fewer steps stay with cuDNN, without gradients and with them: a launch of ours takes the host longer. GRU H=256 B=32,
 # speed of ours / of cuDNN relative to torch.nn: T=8 float32 0.63 / 0.84 forward, 0.58 / 0.84 both, bf16 1.15 / 1.74 and
 # 0.79 / 1.00; T=32 float32 1.43 / 0.98 and 0.85 / 0.99, bf16 1.84 / 1.38 and 1.16 / 1.07.
-GATED_LEAST_STEPS, GATED_LEAST_STEPS_TRAINING = 16, 40
+GATED_LEAST_STEPS, GATED_LEAST_STEPS_TRAINING = 8, 4
 # Rows, tiles of units to a block: warps to a tile.
 GATED_SPLITS = {8: {1: 8, 2: 4, 3: 4, 4: 2, 8: 2}, 16: {1: 16, 2: 8, 4: 4}}
 # A thread's registers for weights, by bytes of a number and warps.

@@ -45,12 +45,16 @@ class AtenPlan:
         stack: The cells, and the form of the input.
         weights: All weights of the stack.
         dropout: Share of the outputs of every layer but the last that torch drops, also without gradients.
+        amp: The type that autocast computes in, and to which torch casts what it is given; None without autocast.
     """
 
     backend = "aten"
 
-    def __init__(self, stack: Stack, weights: Sequence[Tensor], dropout: float = 0.0) -> None:
+    def __init__(
+        self, stack: Stack, weights: Sequence[Tensor], dropout: float = 0.0, amp: torch.dtype | None = None
+    ) -> None:
         cell = stack.cells[0]
+        self.amp = amp
         self.dropout = dropout
         self.stack, self.h_shapes = stack, stack.state_shapes
         self.h_shape, self.states = self.h_shapes[0], len(self.h_shapes)
@@ -105,6 +109,8 @@ class AtenPlan:
             node = y.grad_fn
             if node is not None and node.name() in FUSED_NODES:
                 node.register_hook(self._differentiate_twice(source, first, weights))
+        if self.amp is not None:
+            end = [s.to(weights[0].dtype) for s in end]
         if self.is_single:
             y, end = y.squeeze(1), [s.squeeze(1) for s in end]
         elif self.transposes:
@@ -130,14 +136,14 @@ class AtenPlan:
                 dy = dy.squeeze(1) if self.is_single else dy.transpose(0, 1) if self.transposes else dy
             ends = [None if d is None else d.view(shape) for d, shape in zip(grads[1:], self.h_shapes, strict=False)]
             pulls = (dy, *ends, *([None] * (len(self.h_shapes) - len(ends))))
-            dx, *rest = self.stack.differentiate(x, states, weights, pulls)
+            dx, *rest = self.stack.differentiate(x, states, weights, pulls, self.amp)
             if dx is not None:
                 dx = dx.unsqueeze(1) if self.is_single else dx.transpose(0, 1) if self.transposes else dx
             k = len(states)
             own = [rest[k + place] for place in self.order]
             found = [dx, *own, *rest[:k], *([None] * len(gradients))]
             return tuple(
-                None if old is None or new is None else new.view(old.shape)
+                None if old is None or new is None else new.view(old.shape).to(old.dtype)
                 for new, old in zip(found, gradients, strict=False)
             )
 

@@ -35,6 +35,8 @@ from seqloom.kernels.dispatch import choose
 from seqloom.kernels.kernel_plan import KernelPlan
 from seqloom.kernels.registry import Kernel
 from seqloom.kernels.stack import Stack
+from seqloom.layers.recurrent.gpu.row_order import is_large_batch
+from seqloom.layers.recurrent.gpu.streams import keeps_gpu_busy
 from seqloom.layers.recurrent.gpu.wavefront import CHUNK_STEPS
 
 if TYPE_CHECKING:  # a cycle
@@ -91,9 +93,9 @@ def try_plan(
         own: Its `__dict__`: every attribute look-up counts here.
         x: The input.
         hx: The state in torch's form, or None.
-        lengths: (B,), the real steps of each row, or None. There are plans with lengths on a CPU only.
+        lengths: (B,), the real steps of each row, or None.
     """
-    if type(x) is not Tensor or is_compiling() or (lengths is not None and x.is_cuda):
+    if type(x) is not Tensor or is_compiling():
         return None
     known: Any = own.get("_plans")
     if (
@@ -284,49 +286,56 @@ class LayerPlans:
             kernels = [self._choose(layer, i, stack, x, has_lengths) for i in range(len(self.cells))]
         except UserError:  # `run_with` raises it
             return DECLINE
-        backends = {kernel.backend for kernel in kernels}
-        if amp is not None:
-            return self._prepare_cast(layer, stack, kernels, weights, amp)
-        takes_aten = aten.why_not_plan(self.cells, weights) is None and not has_lengths
-        if layer.training and layer.dropout and layer.num_layers > 1:
-            has_dropout = not x.is_cuda or torch.backends.cudnn.enabled
-            if backends == {"aten"} and takes_aten and has_dropout:
-                return aten.AtenPlan(stack, weights, layer.dropout)
-            return DECLINE
-        if backends == {"cpu"} and train and takes_aten and layer.kernel == "auto" and self._is_large_step(stack):
+        dropout = layer.dropout if layer.training and layer.num_layers > 1 else 0.0
+        takes_aten = {kernel.backend for kernel in kernels} == {"aten"} and not has_lengths
+        takes_aten = takes_aten and aten.why_not_plan(self.cells, weights) is None
+        if x.is_cuda:
+            if takes_aten and (torch.backends.cudnn.enabled or not dropout):
+                return aten.AtenPlan(stack, weights, dropout, amp)
+            if self._takes_turns(stack, kernels, has_lengths):
+                return DECLINE
+            return self._prepare_on_gpu(stack, kernels, weights, amp, dropout, has_lengths)
+        if dropout:
+            return aten.AtenPlan(stack, weights, dropout) if takes_aten else DECLINE
+        if takes_aten or (train and not has_lengths and self._is_large_step(layer, stack, kernels, weights)):
             return aten.AtenPlan(stack, weights)
-        if backends == {"cpu"} and not any(map(cpu.why_not_plan, self.cells)):
-            return cpu.StackPlan(stack, weights)
-        if backends == {"aten"} and takes_aten:
-            return aten.AtenPlan(stack, weights)
-        is_short = len(self.cells) == 1 or stack.T < MIN_WAVEFRONT_STEPS
-        if not x.is_cuda or stack.ways == 2 or not is_short or "aten" in backends:
-            return DECLINE
+        is_engine = {kernel.backend for kernel in kernels} == {"cpu"} and not any(map(cpu.why_not_plan, self.cells))
+        return cpu.StackPlan(stack, weights) if is_engine else DECLINE
+
+    def _takes_turns(self, stack: Stack, kernels: Sequence[Kernel], has_lengths: bool) -> bool:
+        """Return whether a call on a GPU is long enough that `run_with` arranges streams or rows for it."""
+        cell = self.cells[0]
+        if len(self.cells) > stack.ways and stack.ways == 1 and stack.T >= MIN_WAVEFRONT_STEPS:
+            return True
+        if stack.ways == 2 and keeps_gpu_busy(cell, stack.T):
+            return True
+        return has_lengths and kernels[0].skips_ended_rows and is_large_batch(stack.B, cell.hidden_size)
+
+    def _prepare_on_gpu(
+        self,
+        stack: Stack,
+        kernels: Sequence[Kernel],
+        weights: list[Tensor],
+        amp: torch.dtype | None,
+        dropout: float,
+        has_lengths: bool,
+    ) -> Any:  # noqa: ANN401  # a plan
+        """Return the plan of a call on a GPU that is not one call of torch."""
         tiers: list[Any] = [getattr(kernel.code, "TIER", None) for kernel in kernels]  # those of AttnRNN have one
-        if None not in tiers and not attn_rnn.why_not_plan(self.cells, weights):
+        is_plain = amp is None and not dropout and not has_lengths and stack.ways == 1
+        if is_plain and None not in tiers and not attn_rnn.why_not_plan(self.cells, weights):
             return attn_rnn.AttnRNNPlan(stack, tiers, weights, kernels[0].backend)
         codes = [kernel.code for kernel in kernels if isinstance(kernel.code, Gated | GatedHeads)]
         if len(codes) == len(kernels) and not gated.why_not_plan(self.cells, stack.B):
-            return gated.GatedPlan(stack, codes, weights, kernels[0].backend)
-        return KernelPlan(stack, kernels)
+            return gated.GatedPlan(stack, codes, weights, kernels[0].backend, amp, dropout)
+        return KernelPlan(stack, kernels, None if amp is None else (weights[0].dtype, amp), dropout)
 
-    def _prepare_cast(
-        self, layer: Recurrent, stack: Stack, kernels: Sequence[Kernel], weights: list[Tensor], amp: torch.dtype
-    ) -> Any:  # noqa: ANN401  # a plan
-        """Return the plan of a call under autocast."""
-        has_dropout = layer.training and layer.dropout and layer.num_layers > 1
-        is_short = len(self.cells) == 1 or stack.T < MIN_WAVEFRONT_STEPS
-        if stack.ways == 2 or has_dropout or not is_short:
-            return DECLINE
-        codes = [kernel.code for kernel in kernels if isinstance(kernel.code, Gated | GatedHeads)]
-        if len(codes) == len(kernels) and not gated.why_not_plan(self.cells, stack.B):
-            return gated.GatedPlan(stack, codes, weights, kernels[0].backend, amp)
-        return KernelPlan(stack, kernels, (weights[0].dtype, amp))
-
-    def _is_large_step(self, stack: Stack) -> bool:
+    def _is_large_step(self, layer: Recurrent, stack: Stack, kernels: Sequence[Kernel], weights: list[Tensor]) -> bool:
         """Return whether a training call on a CPU is one step of a GRU, which torch's operator does faster."""
         cell = self.cells[0]
-        return stack.T == 1 and cell.name == "gru" and cell.hidden_size >= tuning.ONE_STEP_HIDDEN
+        if stack.T > 1 or cell.name != "gru" or cell.hidden_size < tuning.ONE_STEP_HIDDEN or layer.kernel != "auto":
+            return False
+        return {k.backend for k in kernels} == {"cpu"} and aten.why_not_plan(self.cells, weights) is None
 
     def _choose(self, layer: Recurrent, index: int, stack: Stack, x: Tensor, has_lengths: bool) -> Kernel:
         """Return the kernel of one cell."""

@@ -65,7 +65,7 @@ class Gated:
     def why_not_auto(self, cell: Cell, job: ScanJob) -> str | None:
         """Return why another kernel is faster for this job; None if none is."""
         dtype, H, (B, T) = autocast_dtype("cuda") or job.x.dtype, cell.hidden_size, job.x.shape[:2]
-        if job.is_plain and not self._needs_whole_tiles:  # all that torch's own takes
+        if job.is_plain and not self._needs_whole_tiles and T <= tuning.CUDNN_MOST_STEPS:  # all that torch's own takes
             least = tuning.GATED_LEAST_STEPS_TRAINING if torch.is_grad_enabled() else tuning.GATED_LEAST_STEPS
             if least > T:
                 return f"torch's own (cuDNN) is faster for fewer than {least} steps"

@@ -16,7 +16,7 @@ from torch import Tensor
 from seqloom.core.cell import Cell
 from seqloom.core.checks import are_contiguous, read_moved, read_saved
 from seqloom.core.heads import HeadsCell
-from seqloom.core.job import ScanJob
+from seqloom.core.job import ScanJob, reverse_steps
 from seqloom.core.memory import empty_like, new_empty
 from seqloom.core.precision import product_flags
 from seqloom.kernels import tuning
@@ -46,7 +46,7 @@ class PreparedGated:
 
     Args:
         stack: All cells of the plan.
-        index: Which of them it is.
+        index: Which of them it is; with two ways every second one reads backwards.
         code: Its kernel.
         weights: All weights of the stack.
         dtype: The type that the kernels compute in; that of the weights if omitted.
@@ -71,6 +71,7 @@ class PreparedGated:
         own = [None if place is None else weights[place] for place in self.places]
         self.shapes = [None if w is None else w.shape for w in own]
         self.addresses = () if self.is_cast else list_addresses(own)  # a pass reads copies of weights that are cast
+        self.is_backwards = stack.ways == 2 and index % 2 == 1
         self.is_time_first = len(stack.shape) == 3 and not stack.batch_first
         # kernels take the layer's order, but of heads one after the other
         self.keeps_time_first = self.is_time_first and self.heads == 1
@@ -107,17 +108,19 @@ class PreparedGated:
         zeros = torch.zeros(self.rows, self.H, dtype=torch.float32, device=self.device)
         return [zeros] * self.kind.states
 
-    def run(self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], train: bool) -> tuple[Tensor, ...]:
+    def run(
+        self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], train: bool, lengths: Maybe = None
+    ) -> tuple[Tensor, ...]:
         """Return the outputs, and the last states (1, B, H), or (1, H) for a single sequence."""
         own = [None if place is None else weights[place] for place in self.places]
         if train:
-            result: tuple[Tensor, ...] = _PreparedScan.apply(self, len(states), x, *states, *own)
+            result: tuple[Tensor, ...] = _PreparedScan.apply(self, len(states), lengths, x, *states, *own)
             return result
-        y, last, _, _ = self.find_outputs(x, states, own, False)
+        y, last, _, _ = self.find_outputs(x, states, own, False, lengths)
         return y, *last
 
     def find_outputs(
-        self, x: Tensor, states: Sequence[Tensor], own: Sequence[Any], train: bool
+        self, x: Tensor, states: Sequence[Tensor], own: Sequence[Any], train: bool, lengths: Maybe
     ) -> tuple[Tensor, list[Tensor], list[Maybe], list[Maybe]]:
         """Return the outputs, the last states, what the backward pass reads, and the weights if they were cast.
 
@@ -130,15 +133,16 @@ class PreparedGated:
 
         def launch(tensors: Sequence[Any]) -> list[Maybe]:
             if not self.has_autocast:
-                return self._launch_forward(tensors[0], tensors[1:], own, train)
+                return self._launch_forward(tensors[0], tensors[1:-1], own, train, tensors[-1])
             with torch.autocast(self.device.type, enabled=False):  # it would normalise in float32
-                return self._launch_forward(tensors[0], tensors[1:], own, train)
+                return self._launch_forward(tensors[0], tensors[1:-1], own, train, tensors[-1])
 
         if stream is None:
-            found = launch((x, *states))
+            found = launch((x, *states, lengths))
         else:
-            key = stream, product_flags(), train, x.dtype, len(states), list_addresses(own)
-            found = self.recorder.run(launch, key, (x, *states))
+            has_lengths = lengths is not None
+            key = stream, product_flags(), train, x.dtype, len(states), has_lengths, list_addresses(own)
+            found = self.recorder.run(launch, key, (x, *states, lengths))
         many, (y, *rest) = 6 + 2 * k, found
         return cast(Tensor, y), cast(list[Tensor], rest[:k]), rest[k : k + many], rest[k + many :]
 
@@ -151,16 +155,31 @@ class PreparedGated:
         each = iter(copies)
         return [None if w is None else next(each) for w in own]
 
-    def _turn(self, x: Tensor) -> Tensor:
-        """Return an input as (*order, D), in the type of the kernels; its memory may have another order."""
-        x = x.to(self.dtype)
-        return x.transpose(0, 1) if self.is_time_first != self.keeps_time_first else x.view(*self.order, -1)
+    def _turn(self, x: Tensor, padding: Padding | None) -> Tensor:
+        """Return an input as (*order, D), in the type of the kernels; its memory may have another order.
 
-    def _launch_forward(self, x: Tensor, states: Sequence[Tensor], own: Sequence[Any], train: bool) -> list[Maybe]:
+        The first real step of a cell that reads backwards is the last of the input, and padding is 0.
+        """
+        x = x.to(self.dtype)
+        x = x.transpose(0, 1) if self.is_time_first != self.keeps_time_first else x.view(*self.order, -1)
+        return self._reverse(x if padding is None else padding.clear(x), padding)
+
+    def _reverse(self, x: Tensor, padding: Padding | None) -> Tensor:
+        """Reverse the real steps of (*order, n) if the cell reads backwards."""
+        if not self.is_backwards:
+            return x
+        return x.flip(1 - self.keeps_time_first) if padding is None else padding.reverse(x)
+
+    def _find_padding(self, lengths: Maybe) -> Padding | None:
+        return None if lengths is None else Padding(lengths, self.T, self.keeps_time_first, self.heads)
+
+    def _launch_forward(
+        self, x: Tensor, states: Sequence[Tensor], own: Sequence[Any], train: bool, lengths: Maybe
+    ) -> list[Maybe]:
         """Do what `find_outputs` does, launch by launch."""
         copies = self._cast_weights(own) if self.is_cast else []
-        H, kind = self.H, self.kind
-        inputs, own = self._turn(x), self._pad_weights(copies or own)
+        H, kind, padding = self.H, self.kind, self._find_padding(lengths)
+        inputs, own = self._turn(x, padding), self._pad_weights(copies or own)
         product, normed, spread, centred = None, None, None, None
         if kind.norm:
             product = exact.linear(inputs, own[0], None).view(*self.order, -1)
@@ -171,14 +190,20 @@ class PreparedGated:
             u = self._divide(exact.linear(inputs, own[0].view(-1, inputs.shape[-1]), _flatten(own[1])))
         weight = arrange_weights(self.setting, own[2].view(-1, H, H) if centred is None else centred)
         first = [self._divide_state(s).float() for s in states] or self._find_start()
-        paths = [new_empty(u, *self.lead, H) if train or i == kind.output else None for i in range(kind.states)]
+        # padding is read from the path of state 0, by products, and from the outputs
+        whole = () if padding is None else (0, kind.output)
+        paths = [
+            (Tensor.new_zeros if i in whole else new_empty)(u, (*self.lead, H)) if train or i == kind.output else None
+            for i in range(kind.states)
+        ]
         seen = paths[0]
         if train and self.keeps_time_first:  # the first state, too: products see all but the last
-            seen = new_empty(u, self.T + 1, self.B, H)
+            seen = (new_empty if padding is None else Tensor.new_zeros)(u, (self.T + 1, self.B, H))
             seen[0], paths[0] = first[0], seen[1:]
         last = [empty_like(s) for s in first]
         arguments = self.arguments.from_buffer_copy(self.filled)
         arguments.x, arguments.weight = u.data_ptr(), weight.data_ptr()
+        arguments.lengths = None if padding is None else padding.lengths.data_ptr()
         kept, arguments.keeps = None, int(train and self.setting.kept)
         if arguments.keeps and kind.gates > kind.summed:
             kept = new_empty(u, *self.lead, (kind.gates - kind.summed) * H)
@@ -195,7 +220,8 @@ class PreparedGated:
         assert y is not None
         ends = [self._join_state(s).to(self.weight_dtype) for s in last]
         saved = [u, seen, *paths[1:], *first, kept, centred, product, normed, spread]
-        return [self._join(y), *ends, *(saved if train else [None] * len(saved)), *(copies if train else ())]
+        y = self._join(y, padding)
+        return [y, *ends, *(saved if train else [None] * len(saved)), *(copies if train else ())]
 
     def _find_start(self) -> list[Tensor]:
         """Return the first states, zeros that the current stream may read."""
@@ -221,17 +247,19 @@ class PreparedGated:
         t = t.view(self.B, self.heads, self.units).transpose(0, 1).reshape(self.rows, self.units)
         return F.pad(t, (0, self.more)) if self.more else t
 
-    def _join(self, t: Tensor) -> Tensor:
+    def _join(self, t: Tensor, padding: Padding | None) -> Tensor:
         """Put the units of all heads side by side, in the order of the layer's outputs."""
-        if self.keeps_time_first:
-            return t[..., : self.units].reshape(self.T, self.B, -1)
-        t = t.view(self.heads, self.B, self.T, self.H)[..., : self.units]
-        return t.permute((2, 1, 0, 3) if self.is_time_first else (1, 2, 0, 3)).reshape(*self.stack.shape[:-1], -1)
+        t = t[..., : self.units]
+        if self.heads > 1:
+            t = t.unflatten(0, (self.heads, self.B)).permute(1, 2, 0, 3)
+        return self._restore(t, padding)
 
-    def _restore(self, t: Tensor) -> Tensor:
-        """Map (B * T, n) to (.., n) in the order of the layer's input."""
+    def _restore(self, t: Tensor, padding: Padding | None) -> Tensor:
+        """Map what has B * T rows in the kernels' order to (.., n) in the order of the layer's input."""
+        if self.is_backwards:
+            t = self._reverse(t.reshape(*self.order, -1), padding)
         if self.is_time_first != self.keeps_time_first:
-            t = t.view(self.B, self.T, -1).transpose(0, 1)
+            t = t.reshape(self.B, self.T, -1).transpose(0, 1)
         return t.reshape(*self.stack.shape[:-1], -1)
 
     def _join_state(self, t: Tensor) -> Tensor:
@@ -247,7 +275,7 @@ class PreparedGated:
 
         Args:
             tensors: The input, what the forward pass saved, the gradient of the outputs and those of the last states,
-                contiguous; None for zeros.
+                contiguous, None for zeros; the lengths or None.
             own: The weights, as in OWN.
             needs: Whether the gradients of x, weight_ih and bias_ih are needed.
         """
@@ -267,16 +295,33 @@ class PreparedGated:
         key = stream, product_flags(), needs, addresses, tuple(t is None for t in arguments)
         return self.back_recorder.run(launch, key, arguments)
 
+    def differentiate_twice(
+        self, x: Tensor, states: Sequence[Tensor], own: Sequence[Any], pulls: Sequence[Maybe], lengths: Maybe
+    ) -> list[Maybe]:
+        """Return the gradients of x, the states and the weights in a form that can be differentiated again."""
+        if not self.is_backwards:
+            return self.stack.differentiate(x, states, own, pulls, self.dtype, lengths)
+
+        def reverse(t: Tensor) -> Tensor:  # of the form of the layer's input
+            if self.is_time_first:
+                return reverse_steps(t.transpose(0, 1), lengths).transpose(0, 1)
+            return reverse_steps(t, lengths) if t.dim() == 3 else reverse_steps(t.unsqueeze(0), lengths).squeeze(0)
+
+        with torch.enable_grad():
+            dy, x = None if pulls[0] is None else reverse(pulls[0]), reverse(x)
+        dx, *rest = self.stack.differentiate(x, states, own, (dy, *pulls[1:]), self.dtype, lengths)
+        return [None if dx is None else reverse(dx), *rest]
+
     def _find_recording_stream(self) -> int | None:
         """Return the current stream if graphs can be recorded there now, else None."""
         return find_stream(self.device) if self.device.type == "cuda" else None
 
     def _launch_back(self, tensors: Sequence[Maybe], own: Sequence[Any], needs: tuple[bool, bool, bool]) -> list[Maybe]:
         """Do what `find_gradients` does, launch by launch."""
-        many, x = 7 + 2 * self.kind.states, tensors[0]
+        many, x, padding = 7 + 2 * self.kind.states, tensors[0], self._find_padding(tensors[-1])
         assert x is not None
         halves: list[exact.SplitMatrix] = []
-        du, *recurrent, ds = self._go_back(tensors[1:many], own, tensors[many], tensors[many + 1 :], halves)
+        du, *recurrent, ds = self._go_back(tensors[1:many], own, tensors[many:-1], padding, halves)
         dscale_ih: Maybe = None
         dbias_ih: Maybe = None
         if self.kind.norm:
@@ -288,8 +333,8 @@ class PreparedGated:
         elif needs[2]:
             dbias_ih = self._sum_bias(du, recurrent[1]).view_as(own[1])
         weight = own[0].view(du.shape[1], -1)
-        found_x, dweight_ih = exact.differentiate_linear(du, self._turn(x), weight, needs[:2], *halves)
-        dx = None if found_x is None else self._restore(found_x).to(x.dtype)
+        found_x, dweight_ih = exact.differentiate_linear(du, self._turn(x, padding), weight, needs[:2], *halves)
+        dx = None if found_x is None else self._restore(found_x, padding).to(x.dtype)
         dweight_ih = None if dweight_ih is None else dweight_ih.view_as(own[0])
         found = (dweight_ih, dbias_ih, *recurrent, dscale_ih)
         return [dx, *(None if d is None else d.to(self.weight_dtype) for d in found), *ds]
@@ -307,15 +352,17 @@ class PreparedGated:
         self,
         saved: Sequence[Maybe],
         own: Sequence[Any],
-        dy: Maybe,
-        dlast: Sequence[Maybe],
+        pulls: Sequence[Maybe],
+        padding: Padding | None,
         halves: list[exact.SplitMatrix],
     ) -> tuple[Tensor, Maybe, Maybe, Maybe, Maybe, Maybe, list[Maybe]]:
         """Return the gradients of the projected input (B * T, ..), of OWN[2:7] and of the first states.
 
-        `halves` gets the first of them in halves, if it was split.
+        `pulls` are the gradients of the outputs and of the last states; `halves` gets the first of those that are
+        found in halves, if it was split.
         """
         k, n, g = self.kind.states, self.heads, self.kind.gates
+        dy, *dlast = pulls
         u, paths, first = saved[0], saved[1 : 1 + k], saved[1 + k : 1 + 2 * k]
         assert u is not None
         weight, bias, *norms = self._pad_weights(own)[2:7]
@@ -323,13 +370,14 @@ class PreparedGated:
         if self.keeps_time_first and paths[0] is not None:
             values |= {"y": paths[0][1:], "states": paths[0], "time_first": 1}
         values |= {f"c_{i}": path for i, path in enumerate(paths[1:])} | {f"first_{i}": s for i, s in enumerate(first)}
+        values |= {"lengths": None if padding is None else padding.lengths}
         values |= {"mask": None, "reset": None, "spread": saved[-1], "u": saved[1 + 2 * k], "centred": saved[2 + 2 * k]}
         values |= dict(zip(("scale", "scale_c", "bias_c"), norms, strict=True))
         if dy is None:
             values["dy"] = u.new_zeros(*self.lead, self.H)
         else:
-            rows = (dy.transpose(0, 1) if self.is_time_first != self.keeps_time_first else dy).contiguous()
-            rows = rows.view(self.B * self.T, -1)
+            rows = dy.transpose(0, 1) if self.is_time_first != self.keeps_time_first else dy.view(*self.order, -1)
+            rows = self._reverse(rows, padding).contiguous().view(self.B * self.T, -1)
             values["dy"] = self._divide(F.pad(rows, (0, self.more)) if self.more else rows)
         ends = [None if d is None else self._divide_state(d.contiguous()) for d in dlast]
         du, dweight, dbias, *rest = go_back(self.setting, values, ends, n, None if self.more else halves)
@@ -344,6 +392,33 @@ class PreparedGated:
         return du, dweight, dbias, rest[0], rest[1], rest[2], ds
 
 
+class Padding:
+    """Where the padding of a call is.
+
+    Args:
+        lengths: (B,), the real steps of each row.
+        steps: T.
+        time_first: Whether what `clear` and `reverse` take is (T, B, n), not (B, T, n).
+        heads: How often the kernels see every row.
+    """
+
+    def __init__(self, lengths: Tensor, steps: int, time_first: bool, heads: int) -> None:
+        own = lengths.clamp(0, steps)  # kernels write up to them
+        self.lengths = own.repeat(heads) if heads > 1 else own
+        self.t = torch.arange(steps, device=own.device).unsqueeze(int(time_first))
+        self.last = own.unsqueeze(1 - int(time_first)) - 1
+        self.time = 1 - int(time_first)
+
+    def clear(self, x: Tensor) -> Tensor:
+        """Set padding to 0."""
+        return x.masked_fill((self.t > self.last).unsqueeze(-1), 0)
+
+    def reverse(self, x: Tensor) -> Tensor:
+        """Reverse the real steps of each row; padding stays in place."""
+        index = torch.where(self.t <= self.last, self.last - self.t, self.t)
+        return x.gather(self.time, index.unsqueeze(-1).expand(x.shape))
+
+
 def _flatten(bias: Maybe) -> Maybe:
     return None if bias is None else bias.view(-1)
 
@@ -356,13 +431,14 @@ class _PreparedScan(torch.autograd.Function):
         ctx: Any,  # noqa: ANN401  # takes any attribute
         cell: PreparedGated,
         given: int,
+        lengths: Maybe,
         x: Tensor,
         *tensors: Any,  # noqa: ANN401  # Tensor; None for a bias that the cell lacks
     ) -> tuple[Tensor, ...]:
-        y, last, saved, copies = cell.find_outputs(x, tensors[:given], tensors[given:], True)
+        y, last, saved, copies = cell.find_outputs(x, tensors[:given], tensors[given:], True, lengths)
         ctx.cell, ctx.given, ctx.many = cell, given, len(saved)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*saved, x, *tensors, *copies)
+        ctx.save_for_backward(lengths, *saved, x, *tensors, *copies)
         return y, *last
 
     @staticmethod
@@ -384,15 +460,15 @@ def _go_back(
     dlast: Sequence[Maybe],
 ) -> tuple[Maybe, ...]:
     cell: PreparedGated = ctx.cell
-    kept = read_saved(ctx)
+    lengths, *kept = read_saved(ctx)
     saved, x, tensors = kept[: ctx.many], kept[ctx.many], kept[ctx.many + 1 :]
     states, own = tensors[: ctx.given], tensors[ctx.given : ctx.given + len(OWN)]
     if torch.is_grad_enabled():  # a second derivative is wanted
-        return None, None, *cell.stack.differentiate(x, states, own, (dy, *dlast), cell.dtype)
+        return None, None, None, *cell.differentiate_twice(x, states, own, (dy, *dlast), lengths)
     gradients = (None if d is None else d.contiguous() for d in (dy, *dlast))
-    needs = ctx.needs_input_grad[2], *ctx.needs_input_grad[3 + ctx.given : 5 + ctx.given]
+    needs = ctx.needs_input_grad[3], *ctx.needs_input_grad[4 + ctx.given : 6 + ctx.given]
     copies = tensors[ctx.given + len(OWN) :] or own
-    dx, *rest = cell.find_gradients((x, *saved, *gradients), copies, needs)
+    dx, *rest = cell.find_gradients((x, *saved, *gradients, lengths), copies, needs)
     dweights, ds = rest[: len(OWN)], rest[len(OWN) :]
     dstates = [d.to(s.dtype).view(s.shape) for d, s in zip(ds, states, strict=False) if d is not None]
-    return None, None, dx, *dstates, *dweights
+    return None, None, None, dx, *dstates, *dweights

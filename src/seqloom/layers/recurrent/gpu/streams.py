@@ -84,11 +84,16 @@ def can_use_streams(cell: Cell, x: Tensor) -> bool:
     return (
         x.is_cuda
         and not torch.compiler.is_compiling()
-        and (x.shape[1] >= MIN_STEPS.get(cell.name, DEFAULT_MIN_STEPS) or torch.cuda.is_current_stream_capturing())
+        and keeps_gpu_busy(cell, x.shape[1])
         and why_not_fused() is None
         and not torch._C._len_torch_dispatch_stack()
         and torch._C._autograd._top_saved_tensors_default_hooks(True) is None
     )
+
+
+def keeps_gpu_busy(cell: Cell, steps: int) -> bool:
+    """Whether the host starts two scans of so many steps faster than a GPU runs them."""
+    return steps >= MIN_STEPS.get(cell.name, DEFAULT_MIN_STEPS) or torch.cuda.is_current_stream_capturing()
 
 
 def host_keeps_up(cell: Cell) -> bool:
