@@ -64,6 +64,8 @@ LIBRARIES = (  # what commands import when they need it
     *("sklearn.feature_extraction.text", "sklearn.linear_model", "sklearn.multiclass", "scipy.stats", "optuna"),
     *("safetensors.torch", "rich.progress", "rich.table", "rich._emoji_codes"),
 )
+# Temporary folders of Python: nothing can remove one whose process is killed inside; the system clears their home.
+TEMPORARY = "tmp/tmp"
 ONNXRUNTIME = ("home/.cache/Microsoft", "tmp/.ses")  # what onnxruntime keeps of its own when it is imported
 CELL = """
 import torch
@@ -327,7 +329,7 @@ def contents(folder: Path) -> dict[str, Any]:
     compiled cells: a process that is killed may leave one to the next. So is what onnxruntime writes.
     """
     whole = tuple(f"{path.parent}" for path in folder.glob("cache/*-*/done.json") if path.parent.name[0] != ".")
-    whole += (str(folder / "cache" / "cells"), *(str(folder / name) for name in ONNXRUNTIME))
+    whole += (str(folder / "cache" / "cells"), *(str(folder / name) for name in (*ONNXRUNTIME, TEMPORARY)))
     paths = [path for path in sorted(folder.rglob("*")) if not str(path).startswith(whole)]
     return {str(path.relative_to(folder)): _content(path) for path in paths}
 

@@ -121,19 +121,24 @@ def test_small_sizes_run_on_one_block_and_large_batches_on_more_rows():
 def test_cudnn_runs_where_it_was_measured_to_be_faster(cell, dtype, hidden, rows, forward, both):
     for trains, expected in ((False, forward), (True, both)):
         with torch.set_grad_enabled(trains):
-            assert _gated_kernels.is_cudnn_faster(cell, dtype, hidden, rows) is expected
+            assert _gated_kernels.is_cudnn_faster(cell, dtype, hidden, rows, 512) is expected
 
 
 @pytest.mark.parametrize(
-    ("cell", "tf32", "rows", "forward", "both"),
-    [("gru", True, 128, False, False), ("gru", True, 256, False, True), ("lstm", False, 1, True, True)],
+    ("cell", "dtype", "hidden", "rows", "trains", "first"),  # steps from which on cuDNN runs; None: never
+    [
+        ("gru", FP32, 128, 32, False, 12),
+        ("lstm", FP32, 128, 32, True, 80),
+        ("gru", FP32, 64, 32, False, 32),
+        ("lstm", BF16, 128, 1000, True, 64),
+        ("gru", BF16, 400, 32, True, None),
+        ("lstm", FP32, 1024, 256, True, 1),
+    ],
 )
-def test_the_grid_runs_below_its_sizes_where_it_was_measured_to_be_faster(monkeypatch, cell, tf32, rows, forward, both):
-    monkeypatch.setattr(_gated_kernels, "allows_tf32", lambda: tf32)
-    for trains, expected in ((False, forward), (True, both)):
-        with torch.set_grad_enabled(trains):
-            actual = _gated_kernels.is_measured(tuning.GATED_GRID_FASTER, cell, FP32, 256, rows)
-        assert actual is expected
+def test_our_kernels_run_short_sequences(cell, dtype, hidden, rows, trains, first):
+    with torch.set_grad_enabled(trains):
+        found = [_gated_kernels.is_cudnn_faster(cell, dtype, hidden, rows, T) for T in range(1, 200)]
+    assert found == [first is not None and first <= T for T in range(1, 200)]
 
 
 ALL = "lengths reset mask keep"

@@ -1,6 +1,7 @@
 """The layers on a GPU: cuDNN behind the same contract. Run by `make test-gpu`."""
 
 import copy
+import functools
 import unittest.mock
 import warnings
 
@@ -542,7 +543,7 @@ def test_prepared_calls_under_autocast_match_ordinary_ones(kind, H, x_dtype):
         (seqloom.LSTM, {"kernel": "grid"}),
         (seqloom.LNGRU, {"bidirectional": True}),
         (seqloom.AttnRNN, {"bidirectional": True}),
-        (seqloom.MGU, {"num_layers": 2}),
+        (functools.partial(seqloom.Recurrent, "mgu"), {"num_layers": 2}),
     ],
 )
 def test_prepared_calls_of_both_directions_and_lengths_match_ordinary_ones(kind, settings, amp, lengths):
@@ -557,7 +558,7 @@ def test_prepared_calls_of_both_directions_and_lengths_match_ordinary_ones(kind,
         loss = y.float().square().sum() + sum(s.sin().sum() for s in ends)
         return [y, *ends, *torch.autograd.grad(loss, [x, *layer.parameters()])]
 
-    with unittest.mock.patch.object(tuning, "GATED_LEAST_STEPS_TRAINING", 0):
+    with unittest.mock.patch.object(tuning, "CUDNN_FASTER", ()):
         for _ in range(tuning.RUNS_BEFORE_RECORDING + 2):
             x = torch.randn(shape, device="cuda", requires_grad=True)
             actual = run(x, lambda x: layer(x, None, lengths))
@@ -586,6 +587,15 @@ def test_a_planned_call_of_cudnn_under_autocast_equals_torchs_layer(amp, setting
         y, _ = ours(x)
     (d,) = torch.autograd.grad(y.float().square().sum(), x, create_graph=True)
     assert torch.isfinite(torch.autograd.grad(d.square().sum(), x)[0]).all()
+
+
+@pytest.mark.parametrize("kind", [seqloom.GRU, seqloom.LSTM])
+def test_sequences_longer_than_cudnn_takes_run_on_our_kernels(kind):
+    layer, x = kind(2, 16, device="cuda"), torch.randn(tuning.CUDNN_MOST_STEPS + 5, 1, 2, device="cuda")
+    with torch.no_grad():
+        y, _ = layer(x)
+        expected, _ = copy.deepcopy(layer).cpu()(x.cpu())
+    torch.testing.assert_close(y.cpu(), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_two_calls_before_their_backward_passes_do_not_share_memory():

@@ -17,6 +17,16 @@ def count(number: float, noun: str, plural: str = "") -> str:
     return f"{digits} {noun if number == 1 else plural or noun + 's'}"
 
 
+def shorten(text: str, most: int = 80) -> str:
+    """Return a text that a message quotes, cut to so many characters.
+
+    Args:
+        text: It.
+        most: How many characters are left, the dots included.
+    """
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def list_some(names: Sequence[str], most: int = 12) -> str:
     """Return names with commas between them; of many, the first ones and how many more there are.
 

@@ -228,17 +228,30 @@ _ALL, _FP32, _16_BITS, _ANY = ("gru", "lstm", "rnn"), ("float32", "tf32"), ("bfl
 # 3.89 (LOG, recorded passes of gated cells). RNN was not measured. float32 in halves of fp16, cuDNN and ours, forward /
 # both passes: GRU H=512 B=256 15.2 / 51.9 and 9.6 / 28.9, LSTM 22.4 / 60.8 (as a graph 12.6 / 39.6) and 16.5 / 41.8,
 # H=1024 B=64 19.5 / 50.9 and 13.2 / 39.3 (LOG, what surrounds a recurrence).
+#
+# Short sequences, whole eager calls, in which the host counts: torch's time over ours. One step of 128 to 1,024 units
+# and 4 to 256 rows in bf16 2.0 to 2.7 with gradients and 3.2 to 5.1 without, in float32 1.3 to 2.3 and 1.4 to 2.7; 20
+# steps 1.4 to 3.3 and 1.4 to 7.7, 1.5 to 3.3 and 1.1 to 7.1. In float32 cuDNN takes over with 128 units from 12 steps
+# on (10 steps 1.2 to 1.8, 20 0.8 to 1.3) and with gradients from 80 on (64 steps 1.0 to 1.7, 98 0.8 to 1.1), with 64
+# units from 32 on (40 steps 0.9 to 1.9, where cuDNN behind our call has 1.2 to 1.4) and with gradients later than 98
+# (1.4 to 1.8). An LSTM of 128 units with 1,024 rows in 16 bits: 30 steps 1.5, 100 steps 1.0, 4,000 rows 2.4 (LOG, short
+# sequences). These times repeat one shape: passes are recorded. With a new shape in every call ours was 0.86 to 0.99.
+_FROM_12, _FROM_32, _FROM_64, _FROM_80, _FROM_128 = ((least, _ANY[1]) for least in (12, 32, 64, 80, 128))
 CUDNN_FASTER = (
-    Region(("rnn",), ("float16",), (1, 128), (1, 7), trains=False),
-    Region(("rnn",), ("float16",), (1, 96), (1, 96), trains=True),
-    Region(("rnn",), ("float16",), (97, 128), (1, 32), trains=True),
-    Region(("lstm",), ("float16",), (1, 96), (1, 7), trains=False),
-    Region(("lstm",), ("float16",), (384, 1024), (8, 48), trains=False),
-    Region(_ALL, _16_BITS, (513, 1024), (129, _ANY[1])),
-    Region(_ALL, _FP32, (1, 128), _ANY, trains=False),
-    Region(("gru", "rnn"), _FP32, (1, 128), (1, 128), trains=True),
-    Region(("lstm",), _FP32, (1, 128), _ANY, trains=True),
-    Region(("lstm",), ("float32",), (385, 512), (193, _ANY[1]), trains=False),
+    Region(("rnn",), ("float16",), (1, 128), (1, 7), False, _FROM_32),
+    Region(("rnn",), ("float16",), (1, 96), (1, 96), True, _FROM_32),
+    Region(("rnn",), ("float16",), (97, 128), (1, 32), True, _FROM_32),
+    Region(("lstm",), ("float16",), (1, 96), (1, 7), False, _FROM_32),
+    Region(("lstm",), ("float16",), (384, 1024), (8, 48), False, _FROM_32),
+    Region(("lstm",), _16_BITS, (97, 128), (769, 2048), True, _FROM_64),
+    Region(_ALL, _16_BITS, (513, 1024), (129, _ANY[1]), None, _FROM_32),
+    Region(_ALL, _FP32, (1, 96), _ANY, False, _FROM_32),
+    Region(_ALL, _FP32, (97, 128), _ANY, False, _FROM_12),
+    Region(("gru", "rnn"), _FP32, (1, 96), (1, 128), True, _FROM_128),
+    Region(("gru", "rnn"), _FP32, (97, 128), (1, 128), True, _FROM_80),
+    Region(("lstm",), _FP32, (1, 96), _ANY, True, _FROM_128),
+    Region(("lstm",), _FP32, (97, 128), _ANY, True, _FROM_80),
+    Region(("lstm",), ("float32",), (385, 512), (193, _ANY[1]), False),
     Region(_ALL, ("float32",), (513, 1024), (97, _ANY[1])),
     Region(_ALL, ("tf32",), (769, 1024), (97, _ANY[1])),
 )
@@ -265,10 +278,6 @@ GATED_GRID_FASTER = (
 )
 # Longer sequences end in cuDNN's "not supported" (float32, torch 2.13 and cuDNN 9).
 CUDNN_MOST_STEPS = 65_535
-# Fewer steps stay with cuDNN, without gradients and with them: a launch of ours takes the host longer. GRU H=256 B=32,
-# speed of ours / of cuDNN relative to torch.nn: T=8 float32 0.63 / 0.84 forward, 0.58 / 0.84 both, bf16 1.15 / 1.74 and
-# 0.79 / 1.00; T=32 float32 1.43 / 0.98 and 0.85 / 0.99, bf16 1.84 / 1.38 and 1.16 / 1.07.
-GATED_LEAST_STEPS, GATED_LEAST_STEPS_TRAINING = 8, 4
 # Rows, tiles of units to a block: warps to a tile.
 GATED_SPLITS = {8: {1: 8, 2: 4, 3: 4, 4: 2, 8: 2}, 16: {1: 16, 2: 8, 4: 4}}
 # A thread's registers for weights, by bytes of a number and warps.

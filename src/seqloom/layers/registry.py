@@ -13,7 +13,7 @@ import seqloom.layers.linear  # noqa: F401  (fills Mixer.registry)
 from seqloom.cells.lookup import split_name
 from seqloom.core.cell import Cell
 from seqloom.core.errors import UserError
-from seqloom.core.plurals import list_some
+from seqloom.core.plurals import list_some, shorten
 from seqloom.core.suggest import suggest
 from seqloom.layers.hybrid import ConvRNN, Hybrid, RNNAttend
 from seqloom.layers.linear.layer import Mixer
@@ -99,7 +99,7 @@ def find(name: str) -> Callable[..., nn.Module]:
             else partial(entry.kind, **settings)
         )
     hint = suggest(name, list_names()) or f"some are {list_some(list_names())}: see `seqloom list layers`"
-    raise UserError(f"there is no layer {name!r}; {hint}")
+    raise UserError(f"there is no layer {shorten(name)!r}; {hint}")
 
 
 def describe(name: str) -> str:

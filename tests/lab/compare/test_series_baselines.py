@@ -3,6 +3,7 @@ import polars as pl
 import pytest
 import torch
 
+from seqloom.core.errors import UserError
 from seqloom.lab.compare.baselines import dtw, rocket
 from seqloom.lab.compare.baselines.registry import DTW, ROCKET, baselines, fit_baseline
 from seqloom.lab.compare.data import load_task
@@ -107,3 +108,30 @@ def test_endless_data_have_no_nearest_neighbours(monkeypatch):
     model = rocket.fit_rocket(task)
     batch = next(iter(task.batches("test", batch=4)))
     assert torch.isfinite(model(batch)[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("channels", lambda t: t.unsqueeze(-1).expand(*t.shape, 2)),
+        ("counts", lambda t: t.unsqueeze(-1)),
+        ("counts", lambda t: t + 1),
+        ("dilations", lambda t: t * 0),
+        ("dilations", lambda t: t.double()),
+        ("b", lambda t: t[0]),
+        ("W", lambda t: t[:, 1:]),
+    ],
+)
+def test_arrays_of_a_file_that_do_not_fit_each_other_are_refused(name, change):
+    x, lengths = np.random.default_rng(0).normal(size=(6, 20, 1)).astype(np.float32), np.full(6, 20)
+    arrays = dict(
+        zip(
+            ("dilations", "counts", "channels", "biases"),
+            map(torch.from_numpy, rocket.fit_kernels(x, lengths, 168)),
+            strict=True,
+        )
+    )
+    arrays |= {"W": torch.zeros(2, len(arrays["biases"])), "b": torch.zeros(2)}
+    assert rocket.Rocket(**arrays)(torch.from_numpy(x), torch.from_numpy(lengths)).shape == (6, 2)
+    with pytest.raises(UserError, match="do not fit each other"):
+        rocket.Rocket(**arrays | {name: change(arrays[name])})

@@ -11,6 +11,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+from seqloom.core.errors import UserError
+from seqloom.lab.data.coders.series import SeriesCoder
+from seqloom.lab.data.pipeline.new_rows import make_frame
 from seqloom.lab.data.readers import compression
 from seqloom.lab.data.registry import open_task
 
@@ -381,3 +384,11 @@ def test_a_message_about_a_column_whose_name_holds_a_line_end_is_one_line(tmp_pa
     rows = "".join(f"{text},{i % 2},{i * 1.5}\n" for i, text in enumerate(TEXTS))
     (tmp_path / "a.csv").write_text(f'text,"two\nlines",n\n{rows}')
     assert "two lines" in assert_fails(tmp_path / "a.csv", "a.csv: more than one task is possible")
+
+
+@pytest.mark.parametrize("row", [3, None, [1, 2], [[1, 2], 3], [[1, 2], [3]], "word"])
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_a_new_row_of_another_form_is_refused(row, is_wide):
+    coder = SeriesCoder(("a", "b", "c"), wide=is_wide)
+    with pytest.raises(UserError):
+        make_frame([row], coder)

@@ -283,7 +283,7 @@ class LayerPlans:
         names = [{mine: home[theirs] for mine, theirs in cell.__dict__["_names"].items()} for cell in self.cells]
         stack = Stack(self.cells, names, x.shape, layer.batch_first, 1 + layer.bidirectional)
         try:
-            kernels = [self._choose(layer, i, stack, x, has_lengths) for i in range(len(self.cells))]
+            kernels = self._choose(layer, stack, x, has_lengths)
         except UserError:  # `run_with` raises it
             return DECLINE
         dropout = layer.dropout if layer.training and layer.num_layers > 1 else 0.0
@@ -337,12 +337,18 @@ class LayerPlans:
             return False
         return {k.backend for k in kernels} == {"cpu"} and aten.why_not_plan(self.cells, weights) is None
 
-    def _choose(self, layer: Recurrent, index: int, stack: Stack, x: Tensor, has_lengths: bool) -> Kernel:
-        """Return the kernel of one cell."""
-        cell = self.cells[index]
-        like = new_empty(x, stack.B, stack.T, cell.input_size)  # autocast is what it is during the call
+    def _choose(self, layer: Recurrent, stack: Stack, x: Tensor, has_lengths: bool) -> list[Kernel]:
+        """Return the kernel of each cell."""
         lengths = torch.full((stack.B,), stack.T, device=x.device) if has_lengths else None
-        return choose(cell, ScanJob(like, cell.start(like), lengths), layer.kernel).kernel
+        chosen: dict[object, Kernel] = {}  # cells of one kind, such as both directions of a layer, have the same
+        kernels = []
+        for cell, settings in zip(self.cells, self.cell_settings, strict=True):
+            kind = (type(cell), repr(settings)) if cell.name else id(cell)
+            if kind not in chosen:
+                like = new_empty(x, stack.B, stack.T, cell.input_size)  # autocast is what it is during the call
+                chosen[kind] = choose(cell, ScanJob(like, cell.start(like), lengths), layer.kernel).kernel
+            kernels.append(chosen[kind])
+        return kernels
 
 
 class _Decline:

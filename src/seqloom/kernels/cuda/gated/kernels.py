@@ -65,13 +65,10 @@ class Gated:
     def why_not_auto(self, cell: Cell, job: ScanJob) -> str | None:
         """Return why another kernel is faster for this job; None if none is."""
         dtype, H, (B, T) = autocast_dtype("cuda") or job.x.dtype, cell.hidden_size, job.x.shape[:2]
-        if job.is_plain and not self._needs_whole_tiles and T <= tuning.CUDNN_MOST_STEPS:  # all that torch's own takes
-            least = tuning.GATED_LEAST_STEPS_TRAINING if torch.is_grad_enabled() else tuning.GATED_LEAST_STEPS
-            if least > T:
-                return f"torch's own (cuDNN) is faster for fewer than {least} steps"
-            if is_cudnn_faster(cell.name, dtype, H, B):
-                name = str(dtype).removeprefix("torch.")
-                return f"torch's own (cuDNN) is faster in {name} with {H} units and {B} rows"
+        takes_cudnn = job.is_plain and not self._needs_whole_tiles and T <= tuning.CUDNN_MOST_STEPS
+        if takes_cudnn and is_cudnn_faster(cell.name, dtype, H, B, T):
+            name = str(dtype).removeprefix("torch.")
+            return f"torch's own (cuDNN) is faster in {name} with {H} units, {B} rows and {T} steps"
         narrow = tuning.GATED_CLUSTER_HIDDEN[dtype.itemsize]
         takes_grid = narrow < H or is_measured(tuning.GATED_GRID_FASTER, cell.name, dtype, H, B)
         if self.grid:
@@ -127,12 +124,14 @@ class Gated:
         return GatedSetting(kind, hidden, dtype, *flags, self.grid, dtype == torch.float32 and allows_tf32())
 
 
-def is_cudnn_faster(cell: str, dtype: torch.dtype, hidden: int, rows: int) -> bool:
+def is_cudnn_faster(cell: str, dtype: torch.dtype, hidden: int, rows: int, steps: int) -> bool:
     """Return whether cuDNN was measured to be faster for this cell, with gradients if they are enabled."""
-    return is_measured(tuning.CUDNN_FASTER, cell, dtype, hidden, rows)
+    return is_measured(tuning.CUDNN_FASTER, cell, dtype, hidden, rows, steps)
 
 
-def is_measured(regions: Sequence[tuning.Region], cell: str, dtype: torch.dtype, hidden: int, rows: int) -> bool:
+def is_measured(
+    regions: Sequence[tuning.Region], cell: str, dtype: torch.dtype, hidden: int, rows: int, steps: int = 512
+) -> bool:
     """Return whether one of the regions has this cell, with gradients if they are enabled."""
     trains = torch.is_grad_enabled()
     name = "tf32" if dtype == torch.float32 and allows_tf32() else str(dtype).removeprefix("torch.")
@@ -141,6 +140,7 @@ def is_measured(regions: Sequence[tuning.Region], cell: str, dtype: torch.dtype,
         and name in region.types
         and region.hidden[0] <= hidden <= region.hidden[1]
         and region.rows[0] <= rows <= region.rows[1]
+        and region.steps[0] <= steps <= region.steps[1]
         and region.trains in (None, trains)
         for region in regions
     )

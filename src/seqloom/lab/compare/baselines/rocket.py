@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from seqloom.core.errors import UserError
 from seqloom.lab.compare.baselines.module import BaselineModule, wrap
 from seqloom.lab.compare.data import iterate_split
 from seqloom.lab.data.task import Task
@@ -59,6 +60,7 @@ class Rocket(BaselineModule):
         self, dilations: Tensor, counts: Tensor, channels: Tensor, biases: Tensor, W: Tensor, b: Tensor
     ) -> None:
         super().__init__(W.numel() + b.numel())
+        check_features(dilations, counts, channels, biases, W, b)
         kernels = {"dilations": dilations, "counts": counts, "channels": channels, "biases": biases}
         for name, tensor in {**kernels, "W": W, "b": b}.items():
             self.register_buffer(name, tensor)
@@ -67,6 +69,19 @@ class Rocket(BaselineModule):
         kernels = (getattr(self, name).cpu().numpy() for name in ("dilations", "counts", "channels", "biases"))
         f = transform(x.cpu().numpy(), lengths.cpu().numpy(), *kernels)
         return torch.from_numpy(f).to(x.device) @ self.W.T + self.b
+
+
+def check_features(dilations: Tensor, counts: Tensor, channels: Tensor, biases: Tensor, W: Tensor, b: Tensor) -> None:
+    """Raise a UserError if arrays, which may come from a file, do not fit each other."""
+    n, F, K, D = dilations.numel(), biases.numel(), b.numel(), channels.shape[-1] if channels.dim() else 0
+    sizes = (n,), (n,), (n, len(KERNELS), D), (F,), (K, F), (K,)
+    given = dilations, counts, channels, biases, W, b
+    numbers = all(not t.is_floating_point() and t.dtype != torch.bool for t in (dilations, counts))
+    if not numbers or channels.dtype != torch.bool or [t.shape for t in given] != [torch.Size(size) for size in sizes]:
+        shapes = ", ".join(str(tuple(t.shape)) for t in given)
+        raise UserError(f"the features do not fit each other: dilations to b have the shapes {shapes}")
+    if bool((dilations < 1).any()) or bool((counts < 0).any()) or int(counts.sum()) * len(KERNELS) != F:
+        raise UserError(f"the features do not fit each other: there are {F} biases and other counts or dilations")
 
 
 def fit_rocket(task: Task, splits: Sequence[str] = ("train",)) -> ForTask:

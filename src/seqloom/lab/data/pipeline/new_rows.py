@@ -14,7 +14,7 @@ import polars as pl
 
 from seqloom.core.cache import cache_home
 from seqloom.core.errors import UserError
-from seqloom.core.plurals import count
+from seqloom.core.plurals import count, shorten
 from seqloom.core.state import make_private
 from seqloom.core.suggest import suggest
 from seqloom.lab.data.coders.attributes import AttributesCoder
@@ -236,7 +236,13 @@ def _name_columns(row: object, names: tuple[str, ...], coder: InputCoder) -> dic
     if len(names) == 1:
         return {names[0]: row}
     steps: Any = _to_python(row)
-    by_column = steps if isinstance(coder, SeriesCoder) and coder.wide else list(map(list, zip(*steps, strict=True)))
+    is_wide = isinstance(coder, SeriesCoder) and coder.wide
+    if not isinstance(steps, Sequence) or not (is_wide or all(isinstance(step, Sequence) for step in steps)):
+        raise UserError(f"a row must be a list of steps of {len(names)} numbers each, got {shorten(repr(steps))}")
+    try:
+        by_column = steps if is_wide else list(map(list, zip(*steps, strict=True)))
+    except ValueError:
+        raise UserError("the steps of a row must have the same number of values") from None
     if len(by_column) != len(names):
         raise UserError(
             f"a row has {count(len(by_column), 'number')}, training had {len(names)}: {', '.join(names[:8])}"
