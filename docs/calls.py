@@ -20,6 +20,7 @@ SWAPPED = {
     "Xeon, one core": ("2026-11-18/avx512-swapped-lm-2.json", "2026-11-18/avx512-swapped-ppo-2.json"),
     "Neoverse-N1, one core": ("2026-11-18/arm64-swapped-lstm.json",),
 }
+WORKLOADS = "2026-11-19/h200-workloads.json"
 TRAININGS = ("recurrent PPO", "language model")  # records may have parts of them, too
 LIMITS = {"forward": 25, "both": 60}  # microseconds over torch's call
 
@@ -88,4 +89,25 @@ def swapped_layers() -> str:
     return "\n".join(lines) + "\n\n"
 
 
-PARTS = (call_overheads, single_steps, swapped_layers)
+def workloads() -> str:
+    """Return the table of whole training steps with torch's layers and with ours, the smallest ratios first."""
+    rows = read_record(WORKLOADS)["rows"]
+    names = list(dict.fromkeys(r["workload"] for r in rows))
+    types = list(dict.fromkeys(r["precision"] for r in rows))
+    found = {(r["workload"], r["precision"]): r for r in rows}
+    names.sort(key=lambda name: min(found[name, kind]["ours_ratio"] for kind in types))
+    lines = ["\n| workload | layer | " + " | ".join(types) + " |", "|---|---|" + "--:|" * len(types)]
+    for name in names:
+        cells = [_show_ratio(found[name, kind]) for kind in types]
+        lines.append(f"| {name} | {found[name, types[0]]['about']} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n\n"
+
+
+def _show_ratio(row: Row) -> str:
+    """Return torch's time, its time over ours, and in brackets that over its second side; bold where ours is slower."""
+    ratio = f"{row['ours_ratio']:.2f}"
+    shown = f"**{ratio}**" if row["ours_ratio"] < min(1, row["control_ratio"]) else ratio
+    return f"{row['torch_ms']:.1f} ms, {shown} ({row['control_ratio']:.2f})"
+
+
+PARTS = (call_overheads, single_steps, swapped_layers, workloads)

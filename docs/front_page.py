@@ -13,8 +13,6 @@ import speed
 import study_pages
 from records import GRU, RESULTS
 
-WORKLOADS = ("language model", "recurrent PPO")
-
 
 def front_table() -> str:
     """Return the rows of the front page: a claim, its measure, and where it does not hold."""
@@ -63,23 +61,24 @@ def cells_row() -> tuple[str, str, str]:
 
 
 def workloads_row() -> tuple[str, str, str]:
-    """Return whole trainings with our LSTM in the place of torch's."""
-    ratios = {
-        (row["task"], machine.partition(",")[0]): row["ratio_of_best"]
-        for machine, names in calls.SWAPPED.items()
-        for row in reversed([row for name in names for row in calls.read_record(name)["rows"]])
-        if row["task"] in WORKLOADS
-    }
-    measured = [
-        f"{task}: " + ", ".join(f"{machine} {ratio:.2f}x" for (name, machine), ratio in ratios.items() if name == task)
-        for task in WORKLOADS
-    ]
+    """Return whole training steps with our layers in the place of torch's."""
+    rows = calls.read_record(calls.WORKLOADS)["rows"]
+    parts = []
+    for kind in dict.fromkeys(row["precision"] for row in rows):
+        ratios = [row["ours_ratio"] for row in rows if row["precision"] == kind]
+        parts.append(f"{kind} {statistics.geometric_mean(ratios):.1f}x ({min(ratios):.2f} to {max(ratios):.1f})")
+    slower: dict[str, list[float]] = {}
+    for row in rows:
+        if row["ours_ratio"] < min(1, row["control_ratio"]) - 0.03:
+            slower.setdefault(row["workload"], []).append(row["ours_ratio"])
+    losses = ", ".join(f"{name} {min(ratios):.2f}" for name, ratios in slower.items())
     lowest = min(min(policies.list_ratios(record, policies.SPEEDS[0])) for record in policies.read_records())
     return (
-        "[Whole trainings](docs/results/speed.md#what-a-call-costs)",
-        f"`LSTM` for `torch.nn.LSTM`, nothing else changed: {'; '.join(measured)}; "
-        f"[sb3-contrib's RecurrentPPO](docs/how-to/reinforcement-learning.md) at least {lowest:.1f}x",
-        "on a GPU under autocast, short sequences can be slower than with `torch.nn`",
+        "[Whole trainings](docs/results/speed.md#whole-training-steps)",
+        f"{len({row['workload'] for row in rows})} training steps on an H200, our layer for torch's, geometric mean: "
+        f"{', '.join(parts)}; [sb3-contrib's RecurrentPPO](docs/how-to/reinforcement-learning.md) at least "
+        f"{lowest:.1f}x",
+        f"slower: {losses}" if losses else "one GPU, torch 2.11",
     )
 
 
