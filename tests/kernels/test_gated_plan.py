@@ -270,6 +270,7 @@ class Replayed:
         ("LSTM", BF16, (3, 2, 6), {"num_layers": 2}),
         ("GRU", FP32, (3, 16, 6), {"heads": 2, "batch_first": False}),
         ("RNN", FP32, (2, 3, 6), {"units": 10, "bias": False, "batch_first": True}),
+        ("LSTM", FP32, (4, 3, 6), {"bidirectional": True}),
     ],
 )
 def test_recorded_passes_read_and_write_memory_of_the_call(name, dtype, shape, settings, monkeypatch):
@@ -281,7 +282,8 @@ def test_recorded_passes_read_and_write_memory_of_the_call(name, dtype, shape, s
     for i in range(5):
         x = torch.randn(shape, dtype=dtype)
         hx = [torch.randn(s, dtype=dtype) for s in ready.h_shapes] if i != 2 else []  # another form once
-        found.append([run(one, layer, x, hx, True) for one in (ready, ordinary)])
+        lengths = torch.randint(0, 5, (3,)) if ready.ways == 2 else None
+        found.append([run(one, layer, x, hx, True, lengths) for one in (ready, ordinary)])
         with torch.no_grad():
             layer.weight_hh_l0.mul_(1.1)  # in place, as an optimiser does
     assert all(c.recorder.kept is not None and c.back_recorder.kept is not None for c in ready.cells)
