@@ -12,7 +12,7 @@ import torch
 from record import build_parser, print_row, write_record
 from torch import Tensor
 
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.products import exact
 
 SEED = 0
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def set_form(text: str) -> None:
-    tuning.EXACT_WGMMA_DEPTH = 0 if text == "wgmma" else 1 << 40
+    heuristics.EXACT_WGMMA_DEPTH = 0 if text == "wgmma" else 1 << 40
     if text == "wgmma":
         return
     exact.WIDE, exact.STAGES, exact.AT_ONCE = map(int, text.split("/"))

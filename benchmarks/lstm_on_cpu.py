@@ -2,7 +2,7 @@
 
 For each size (input = hidden, float32, equal lengths), forward without gradients and both passes: the three layers take
 turns, call by call, and the 10 % quantile, the median and the median of page faults of a call are printed. What "auto"
-leaves to oneDNN on x86 (SMALL_LSTM_HIDDEN and its neighbours in kernels/tuning.py) was decided by it.
+leaves to oneDNN on x86 (SMALL_LSTM_HIDDEN and its neighbours in kernels/heuristics.py) was decided by it.
 """
 
 import resource

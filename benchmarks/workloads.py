@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import seqloom
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 
 WORDS = 10_000
 PRECISIONS = ("float32", "bfloat16", "float16")  # the last two under autocast
@@ -382,7 +382,7 @@ def compare_layer(case: tuple[Any, ...], given: argparse.Namespace, *, times_it:
     add(getattr(nn, cell))
     add(getattr(seqloom, cell), kernel="aten")
     row: dict[str, object] = dict(zip(("cell", "units", "rows", "steps", "precision", "trains"), case, strict=True))
-    with mock.patch.object(tuning, "CUDNN_FASTER", ()):
+    with mock.patch.object(heuristics, "CUDNN_FASTER", ()):
         add(getattr(seqloom, cell))
         calls[2]()
     if not times_it:

@@ -19,7 +19,7 @@ from seqloom.compiler.staging import stage
 from seqloom.compiler.trace import Extras, step_tensors, trace
 from seqloom.core.cell import Cell
 from seqloom.core.job import ScanJob
-from seqloom.kernels import loop, tuning
+from seqloom.kernels import heuristics, loop
 from seqloom.kernels.compiled import gpu
 from seqloom.kernels.compiled.gpu import run_on_gpu, why_not_gpu
 from seqloom.kernels.compiled.packing import Packing
@@ -34,12 +34,12 @@ LENGTHS = torch.tensor([7, 2, 0, 5, 7])
 @pytest.fixture
 def form(request, monkeypatch):
     """How products run: by a library, or in a kernel whose blocks take so many rows."""
-    monkeypatch.setattr(tuning, "GRAPH_STEPS", 4)  # several chunks, the last one not full
+    monkeypatch.setattr(heuristics, "GRAPH_STEPS", 4)  # several chunks, the last one not full
     if request.param == "library":
-        monkeypatch.setattr(tuning, "COMPILED_WEIGHTS", 0)
+        monkeypatch.setattr(heuristics, "COMPILED_WEIGHTS", 0)
     else:
-        monkeypatch.setattr(tuning, "COMPILED_MOST_ROWS", int(request.param))
-        monkeypatch.setattr(tuning, "COMPILED_BLOCKS", 1)
+        monkeypatch.setattr(heuristics, "COMPILED_MOST_ROWS", int(request.param))
+        monkeypatch.setattr(heuristics, "COMPILED_BLOCKS", 1)
 
 
 # --- programs ---

@@ -11,7 +11,7 @@ from seqloom.cells.lookup import find_cell
 from seqloom.compiler.nodes import UnsupportedError
 from seqloom.core.cell import Cell
 from seqloom.core.job import ScanJob
-from seqloom.kernels import loop, tuning
+from seqloom.kernels import heuristics, loop
 from seqloom.kernels.compiled import gated
 from seqloom.kernels.registry import find_kernel
 
@@ -274,7 +274,7 @@ def small(monkeypatch, emulated):
     """Let small sizes run on a grid, as large ones do."""
 
     def choose(is_grid):
-        monkeypatch.setattr(tuning, "GATED_CLUSTER_HIDDEN", dict.fromkeys((2, 4), 0 if is_grid else 1024))
+        monkeypatch.setattr(heuristics, "GATED_CLUSTER_HIDDEN", dict.fromkeys((2, 4), 0 if is_grid else 1024))
 
     return choose
 

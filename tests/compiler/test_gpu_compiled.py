@@ -9,7 +9,7 @@ from test_compiled import of_every_cell
 
 import seqloom
 from seqloom.core.job import ScanJob
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.tools.testing import check_kernel
 from seqloom.tools.testing import kernel as checking
 
@@ -34,7 +34,7 @@ def job_of(cell, dtype, B, T, ragged):
 def form(request, monkeypatch):
     """How products run: by cuBLAS, or in a kernel that runs all steps."""
     if request.param == "library":
-        monkeypatch.setattr(tuning, "COMPILED_WEIGHTS", 0)
+        monkeypatch.setattr(heuristics, "COMPILED_WEIGHTS", 0)
 
 
 @pytest.mark.parametrize("ragged", [False, True], ids=["full", "ragged"])

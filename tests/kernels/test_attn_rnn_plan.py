@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import seqloom
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.attn_rnn import backward, block, cluster, plan, prepared_cell, row
 from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs, find_setting
 from seqloom.kernels.cuda.runtime import graphs
@@ -92,8 +92,8 @@ class Replayed:
     [("row", row, FP32, H), ("row", row, FP32, 20), pytest.param("cuda", block, BF16, H, marks=pytest.mark.long)],
 )
 def test_passes_in_chunks_are_recorded(monkeypatch, kernel, code, dtype, units):
-    monkeypatch.setattr(tuning, "CHUNK_BYTES", 1)
-    monkeypatch.setattr(tuning, "RUNS_BEFORE_RECORDING", 2)
+    monkeypatch.setattr(heuristics, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(heuristics, "RUNS_BEFORE_RECORDING", 2)
     monkeypatch.setattr(graphs, "_record_launches", Replayed)
     monkeypatch.setattr(prepared_cell.PreparedCell, "_find_recording_stream", lambda _: 7)
     layer, prepared, ordinary = make_plans(kernel, code, dtype, (11, 2, 16), units=units)
@@ -119,7 +119,7 @@ def test_weights_that_move_between_the_passes_are_read_where_they_are(
     monkeypatch, move_weights, dtype, shape, settings, is_recorded
 ):
     if is_recorded:
-        monkeypatch.setattr(tuning, "RUNS_BEFORE_RECORDING", 1)
+        monkeypatch.setattr(heuristics, "RUNS_BEFORE_RECORDING", 1)
         monkeypatch.setattr(graphs, "_record_launches", Replayed)
         monkeypatch.setattr(prepared_cell.PreparedCell, "_find_recording_stream", lambda _: 7)
     layer, prepared, _ = make_plans("row", row, dtype, shape, **settings)
@@ -150,7 +150,7 @@ def test_weights_that_move_to_odd_addresses_are_copied_in_every_pass():
 
 def test_only_the_latest_cells_keep_memory_and_only_a_little(monkeypatch):
     monkeypatch.setattr(prepared_cell, "_with_pass", type(prepared_cell._with_pass)())
-    monkeypatch.setattr(tuning, "CELLS_KEPT", 1)
+    monkeypatch.setattr(heuristics, "CELLS_KEPT", 1)
     x, made = torch.randn(3, 2, 16), [make_plans("row", row, FP32, (3, 2, 16)) for _ in range(2)]
     for layer, prepared, _ in made:
         run(prepared, layer, x, [], True)
@@ -158,7 +158,7 @@ def test_only_the_latest_cells_keep_memory_and_only_a_little(monkeypatch):
     layer, prepared, _ = made[0]
     run(prepared, layer, x, [], True)
     assert [len(prepared.cells[0].passes) for _, prepared, _ in made] == [1, 0]
-    monkeypatch.setattr(tuning, "KEPT_BYTES", 0)
+    monkeypatch.setattr(heuristics, "KEPT_BYTES", 0)
     run(prepared, layer, x, [], True)
     assert not prepared.cells[0].passes
 
@@ -169,7 +169,7 @@ def test_cells_share_the_memory_that_may_be_kept(monkeypatch):
     layer, prepared, _ = made[0]
     run(prepared, layer, x, [], True)
     (kept,) = prepared.cells[0].passes.values()
-    monkeypatch.setattr(tuning, "KEPT_BYTES", 2 * kept.count_bytes())
+    monkeypatch.setattr(heuristics, "KEPT_BYTES", 2 * kept.count_bytes())
     for layer, prepared, _ in made:
         run(prepared, layer, x, [], True)
     assert [len(prepared.cells[0].passes) for _, prepared, _ in made] == [0, 1, 1]
@@ -182,7 +182,7 @@ def test_the_memory_of_a_pass_of_16_rows_with_64_units_is_kept():
     u = torch.empty(16, 512, 64, device="meta")
     assert backward.count_steps(u) == 512
     chunk = row.TIER.chunk(inputs, 512, u)
-    assert chunk.count_bytes() + 3 * u.nbytes <= tuning.KEPT_BYTES // 2
+    assert chunk.count_bytes() + 3 * u.nbytes <= heuristics.KEPT_BYTES // 2
 
 
 def test_an_input_at_an_odd_address_is_copied():

@@ -8,7 +8,7 @@ import pytest
 import torch
 from test_cuda_emulated import BF16, EVERYTHING, FP16, FP32, cell_of, everything, job_of, worst
 
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.attn_rnn import backward
 from seqloom.kernels.cuda.attn_rnn import cluster as attn_rnn_cluster
 from seqloom.kernels.cuda.attn_rnn import grid as attn_rnn_grid
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("emulated")
 
 
 def test_every_size_has_clusters_that_hold_it():
-    for size, largest in tuning.CLUSTER_LARGEST_HIDDEN.items():
+    for size, largest in heuristics.CLUSTER_LARGEST_HIDDEN.items():
         for hidden in range(16, largest + 1, 16):
             for head in (hidden // n for n in range(1, 17) if hidden % n == 0):
                 ways = list_divisions(hidden, head, size)
@@ -97,7 +97,7 @@ def test_there_are_as_few_chunks_as_memory_allows():
 
 @pytest.mark.slow
 def test_chunks_of_time_in_which_no_row_has_a_step(monkeypatch):
-    monkeypatch.setattr(tuning, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(heuristics, "CHUNK_BYTES", 1)
     cell = cell_of(32, 4)
     job = replace(job_of(cell, 2, 7, BF16), lengths=torch.tensor([1, 2]))
     assert worst(attn_rnn_cluster, cell, job, BF16)[0] < 2

@@ -8,7 +8,7 @@ import torch
 import seqloom
 from seqloom.cells.lookup import find_cell
 from seqloom.core.job import ScanJob
-from seqloom.kernels import loop, tuning
+from seqloom.kernels import heuristics, loop
 from seqloom.kernels.cpu import scan
 from seqloom.kernels.cpu.engine import CELLS, ThreadSplit, split_threads
 from seqloom.kernels.registry import find_kernel
@@ -46,7 +46,7 @@ def asking(name, batch, hidden, dtype=torch.float32):
 @pytest.mark.parametrize("name", CELLS)
 def test_threads_that_divide_columns_give_bitwise_the_results_of_one(monkeypatch, name, kept):
     if not kept:
-        monkeypatch.setattr(tuning, "SAVED_BYTES", 0)
+        monkeypatch.setattr(heuristics, "SAVED_BYTES", 0)
     for batch, hidden in ((1, 128), (6, 100)):  # whole panels, and not
         cell, whole = asking(name, batch, hidden)
         for job in (whole, ScanJob(whole.x, whole.state)):

@@ -10,8 +10,8 @@ import torch
 
 from seqloom.cells import AttnRNNCell
 from seqloom.core.job import ScanJob
+from seqloom.kernels import heuristics
 from seqloom.kernels import loop as any_loop
-from seqloom.kernels import tuning
 from seqloom.kernels.cuda.attn_rnn import block
 from seqloom.kernels.cuda.attn_rnn import graph as attn_rnn_graph
 from seqloom.kernels.cuda.runtime import launch
@@ -107,14 +107,14 @@ ROWS = [
 def test_the_row_kernels_are_at_most_twice_as_far_from_float64_as_the_loop(
     monkeypatch, H, heads, dtype, B, T, asked, settings
 ):
-    monkeypatch.setattr(tuning, "GRAPH_STEPS", 4)  # several chunks, the last one not full
+    monkeypatch.setattr(heuristics, "GRAPH_STEPS", 4)  # several chunks, the last one not full
     cell = cell_of(H, heads, **settings)
     assert worst(attn_rnn_graph, cell, job_of(cell, B, T, dtype, **asked), dtype)[0] < 2
 
 
 @pytest.mark.slow
 def test_a_backward_in_several_chunks_is_the_same(monkeypatch):
-    monkeypatch.setattr(tuning, "BLOCK_CHUNK_NUMBERS", (0, 20 * 32))
+    monkeypatch.setattr(heuristics, "BLOCK_CHUNK_NUMBERS", (0, 20 * 32))
     cell = cell_of(32, 4)
     assert worst(block, cell, job_of(cell, 9, 7, FP16, **EVERYTHING), FP16)[0] < 2
 
@@ -133,7 +133,7 @@ def test_values_past_a_length_have_no_effect(kernel):
 
 @pytest.mark.slow
 def test_a_failed_call_leaves_nothing_behind(monkeypatch):
-    monkeypatch.setattr(tuning, "GRAPH_STEPS", 4)  # of the second chunk, two steps are past the end
+    monkeypatch.setattr(heuristics, "GRAPH_STEPS", 4)  # of the second chunk, two steps are past the end
     cell = cell_of(16, 2)
     job = job_of(cell, 2, 6, FP32)
     weigh = torch.randn(2, 6, 16).double(), torch.randn(2, 16).double()

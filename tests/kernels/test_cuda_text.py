@@ -6,7 +6,7 @@ import re
 import emulator
 import pytest
 
-from seqloom.kernels import registry, tuning
+from seqloom.kernels import heuristics, registry
 from seqloom.kernels.cuda.runtime import launch, nvrtc
 
 FILES = sorted(path.relative_to(nvrtc.TEXT).as_posix() for path in nvrtc.TEXT.glob("*/*.cu*"))
@@ -53,6 +53,6 @@ def test_arguments_are_packed_by_name_with_nested_structs():
 
 def test_kernels_of_tiles_declare_the_multiple_that_they_check():
     own = [k for k in registry.KERNELS if k.backend in ("cuda", "row", "slots", "cluster", "grid") and not k.compiles]
-    whole = {k.name for k in own if k.hidden_multiple == tuning.HIDDEN_MULTIPLE}
+    whole = {k.name for k in own if k.hidden_multiple == heuristics.HIDDEN_MULTIPLE}
     assert whole == {"attn_rnn_slots", "ln_gru_cuda", "ln_gru_grid", "ln_lstm_cuda", "ln_lstm_grid"}
     assert {k.hidden_multiple for k in own if k.name not in whole} == {1}

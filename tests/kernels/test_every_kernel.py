@@ -17,9 +17,9 @@ from seqloom.core import memory
 from seqloom.core.cell import Cell
 from seqloom.core.job import ScanJob
 from seqloom.core.weights import bind_weights
+from seqloom.kernels import heuristics
 from seqloom.kernels import loop as any_loop
 from seqloom.kernels import scan as any_scan
-from seqloom.kernels import tuning
 from seqloom.kernels.cpu import engine
 from seqloom.kernels.registry import KERNELS, find_kernel
 from seqloom.tools.testing import check_kernel
@@ -171,8 +171,8 @@ def test_values_that_were_not_saved_are_recomputed_in_the_backward(name, monkeyp
 
     cell, job = asking(name)
     code, actual = find_kernel(f"{name}_cpu").code, []
-    for limit in (tuning.SAVED_BYTES, 0):
-        monkeypatch.setattr(tuning, "SAVED_BYTES", limit)
+    for limit in (heuristics.SAVED_BYTES, 0):
+        monkeypatch.setattr(heuristics, "SAVED_BYTES", limit)
         y, last = code.run(cell, job)
         loss = y.square().sum() + sum(s.sum() for s in last)
         actual.append([y, *last, *torch.autograd.grad(loss, [job.x, *job.state, *cell.parameters()])])

@@ -11,8 +11,8 @@ import torch
 
 from seqloom.cells.lookup import find_cell
 from seqloom.core.job import ScanJob
+from seqloom.kernels import heuristics
 from seqloom.kernels import loop as any_loop
-from seqloom.kernels import tuning
 from seqloom.kernels.cuda.gated import code as _gated_code
 from seqloom.kernels.cuda.gated import kernels as _gated_kernels
 from seqloom.kernels.cuda.gated.code import GatedDivision, choose_division, list_divisions
@@ -78,14 +78,14 @@ def worst(name, cell, job, dtype, backend="cuda"):
 
 
 def test_every_size_has_a_division_that_holds_it():
-    for kind, back, (size, most) in product(KINDS, (False, True), ((2, tuning.GATED_LARGEST_HIDDEN), (4, 512))):
+    for kind, back, (size, most) in product(KINDS, (False, True), ((2, heuristics.GATED_LARGEST_HIDDEN), (4, 512))):
         for hidden in range(16, most + 1, 16):
             ways = list_divisions(kind, hidden, back, size)
             assert ways and ways[0].rows == 8
             for way in ways:
                 assert 16 * way.each * way.cluster >= hidden and 16 * way.split * way.deep >= hidden
                 assert (
-                    way.shared_bytes(kind, back) <= tuning.SHARED_BYTES
+                    way.shared_bytes(kind, back) <= heuristics.SHARED_BYTES
                     and way.in_shared + way.from_cache <= kind.gates * way.deep
                 )
 
@@ -187,7 +187,7 @@ def test_products_of_19_bits_where_torch_allows_them(monkeypatch):
 @pytest.mark.slow
 def test_sixteen_rows_several_chunks_and_no_bias(monkeypatch):
     monkeypatch.setattr(launch, "multiprocessors", lambda _: 1)
-    monkeypatch.setattr(tuning, "GATED_CHUNK_NUMBERS", 18 * 48 * 2)
+    monkeypatch.setattr(heuristics, "GATED_CHUNK_NUMBERS", 18 * 48 * 2)
     cell = cell_of("gru", 24, 48, bias=False)
     assert worst("gru", cell, job_of(cell, 18, 5, BF16, ALL), BF16)[0] < 2
 
@@ -243,7 +243,7 @@ def test_second_derivatives_come_from_the_loop(name, H):
     ],
 )
 def test_a_block_or_a_cluster_takes_fewer_rows_than_it_has_room_for(monkeypatch, name, H, wishes, helped, taken):
-    monkeypatch.setattr(tuning, "GATED_HELPED_BLOCKS", helped)
+    monkeypatch.setattr(heuristics, "GATED_HELPED_BLOCKS", helped)
     choose_division.cache_clear()
     _gated_code.make_code.cache_clear()
     cell = cell_of(name, 24, H)
@@ -309,7 +309,7 @@ def test_a_fault_in_the_text_is_caught(monkeypatch, fault, few):
     change = (FAULTS | HELPED_FAULTS)[fault]
     monkeypatch.setattr(launch.CudaCode, "launch", lambda *given: emulator.launch(*given, change=change))
     monkeypatch.setattr(_gated_code, "choose_division", lambda *_: GatedDivision(8, 2, 1, 8, 1, few=few))
-    monkeypatch.setattr(tuning, "GATED_HELPED_BLOCKS", (2, 2))
+    monkeypatch.setattr(heuristics, "GATED_HELPED_BLOCKS", (2, 2))
     cell = cell_of("ln_gru", 24, 32)
     try:
         ratio, _ = worst("ln_gru", cell, job_of(cell, 2, 4, BF16), BF16)

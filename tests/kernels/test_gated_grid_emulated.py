@@ -7,7 +7,7 @@ import pytest
 import torch
 from test_gated_emulated import ALL, BF16, FP16, FP32, KINDS, cell_of, job_of, worst
 
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.gated import code
 from seqloom.kernels.cuda.gated.code import GatedSetting, find_code
 from seqloom.kernels.cuda.runtime import launch
@@ -26,7 +26,7 @@ def test_a_block_has_room_for_its_weights(monkeypatch, kind):
         assert [(each.rows, each.blocks, each.threads) for each in actual] == [(8, 32, 256), (16, 32, 256)]
         for each in actual:
             held = kind.gates * 16 - dict(each.macros)["IN_SHARED"]
-            assert tuning.SHARED_BYTES / 2 < each.shared <= tuning.SHARED_BYTES and 0 <= held <= 28
+            assert heuristics.SHARED_BYTES / 2 < each.shared <= heuristics.SHARED_BYTES and 0 <= held <= 28
 
 
 SHAPES = [
@@ -66,7 +66,7 @@ def test_groups_of_normalised_cells_are_clusters_if_all_run_at_once(monkeypatch,
     how = GatedSetting(kind, hidden, BF16, mask=False, keep=False, reset=False, grid=True)
     for back in ("forward", "reverse"):
         found = find_code(how, back, B, torch.device("cpu"))
-        assert found.clustered is expected and found.shared <= tuning.SHARED_BYTES
+        assert found.clustered is expected and found.shared <= heuristics.SHARED_BYTES
 
 
 @pytest.mark.sample(2)
@@ -74,7 +74,7 @@ def test_groups_of_normalised_cells_are_clusters_if_all_run_at_once(monkeypatch,
 @pytest.mark.parametrize(("name", "B"), [("gru", 18), ("ln_lstm", 20)])
 def test_sixteen_rows_to_a_group_several_turns_and_chunks(monkeypatch, name, B):
     monkeypatch.setattr(launch, "multiprocessors", lambda _: 2)
-    monkeypatch.setattr(tuning, "GATED_CHUNK_NUMBERS", B * 48)
+    monkeypatch.setattr(heuristics, "GATED_CHUNK_NUMBERS", B * 48)
     cell = cell_of(name, 24, 48)
     jobs = [job_of(cell, B, 3, BF16, "lengths reset") for _ in range(3)]  # rounding has a part in each ratio
     assert statistics.geometric_mean(worst(name, cell, job, BF16, "grid")[0] for job in jobs) < 2
@@ -87,7 +87,7 @@ WIDE = [("gru", 80, 3, 4, ALL), ("lstm", 144, 9, 3, ""), ("gru", 544, 2, 3, "")]
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "H", "B", "T", "wishes"), WIDE)
 def test_a_block_of_32_units_in_float32_is_two_sources(monkeypatch, name, H, B, T, wishes):
-    monkeypatch.setattr(tuning, "GATED_GRID_UNITS", {4: (32,)})
+    monkeypatch.setattr(heuristics, "GATED_GRID_UNITS", {4: (32,)})
     cell = cell_of(name, 24, H)
     assert worst(name, cell, job_of(cell, B, T, FP32, wishes), FP32, "grid")[0] < 2
 
@@ -101,7 +101,7 @@ def test_blocks_have_32_units_in_float32_where_more_rows_then_run_at_once(monkey
         how = GatedSetting(kind, hidden, FP32, False, False, False, grid=True)
         codes = [find_code(how, "forward", B, torch.device("cpu")) for B in (32, 64, 128, 256)]
         assert [(each.rows, each.blocks) for each in codes] == expected
-        assert all(each.shared <= tuning.SHARED_BYTES for each in codes)
+        assert all(each.shared <= heuristics.SHARED_BYTES for each in codes)
 
 
 FAULTS = {

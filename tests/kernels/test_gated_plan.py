@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import seqloom
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.gated import plan, prepared
 from seqloom.kernels.cuda.products import exact
 from seqloom.kernels.cuda.runtime import graphs, recorded
@@ -162,7 +162,7 @@ def test_a_pass_in_chunks_has_the_gradients_of_a_whole_one(name, shape, in_halve
     layer, ready, _ = make_plans(name, FP32, shape, batch_first=name == "LSTM")
     x, given = torch.randn(shape), [torch.randn(s) for s in ready.h_shapes]
     whole = run(ready, layer, x, given, True)
-    monkeypatch.setattr(tuning, "GATED_CHUNK_NUMBERS", H // 4)  # two steps
+    monkeypatch.setattr(heuristics, "GATED_CHUNK_NUMBERS", H // 4)  # two steps
     torch.testing.assert_close(run(ready, layer, x, given, True), whole)
 
 
@@ -186,7 +186,7 @@ def test_weights_that_move_between_the_passes_are_read_where_they_are(
     monkeypatch, move_weights, name, dtype, amp, is_recorded
 ):
     if is_recorded:
-        monkeypatch.setattr(tuning, "RUNS_BEFORE_RECORDING", 1)
+        monkeypatch.setattr(heuristics, "RUNS_BEFORE_RECORDING", 1)
         monkeypatch.setattr(graphs, "_record_launches", Replayed)
         monkeypatch.setattr(prepared.PreparedGated, "_find_recording_stream", lambda _: 7)
     layer, ready, _ = make_plans(name, dtype, (3, 2, 16), amp=amp)
@@ -202,7 +202,7 @@ def test_weights_that_move_between_the_passes_are_read_where_they_are(
 
 
 def test_frozen_weights_get_no_gradient(monkeypatch):
-    monkeypatch.setattr(tuning, "GATED_CHUNK_NUMBERS", 1)  # many chunks
+    monkeypatch.setattr(heuristics, "GATED_CHUNK_NUMBERS", 1)  # many chunks
     layer, ready, ordinary = make_plans("GRU", FP32, (7, 2, 6))
     layer.weight_ih_l0.requires_grad_(False)
     x, weights = torch.randn(7, 2, 6), list(layer.parameters())
@@ -222,7 +222,7 @@ def test_a_prepared_call_under_autocast_has_the_results_of_an_ordinary_one(name,
     if is_recorded:
         monkeypatch.setattr(graphs, "_record_launches", Replayed)
         monkeypatch.setattr(prepared.PreparedGated, "_find_recording_stream", lambda _: 7)
-        monkeypatch.setattr(tuning, "RUNS_BEFORE_RECORDING", 1)
+        monkeypatch.setattr(heuristics, "RUNS_BEFORE_RECORDING", 1)
     layer, ready, ordinary = make_plans(name, FP32, (3, 2, 16), amp=BF16)
     weights = list(layer.parameters())
     for given in (False, True):
@@ -276,7 +276,7 @@ class Replayed:
 def test_recorded_passes_read_and_write_memory_of_the_call(name, dtype, shape, settings, monkeypatch):
     monkeypatch.setattr(graphs, "_record_launches", Replayed)
     monkeypatch.setattr(prepared.PreparedGated, "_find_recording_stream", lambda _: 7)
-    monkeypatch.setattr(tuning, "RUNS_BEFORE_RECORDING", 2)
+    monkeypatch.setattr(heuristics, "RUNS_BEFORE_RECORDING", 2)
     layer, ready, ordinary = make_plans(name, dtype, shape, **settings)
     found = []
     for i in range(5):
@@ -295,7 +295,7 @@ def test_recorded_passes_read_and_write_memory_of_the_call(name, dtype, shape, s
 def test_weights_elsewhere_and_other_switches_discard_a_recorded_pass(monkeypatch):
     monkeypatch.setattr(graphs, "_record_launches", Replayed)
     monkeypatch.setattr(prepared.PreparedGated, "_find_recording_stream", lambda _: 7)
-    monkeypatch.setattr(tuning, "RUNS_BEFORE_RECORDING", 2)
+    monkeypatch.setattr(heuristics, "RUNS_BEFORE_RECORDING", 2)
     layer, ready, _ = make_plans("GRU", FP32, (2, 2, 6))
     x, (cell,) = torch.randn(2, 2, 6), ready.cells
 
@@ -316,9 +316,9 @@ def test_weights_elsewhere_and_other_switches_discard_a_recorded_pass(monkeypatc
 
 def test_the_oldest_recorded_passes_are_discarded_when_memory_is_short(monkeypatch):
     monkeypatch.setattr(graphs, "_record_launches", Replayed)
-    monkeypatch.setattr(tuning, "RUNS_BEFORE_RECORDING", 1)
-    monkeypatch.setattr(recorded, "_read_room", lambda _: tuning.RECORDED_SHARE * 100)
-    share = tuning.RECORDED_SHARE
+    monkeypatch.setattr(heuristics, "RUNS_BEFORE_RECORDING", 1)
+    monkeypatch.setattr(recorded, "_read_room", lambda _: heuristics.RECORDED_SHARE * 100)
+    share = heuristics.RECORDED_SHARE
     recorders = [recorded.Recorder(torch.device("cpu"), size, share) for size in (40, 40, 60, 101)]
     for recorder in recorders:
         (twice,) = recorder.run(lambda tensors: [2 * tensors[0]], "key", [torch.ones(3)])

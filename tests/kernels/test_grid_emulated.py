@@ -5,7 +5,7 @@ import pytest
 import torch
 from test_cuda_emulated import BF16, EVERYTHING, FP16, FP32, cell_of, job_of, worst
 
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.attn_rnn import grid
 from seqloom.kernels.cuda.attn_rnn.setting import find_setting
 from seqloom.kernels.cuda.runtime import launch
@@ -23,7 +23,7 @@ def test_groups_fill_the_gpu_and_take_more_rows_for_larger_batches(monkeypatch):
     actual += [grid.find_code(whole, "reverse", B, torch.device("cpu")) for B in (16, 17)]
     assert [(code.rows, code.blocks) for code in actual[4:]] == [(8, 64), (16, 64)]
     assert all(
-        tuning.SHARED_BYTES / 2 < code.shared <= tuning.SHARED_BYTES for code in actual
+        heuristics.SHARED_BYTES / 2 < code.shared <= heuristics.SHARED_BYTES for code in actual
     )  # one block to a multiprocessor
 
 
@@ -86,7 +86,7 @@ WIDE = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("H", "heads", "B", "asked", "settings"), WIDE)
 def test_a_block_of_32_units_in_float32_is_two_sources(monkeypatch, H, heads, B, asked, settings):
-    monkeypatch.setattr(tuning, "GRID_UNITS", {4: (32,)})
+    monkeypatch.setattr(heuristics, "GRID_UNITS", {4: (32,)})
     cell = cell_of(H, heads, **settings)
     assert worst(grid, cell, job_of(cell, B, 3, FP32, **asked), FP32)[0] < 2
 
@@ -97,7 +97,7 @@ def test_blocks_have_32_units_in_float32_where_more_rows_then_run_at_once(monkey
         how = find_setting(hidden, 4, FP32, ("h", "x"), True, False, False, False)
         codes = [grid.find_code(how, "forward", B, torch.device("cpu")) for B in (32, 64, 128, 256)]
         assert [(code.rows, code.blocks) for code in codes] == expected
-        assert all(code.shared <= tuning.SHARED_BYTES for code in codes)
+        assert all(code.shared <= heuristics.SHARED_BYTES for code in codes)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_auto_takes_the_grid_in_float32_where_it_was_measured_to_be_faster(H, B,
 @pytest.fixture
 def two_rounds(monkeypatch):
     """Act as with more than 32 blocks, which would take long here."""
-    monkeypatch.setattr(tuning, "GRID_ONE_ROUND_SOURCES", 0)
+    monkeypatch.setattr(heuristics, "GRID_ONE_ROUND_SOURCES", 0)
     grid.make_code.cache_clear()
     yield
     grid.make_code.cache_clear()

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.gated.centre import centre_gradient, centre_weights
 from seqloom.kernels.cuda.gated.input_norm import InputNorm
 from seqloom.kernels.cuda.runtime import launch
@@ -46,8 +46,8 @@ def find_errors(inputs, dy, gates):
     ],
 )
 def test_results_are_rounded_once(rows, gates, H, dtype, monkeypatch):
-    monkeypatch.setattr(tuning, "NORM_BLOCKS", 4)
-    monkeypatch.setattr(tuning, "NORM_BACK_BLOCKS", 4)
+    monkeypatch.setattr(heuristics, "NORM_BLOCKS", 4)
+    monkeypatch.setattr(heuristics, "NORM_BACK_BLOCKS", 4)
     assert max(find_errors(*make_inputs(rows, gates, H, dtype), gates)) < 1.5
 
 

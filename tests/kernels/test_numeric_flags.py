@@ -67,7 +67,7 @@ def test_a_recording_is_not_used_under_other_flags(change):
 
 def test_no_recording_is_discarded_while_a_user_captures_a_graph(monkeypatch):
     monkeypatch.setattr(graphs, "_cache", graphs.OrderedDict())
-    monkeypatch.setattr(graphs.tuning, "GRAPHS_KEPT", 2)
+    monkeypatch.setattr(graphs.heuristics, "GRAPHS_KEPT", 2)
     oldest = find_work("oldest")
     find_work("other")
     with monkeypatch.context() as capture:
@@ -91,7 +91,7 @@ class _Graph:
 def test_launches_are_recorded_after_some_runs_and_replayed_under_the_same_flags(monkeypatch):
     log = []
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(graphs.tuning, "RUNS_BEFORE_RECORDING", 2)
+    monkeypatch.setattr(graphs.heuristics, "RUNS_BEFORE_RECORDING", 2)
     monkeypatch.setattr(graphs, "_record_launches", lambda _: _Graph(log))
     work = graphs.Recording(lambda: log.append("launch"))
     work.run((1,), False)  # inside a graph that the caller captures: neither recorded nor replayed
@@ -110,7 +110,7 @@ def test_a_recording_that_is_dropped_during_a_capture_is_freed_later(monkeypatch
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(graphs, "_record_launches", lambda _: _Graph([]))
-    monkeypatch.setattr(graphs.tuning, "RUNS_BEFORE_RECORDING", 1)
+    monkeypatch.setattr(graphs.heuristics, "RUNS_BEFORE_RECORDING", 1)
     work, other = graphs.Recording(list), graphs.Recording(list)
     work.run((), True)
     with monkeypatch.context() as capture:

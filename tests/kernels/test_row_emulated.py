@@ -11,7 +11,7 @@ import torch
 from test_cuda_emulated import BF16, EVERYTHING, FP32, cell_of, in_type, job_of, worst
 
 from seqloom.cells import AttnRNNCell
-from seqloom.kernels import dispatch, tuning
+from seqloom.kernels import dispatch, heuristics
 from seqloom.kernels import loop as any_loop
 from seqloom.kernels.cuda.attn_rnn import cluster as attn_rnn_cluster
 from seqloom.kernels.cuda.attn_rnn import row as attn_rnn_row
@@ -25,14 +25,14 @@ pytestmark = pytest.mark.usefixtures("emulated")
 
 
 def test_every_size_fits_a_multiprocessor():
-    for H in range(16, tuning.ROW_LARGEST_HIDDEN + 1, 16):
+    for H in range(16, heuristics.ROW_LARGEST_HIDDEN + 1, 16):
         for noisy in (False, True):
             how = find_setting(H, 16, FP32, ("h", "x"), True, noisy, noisy, noisy)
             for name in ("forward", "reverse"):
                 for paired in (False, True):
                     code = attn_rnn_row.find_code(how, name, paired)
                     held = (3 if paired else 4) * 4 * (4 * -(-H // 32) - dict(code.macros)["QUADS_IN_SHARED"])
-                    assert code.shared <= tuning.SHARED_BYTES and held <= 192 and code.threads <= 256
+                    assert code.shared <= heuristics.SHARED_BYTES and held <= 192 and code.threads <= 256
 
 
 def test_a_gpu_with_little_shared_memory_is_refused_with_the_size_needed(monkeypatch):
@@ -88,7 +88,7 @@ def test_many_rows_have_one_block_each_and_weights_in_shared_memory(monkeypatch,
 
 @pytest.mark.slow
 def test_chunks_of_time_in_which_a_row_has_no_step_and_what_lies_past_a_length(monkeypatch):
-    monkeypatch.setattr(tuning, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(heuristics, "CHUNK_BYTES", 1)
     cell = cell_of(16, 8, norm=False, context=("h", "x"))  # heads of 2 units
     job = replace(job_of(cell, 2, 11, FP32), lengths=torch.tensor([2, 9]))
     job = replace(job, x=job.x.masked_fill(~job.valid_steps().unsqueeze(-1), 1e6))
@@ -98,7 +98,7 @@ def test_chunks_of_time_in_which_a_row_has_no_step_and_what_lies_past_a_length(m
 @pytest.mark.slow
 @pytest.mark.long
 def test_large_products_of_the_backward_are_made_of_halves(monkeypatch):
-    monkeypatch.setattr(tuning, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(heuristics, "CHUNK_BYTES", 1)
     monkeypatch.setattr(exact, "is_faster", lambda like, *_: like.dtype == FP32)
     calls = []
     for name in ("multiply", "multiply_turned"):
@@ -161,7 +161,7 @@ PAIR_FAULTS = {
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
     change = (FAULTS | PAIR_FAULTS)[fault]
     monkeypatch.setattr(launch.CudaCode, "launch", lambda *given: emulator.launch(*given, change=change))
-    monkeypatch.setattr(tuning, "ROW_PAIR_HIDDEN", 0 if fault in PAIR_FAULTS else 96)
+    monkeypatch.setattr(heuristics, "ROW_PAIR_HIDDEN", 0 if fault in PAIR_FAULTS else 96)
     cell = cell_of(48, 3)
     job = job_of(cell, 1, 6, FP32)
     try:

@@ -11,8 +11,8 @@ import torch
 import seqloom
 from seqloom.cells import AttnRNNCell
 from seqloom.core.job import ScanJob
+from seqloom.kernels import heuristics
 from seqloom.kernels import loop as any_loop
-from seqloom.kernels import tuning
 from seqloom.kernels.cpu import scan
 from seqloom.kernels.cpu.engine import ThreadSplit, split_threads
 from seqloom.kernels.cuda.attn_rnn import graph as attn_rnn_graph
@@ -58,7 +58,7 @@ def compute_results(run, cell, job, twice=False):
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize(("slots", "hidden", "settings"), SETTINGS)
 def test_a_kernel_with_slots_matches_the_loop(monkeypatch, name, slots, hidden, settings):
-    monkeypatch.setattr(tuning, "PAIRWISE_NUMBERS", 200)  # of the shapes below some have more, some have not
+    monkeypatch.setattr(heuristics, "PAIRWISE_NUMBERS", 200)  # of the shapes below some have more, some have not
     for size, (B, T), everything in itertools.product((5, hidden), ((1, 1), (1, 6), (3, 5)), (False, True)):
         cell = AttnRNNCell(size, hidden, slots=slots, **settings).double()
         if everything:
@@ -85,7 +85,7 @@ def test_second_derivatives_with_slots_come_from_the_loop(name):
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "computed again"])
 def test_threads_keep_the_slots_of_a_sequence_together(monkeypatch, kept):
-    monkeypatch.setattr(tuning, "SAVED_BYTES", 2**29 if kept else 0)
+    monkeypatch.setattr(heuristics, "SAVED_BYTES", 2**29 if kept else 0)
     cell = AttnRNNCell(5, 100, slots=3).double()
     cell.learn_initial_state()
     for job in (job_of(cell, 5, 4, True), job_of(cell, 5, 4, False)):
@@ -143,7 +143,7 @@ def test_the_step_leaves_large_layers_with_slots_to_forward():
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_chunks_of_a_graph_are_as_accurate_as_the_loop(monkeypatch, dtype):
-    monkeypatch.setattr(tuning, "GRAPH_STEPS", 4)  # several chunks, the last one not full
+    monkeypatch.setattr(heuristics, "GRAPH_STEPS", 4)  # several chunks, the last one not full
     monkeypatch.setattr(kernel, "SHAPES", ((2, 1, 3, 4), (2, 4, 5, 12), (2, 9, 8, 8), (3, 6, 7, 20)))
     graph = SimpleNamespace(why_not=lambda *_: None, run=attn_rnn_graph.run)  # what a GPU records, run as it is
     check_kernel(graph, "attn_rnn", dtype, slots=2)
@@ -157,7 +157,7 @@ def test_autocast_does_not_apply_inside_a_chunk():
 
 
 def test_a_failed_call_leaves_nothing_behind(monkeypatch):
-    monkeypatch.setattr(tuning, "GRAPH_STEPS", 4)
+    monkeypatch.setattr(heuristics, "GRAPH_STEPS", 4)
     cell = AttnRNNCell(5, 8, slots=2)
     x, h = torch.randn(3, 6, 5), torch.randn(3, 2, 8)
     for job in (ScanJob(x, (h,)), ScanJob(x, (h,), torch.tensor([6, 0, 3]))):
@@ -172,8 +172,8 @@ def test_a_failed_call_leaves_nothing_behind(monkeypatch):
 def test_a_chunk_reads_no_value_from_the_device(monkeypatch, kind):
     """A graph records launches only. Meta tensors have no values, so reading one would fail."""
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
-    for many, slots, wished in itertools.product((0, tuning.PAIRWISE_NUMBERS), (2, 6), (True, False)):
-        monkeypatch.setattr(tuning, "PAIRWISE_NUMBERS", many)
+    for many, slots, wished in itertools.product((0, heuristics.PAIRWISE_NUMBERS), (2, 6), (True, False)):
+        monkeypatch.setattr(heuristics, "PAIRWISE_NUMBERS", many)
         how = find_setting(16, 4, torch.float32, ("h", "x", "h*x"), wished, wished, wished, wished)
         with torch.no_grad():
             kind(how, 3, 4, torch.device("meta"), slots).launch()

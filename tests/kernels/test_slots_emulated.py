@@ -9,7 +9,7 @@ import torch
 from test_cuda_emulated import BF16, EVERYTHING, FP16, cell_of, job_of, worst
 from test_cuda_emulated import everything as found_by
 
-from seqloom.kernels import dispatch, tuning
+from seqloom.kernels import dispatch, heuristics
 from seqloom.kernels.cuda.attn_rnn import slots as attn_rnn_slots
 from seqloom.kernels.cuda.runtime import launch
 
@@ -42,7 +42,7 @@ def test_slots_are_at_most_twice_as_far_from_float64_as_the_loop(H, heads, slots
 
 @pytest.mark.slow
 def test_a_backward_in_several_chunks_is_the_same(monkeypatch):
-    monkeypatch.setattr(tuning, "BLOCK_CHUNK_NUMBERS", (0, 20 * 48))
+    monkeypatch.setattr(heuristics, "BLOCK_CHUNK_NUMBERS", (0, 20 * 48))
     H, heads, slots, dtype, B, T, asked, settings = SHAPES[1]
     cell = cell_of(H, heads, slots=slots, **settings)
     job = replace(slots_job(cell, B, T, dtype, **asked), lengths=torch.tensor([6, 1, 0]))

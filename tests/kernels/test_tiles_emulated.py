@@ -5,7 +5,7 @@ import pytest
 import torch
 from test_cuda_emulated import BF16, EVERYTHING, FP16, FP32, cell_of, job_of, worst
 
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.attn_rnn import scan, tiles
 from seqloom.kernels.cuda.attn_rnn.setting import find_setting
 from seqloom.kernels.cuda.runtime import launch
@@ -30,7 +30,7 @@ WGMMA = [  # four warps multiply together; whether one thread fetches
 
 def take_wgmma(monkeypatch, units):
     divisions = ((1024, ((64, units, True),)),)
-    monkeypatch.setattr(tuning, "TILES_HOPPER_DIVISIONS", {2: divisions, 4: divisions})
+    monkeypatch.setattr(heuristics, "TILES_HOPPER_DIVISIONS", {2: divisions, 4: divisions})
     monkeypatch.setattr(tiles, "has_wgmma", lambda _: True)
 
 
@@ -71,7 +71,7 @@ def test_four_warps_divide_many_columns(monkeypatch, dtype):
 def test_tiles_are_at_most_twice_as_far_from_float64_as_the_loop(
     monkeypatch, H, heads, dtype, B, T, asked, settings, division
 ):
-    monkeypatch.setattr(tuning, "TILES_DIVISIONS", (division,))
+    monkeypatch.setattr(heuristics, "TILES_DIVISIONS", (division,))
     cell = cell_of(H, heads, **settings)
     assert worst(tiles, cell, job_of(cell, B, T, dtype, **asked), dtype)[0] < 2
 
@@ -84,7 +84,7 @@ def test_larger_batches_have_larger_tiles_and_shared_memory_is_full(monkeypatch)
             how = find_setting(hidden, 4, dtype, ("h", "x"), True, False, False, False)
             assert [tiles.choose_division(how, B, device)[:2] for B in (64, 128, 256)] == expected
             codes = [tiles.find_code(how, name, 256, device) for name in ("forward", "reverse")]
-            assert all(0.8 * tuning.SHARED_BYTES < code.shared <= tuning.SHARED_BYTES for code in codes)
+            assert all(0.8 * heuristics.SHARED_BYTES < code.shared <= heuristics.SHARED_BYTES for code in codes)
 
 
 def test_large_tiles_have_wgmma_on_hopper(monkeypatch):
@@ -96,7 +96,7 @@ def test_large_tiles_have_wgmma_on_hopper(monkeypatch):
         for B in (64, 128, 256):
             chosen[hidden, dtype, B] = tiles.choose_division(how, B, torch.device("cpu"))
             code = tiles.find_code(how, "forward", B, torch.device("cpu"))
-            assert code.shared <= tuning.SHARED_BYTES
+            assert code.shared <= heuristics.SHARED_BYTES
             assert code.paired == (code.generation == "a") == chosen[hidden, dtype, B].wgmma
     assert chosen[1024, BF16, 256] == (64, 64, True)
     assert chosen[512, BF16, 256] == (32, 32, False)
@@ -127,7 +127,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
     monkeypatch.setattr(launch.CudaCode, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
-    monkeypatch.setattr(tuning, "TILES_DIVISIONS", ((32, 16),))
+    monkeypatch.setattr(heuristics, "TILES_DIVISIONS", ((32, 16),))
     if "four warps" in fault:
         take_wgmma(monkeypatch, 16)
     dtype = FP32 if "unit" in fault else BF16

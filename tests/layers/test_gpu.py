@@ -14,7 +14,7 @@ import seqloom.cells
 import seqloom.layers.recurrent.gpu.streams
 import seqloom.layers.recurrent.layer
 from seqloom.core.cell import Cell
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.runner import run_job
 from seqloom.layers.recurrent.gpu import row_order, wavefront
 
@@ -415,7 +415,7 @@ def test_a_changed_layer_has_no_stale_plan(kind, settings, change):
         with torch.no_grad():
             return [y, last, *gradients, one(x)[0]]
 
-    for _ in range(tuning.RUNS_BEFORE_RECORDING + 2):  # the last ones replay what was recorded
+    for _ in range(heuristics.RUNS_BEFORE_RECORDING + 2):  # the last ones replay what was recorded
         run(layer)
     change(layer)
     for _ in range(2):
@@ -438,7 +438,7 @@ def test_a_changed_layer_has_no_stale_plan(kind, settings, change):
 def test_recorded_backward_passes_have_the_bits_of_the_first(H, T, B, dtype, time_first):
     own = {"device": "cuda", "dtype": dtype}
     layer = seqloom.AttnRNN(H, H, batch_first=not time_first, **own)
-    shape, passes = (T, B, H) if time_first else (B, T, H), tuning.RUNS_BEFORE_RECORDING + 3
+    shape, passes = (T, B, H) if time_first else (B, T, H), heuristics.RUNS_BEFORE_RECORDING + 3
     inputs = [torch.randn(shape, requires_grad=True, **own) for _ in range(passes)]
     states = [torch.randn(1, B, H, requires_grad=True, **own) for _ in range(passes)]
 
@@ -475,7 +475,7 @@ def test_recorded_backward_passes_have_the_bits_of_the_first(H, T, B, dtype, tim
 )
 def test_recorded_backward_passes_of_gated_cells_have_the_bits_of_the_first(kind, H, settings, dtype):
     layer = kind(24, H, device="cuda", dtype=dtype, **settings)
-    passes = tuning.RUNS_BEFORE_RECORDING + 3
+    passes = heuristics.RUNS_BEFORE_RECORDING + 3
     inputs = [torch.randn(16, 16, 24, device="cuda", dtype=dtype, requires_grad=True) for _ in range(passes)]
 
     def run(one, x):
@@ -512,7 +512,7 @@ def test_prepared_calls_under_autocast_match_ordinary_ones(kind, H, x_dtype):
         loss = y.float().square().sum() + sum(s.sin().sum() for s in ends)
         return [y, *ends], torch.autograd.grad(loss, [x, *one.parameters()])
 
-    for _ in range(tuning.RUNS_BEFORE_RECORDING + 2):
+    for _ in range(heuristics.RUNS_BEFORE_RECORDING + 2):
         x = torch.randn(48, 8, 24, device="cuda", dtype=x_dtype, requires_grad=True)
         (actual, gradients), (expected, slow) = run(layer, x, True), run(layer, x, False)
         if kind not in (seqloom.LNGRU, seqloom.AttnRNN):  # the first normalises its input in float32 under autocast
@@ -558,8 +558,8 @@ def test_prepared_calls_of_both_directions_and_lengths_match_ordinary_ones(kind,
         loss = y.float().square().sum() + sum(s.sin().sum() for s in ends)
         return [y, *ends, *torch.autograd.grad(loss, [x, *layer.parameters()])]
 
-    with unittest.mock.patch.object(tuning, "CUDNN_FASTER", ()):
-        for _ in range(tuning.RUNS_BEFORE_RECORDING + 2):
+    with unittest.mock.patch.object(heuristics, "CUDNN_FASTER", ()):
+        for _ in range(heuristics.RUNS_BEFORE_RECORDING + 2):
             x = torch.randn(shape, device="cuda", requires_grad=True)
             actual = run(x, lambda x: layer(x, None, lengths))
             expected = run(x, lambda x: layer.run_with(run_job, x, None, lengths))
@@ -591,7 +591,7 @@ def test_a_planned_call_of_cudnn_under_autocast_equals_torchs_layer(amp, setting
 
 @pytest.mark.parametrize("kind", [seqloom.GRU, seqloom.LSTM])
 def test_sequences_longer_than_cudnn_takes_run_on_our_kernels(kind):
-    layer, x = kind(2, 16, device="cuda"), torch.randn(tuning.CUDNN_MOST_STEPS + 5, 1, 2, device="cuda")
+    layer, x = kind(2, 16, device="cuda"), torch.randn(heuristics.CUDNN_MOST_STEPS + 5, 1, 2, device="cuda")
     with torch.no_grad():
         y, _ = layer(x)
         expected, _ = copy.deepcopy(layer).cpu()(x.cpu())
@@ -601,7 +601,7 @@ def test_sequences_longer_than_cudnn_takes_run_on_our_kernels(kind):
 def test_two_calls_before_their_backward_passes_do_not_share_memory():
     layer = seqloom.AttnRNN(64, 64, device="cuda")
     pairs = [torch.randn(4, 8, 64, device="cuda", requires_grad=True) for _ in range(2)]
-    for _ in range(tuning.RUNS_BEFORE_RECORDING + 2):
+    for _ in range(heuristics.RUNS_BEFORE_RECORDING + 2):
         outputs = [layer(x)[0] for x in pairs]
         together = torch.autograd.grad(sum(y.square().sum() for y in outputs), [*pairs, *layer.parameters()])
     apart = [torch.autograd.grad(layer(x)[0].square().sum(), [x, *layer.parameters()]) for x in pairs]

@@ -11,7 +11,7 @@ from torch.func import functional_call, jacrev, jvp, vmap
 from torch.nn.utils import parametrizations, parametrize
 
 import seqloom
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.aten.plan import AtenPlan
 from seqloom.kernels.cpu import bound_call
 from seqloom.kernels.cpu.plan import StackPlan
@@ -144,7 +144,7 @@ def test_wrong_lengths_are_refused_after_a_planned_call():
 
 
 def test_one_large_step_in_training_runs_on_torchs_operator():
-    layer = make(hidden_size=tuning.ONE_STEP_HIDDEN)
+    layer = make(hidden_size=heuristics.ONE_STEP_HIDDEN)
     check(layer, draw(steps=1))
     assert kinds(layer) == {AtenPlan}  # without gradients it is a step of a stream
 

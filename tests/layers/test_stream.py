@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize
 
 from seqloom.kernels.cpu.engine import list_libraries
 from seqloom.kernels.cpu.step import CELLS, load_step
-from seqloom.kernels.tuning import STEP_MOST_ROWS
+from seqloom.kernels.heuristics import STEP_MOST_ROWS
 from seqloom.layers.recurrent.layer import Recurrent
 
 pytestmark = pytest.mark.skipif(isinstance(load_step(), str), reason=str(load_step()))

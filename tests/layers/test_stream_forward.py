@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import seqloom
 from seqloom.kernels.cpu.step import load_step
-from seqloom.kernels.tuning import STEP_MOST_GATED_ROWS
+from seqloom.kernels.heuristics import STEP_MOST_GATED_ROWS
 from seqloom.layers.recurrent.streaming import why_not_stream
 
 pytestmark = pytest.mark.skipif(isinstance(load_step(), str), reason=str(load_step()))

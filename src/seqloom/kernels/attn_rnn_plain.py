@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from seqloom.core.cell import Cell
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 
 WEIGHT_NAMES = ("weight_q", "bias_q", "weight_o", "bias_o", "weight_g", "bias_g", "scale_n", "bias_n")
 
@@ -187,7 +187,7 @@ def split_heads(cell: Cell | Equations, t: Tensor) -> Tensor:
 
 def dots(v: Tensor, C: Tensor) -> Tensor:
     """Return v_i . C_j for each head: (..., i, heads, d), (..., j, heads, d) -> (..., i, j, heads)."""
-    if v.numel() * C.shape[-3] > tuning.PAIRWISE_NUMBERS:
+    if v.numel() * C.shape[-3] > heuristics.PAIRWISE_NUMBERS:
         return torch.einsum("...iad,...jad->...ija", v, C)
     return (v.unsqueeze(-3) * C.unsqueeze(-4)).sum(-1)
 
@@ -196,6 +196,6 @@ def mix(w: Tensor, C: Tensor) -> Tensor:
     """Return the sum of w_ij C_j: (..., i, j, heads), (..., j, heads, d) -> (..., i, heads, d)."""
     if C.shape[-3] == 1:
         return w.squeeze(-2).unsqueeze(-1) * C
-    if C.numel() * w.shape[-3] > tuning.PAIRWISE_NUMBERS:
+    if C.numel() * w.shape[-3] > heuristics.PAIRWISE_NUMBERS:
         return torch.einsum("...ija,...jad->...iad", w, C)
     return (w.unsqueeze(-1) * C.unsqueeze(-4)).sum(-3)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
-from seqloom.kernels import loop, scan, tuning
+from seqloom.kernels import heuristics, loop, scan
 from seqloom.kernels.aten.kernels import AtenKernel
 from seqloom.kernels.compiled import kernel as compiled
 from seqloom.kernels.compiled import own
@@ -114,7 +114,7 @@ KERNELS = (
             "cuda",
             "NVIDIA GPU: a cluster of blocks takes some rows",
             Gated(kind),
-            **_ON_A_PART | {"hidden_multiple": tuning.HIDDEN_MULTIPLE if kind.norm else 1},
+            **_ON_A_PART | {"hidden_multiple": heuristics.HIDDEN_MULTIPLE if kind.norm else 1},
         )
         for cell, kind in KINDS.items()
     ),
@@ -124,7 +124,7 @@ KERNELS = (
         "slots",
         "NVIDIA GPU, bf16 and fp16, 2 to 8 slots, up to 128 units",
         slots,
-        hidden_multiple=tuning.HIDDEN_MULTIPLE,
+        hidden_multiple=heuristics.HIDDEN_MULTIPLE,
     ),
     Kernel("attn_rnn", "tiles", "large NVIDIA GPU: a group of blocks takes many rows", tiles, **_ON_GPU),
     Kernel(
@@ -137,7 +137,7 @@ KERNELS = (
             "grid",
             "large NVIDIA GPU: groups of blocks",
             Gated(kind, grid=True),
-            **_ON_GPU | {"hidden_multiple": tuning.HIDDEN_MULTIPLE if kind.norm else 1},
+            **_ON_GPU | {"hidden_multiple": heuristics.HIDDEN_MULTIPLE if kind.norm else 1},
         )
         for cell, kind in KINDS.items()
     ),
@@ -145,7 +145,7 @@ KERNELS = (
     *(Kernel(cell, "cpu", "C++ engine", GatedOnCpu(cell)) for cell in WEIGHTS),
     *(
         Kernel(cell, "row", "NVIDIA GPU, float32, compiled: a block takes some rows", own, compiles=True)
-        for cell in tuning.COMPILED_OWN
+        for cell in heuristics.COMPILED_OWN
     ),
     Kernel("gru", "aten", "torch's fused GRU (cuDNN on a GPU)", AtenKernel("gru"), uses_torch=True),
     Kernel("lstm", "aten", "torch's fused LSTM (oneDNN on a CPU, cuDNN on a GPU)", AtenKernel("lstm"), uses_torch=True),

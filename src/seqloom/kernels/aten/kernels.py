@@ -17,7 +17,7 @@ from torch import Tensor
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob, clone_part, zero_padding
 from seqloom.core.precision import autocast_dtype
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.aten.cudnn import cudnn_mode, flatten_weights, join_memory, parameter_names
 from seqloom.kernels.fused import detach_all, is_traced, run_fused, why_not_fused
 
@@ -44,8 +44,8 @@ class AtenKernel:
             return "torch's fused kernels cannot reset inside a sequence"
         if job.x.shape[0] == 0:
             return "the batch is empty"
-        if job.x.is_cuda and torch.backends.cudnn.enabled and job.x.shape[1] > tuning.CUDNN_MOST_STEPS:
-            return f"cuDNN takes {tuning.CUDNN_MOST_STEPS:,} steps, not {job.x.shape[1]:,}"
+        if job.x.is_cuda and torch.backends.cudnn.enabled and job.x.shape[1] > heuristics.CUDNN_MOST_STEPS:
+            return f"cuDNN takes {heuristics.CUDNN_MOST_STEPS:,} steps, not {job.x.shape[1]:,}"
         if job.x.device.type == "meta":
             return "there is nothing to run on the meta device"
         return why_not_fused()

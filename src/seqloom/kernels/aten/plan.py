@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from seqloom.core.cell import Cell
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.aten.cudnn import cudnn_mode, has_one_storage, parameter_names
 from seqloom.kernels.current_stream import find_stream
 from seqloom.kernels.stack import Stack
@@ -70,7 +70,7 @@ class AtenPlan:
         self.transposes = self.is_cpu and stack.is_batch_first
         self.batch_first = stack.is_batch_first and not self.transposes
         # the form for training, which does not rearrange the weights
-        self.is_step = self.is_cpu and stack.T == 1 and cell.hidden_size < tuning.TRAINING_FORM_HIDDEN
+        self.is_step = self.is_cpu and stack.T == 1 and cell.hidden_size < heuristics.TRAINING_FORM_HIDDEN
         self.in_order = self.order == list(range(len(weights)))
         shapes = [(len(stack.cells), stack.B, shape[-1]) for shape in self.h_shapes]
         self.start_shapes = shapes

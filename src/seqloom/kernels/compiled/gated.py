@@ -31,7 +31,7 @@ from seqloom.core.job import ScanJob
 from seqloom.core.memory import empty
 from seqloom.core.precision import autocast_dtype
 from seqloom.core.weights import bind_weights
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.compiled.stages import as_rows
 from seqloom.kernels.compiled.validation import Verdicts
 from seqloom.kernels.cuda.gated.code import GatedSetting, Kind, why_not_job, why_not_setting
@@ -83,7 +83,7 @@ def run(cell: Cell, job: ScanJob, prepared: Prepared) -> tuple[Tensor, State]:
 
 def _choose_setting(kind: Kind, hidden: int, dtype: torch.dtype, job: ScanJob) -> GatedSetting:
     flags = job.mask is not None, bool(job.keep), job.reset is not None
-    grid = hidden > tuning.GATED_CLUSTER_HIDDEN[dtype.itemsize] and kind.gates <= GRID_MOST_GATES
+    grid = hidden > heuristics.GATED_CLUSTER_HIDDEN[dtype.itemsize] and kind.gates <= GRID_MOST_GATES
     return GatedSetting(kind, hidden, dtype, *flags, grid)
 
 

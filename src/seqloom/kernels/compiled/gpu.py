@@ -23,7 +23,7 @@ from seqloom.compiler.plan import Scan
 from seqloom.core.cell import Cell
 from seqloom.core.job import ScanJob
 from seqloom.core.memory import empty
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.compiled.packing import Packing
 from seqloom.kernels.cuda.runtime import launch
 from seqloom.kernels.cuda.runtime.graphs import record
@@ -69,7 +69,7 @@ def run_on_gpu(scan: Scan, tensors: Sequence[Tensor | None], packing: Packing) -
         if cuda.rows or cuda.units:
             _run_scan(cuda, tensors, like, packing)
             return
-        steps = min(tuning.GRAPH_STEPS, 1 << (packing.T - 1).bit_length())
+        steps = min(heuristics.GRAPH_STEPS, 1 << (packing.T - 1).bit_length())
         key = ("compiled", cuda.digest, packing.B, steps, like.device)
         with record(key, lambda: _Chunk(cuda, packing.B, steps, like)) as (chunk, replay):
             chunk.prepare(tensors, packing)
@@ -86,11 +86,11 @@ def choose_rows(scan: Scan, B: int, size: int) -> int:
         size: Bytes of a number.
     """
     rows = 1
-    while rows < tuning.COMPILED_MOST_ROWS and rows * tuning.COMPILED_BLOCKS < B:
+    while rows < heuristics.COMPILED_MOST_ROWS and rows * heuristics.COMPILED_BLOCKS < B:
         rows *= 2
     weights = sum(p.heads * p.K * p.N for p in scan.program.parts if isinstance(p, Product))
     traffic = -(-B // rows) * weights * size
-    return rows if weights <= tuning.COMPILED_WEIGHTS and traffic <= tuning.COMPILED_TRAFFIC else 0
+    return rows if weights <= heuristics.COMPILED_WEIGHTS and traffic <= heuristics.COMPILED_TRAFFIC else 0
 
 
 def _find_text(scan: Scan, dtype: torch.dtype, rows: int) -> CudaText:

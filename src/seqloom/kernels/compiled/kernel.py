@@ -20,7 +20,7 @@ from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.core.precision import autocast_dtype
 from seqloom.core.weights import bind_weights, read_tensors
-from seqloom.kernels import loop, tuning
+from seqloom.kernels import heuristics, loop
 from seqloom.kernels.compiled import gated
 from seqloom.kernels.compiled.gated import Prepared
 from seqloom.kernels.compiled.gpu import run_on_gpu, why_not_gpu
@@ -118,11 +118,11 @@ def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
     reason = why_not_fused()  # before the length is read: an export would keep it
     if reason is not None:
         return reason
-    if cell.name in tuning.SLOW_TO_COMPILE and (job.x.is_cuda or job.x.shape[1] < tuning.SLOW_TO_COMPILE_STEPS):
-        least = "" if job.x.is_cuda else f", too long for fewer than {tuning.SLOW_TO_COMPILE_STEPS} steps"
+    if cell.name in heuristics.SLOW_TO_COMPILE and (job.x.is_cuda or job.x.shape[1] < heuristics.SLOW_TO_COMPILE_STEPS):
+        least = "" if job.x.is_cuda else f", too long for fewer than {heuristics.SLOW_TO_COMPILE_STEPS} steps"
         return f"compiling it takes seconds{least}; choose it with kernel='compiled'"
-    if job.x.shape[1] < tuning.COMPILED_STEPS:
-        return f"the loop is as fast for fewer than {tuning.COMPILED_STEPS} steps"
+    if job.x.shape[1] < heuristics.COMPILED_STEPS:
+        return f"the loop is as fast for fewer than {heuristics.COMPILED_STEPS} steps"
     return None
 
 

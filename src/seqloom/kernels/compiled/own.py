@@ -8,7 +8,7 @@ from torch import Tensor
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.core.precision import autocast_dtype
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.compiled import kernel
 from seqloom.kernels.compiled.kernel import describe
 
@@ -28,15 +28,15 @@ def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
         return "it is for CUDA tensors"
     if job.x.dtype != torch.float32 or autocast_dtype("cuda") is not None:
         return "cuDNN and the gated kernels are faster in other types than float32"
-    both, forward, most = tuning.COMPILED_OWN[cell.name]
+    both, forward, most = heuristics.COMPILED_OWN[cell.name]
     least = both if torch.is_grad_enabled() else forward
     if not least <= cell.hidden_size <= most:
         return f"the compiled kernel was measured to be faster than cuDNN from {least} to {most} units"
-    shortest = tuning.COMPILED_OWN_STEPS[0 if torch.is_grad_enabled() else 1]
+    shortest = heuristics.COMPILED_OWN_STEPS[0 if torch.is_grad_enabled() else 1]
     if job.x.shape[1] < shortest:
         return f"cuDNN is faster for fewer than {shortest} steps"
-    if job.x.shape[0] > tuning.COMPILED_OWN_ROWS:
-        return f"the compiled kernel was measured with up to {tuning.COMPILED_OWN_ROWS} rows"
+    if job.x.shape[0] > heuristics.COMPILED_OWN_ROWS:
+        return f"the compiled kernel was measured with up to {heuristics.COMPILED_OWN_ROWS} rows"
     return kernel.why_not_auto(cell, job)
 
 

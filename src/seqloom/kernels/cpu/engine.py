@@ -15,7 +15,7 @@ from torch import Tensor
 from seqloom.core.cell import Cell
 from seqloom.core.errors import UserError
 from seqloom.core.job import ScanJob
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 
 LIB = Path(__file__).parents[2] / "lib"
 CELLS = ("rnn", "gru", "lstm", "attn_rnn", "ln_gru", "ln_lstm")  # as csrc/engine.cpp lists them
@@ -139,9 +139,9 @@ def split_threads(batch: int, hidden: int, slots: int = 1) -> ThreadSplit:
         slots: Number of consecutive rows that one thread must process.
     """
     most = torch.get_num_threads()
-    rows = min(most, batch // max(tuning.ROWS_PER_THREAD, slots))
-    columns = min(most, hidden // tuning.COLUMNS_PER_THREAD)
-    slow = hidden >= tuning.COLUMNS_HIDDEN and batch <= tuning.COLUMNS_ROWS * columns
+    rows = min(most, batch // max(heuristics.ROWS_PER_THREAD, slots))
+    columns = min(most, hidden // heuristics.COLUMNS_PER_THREAD)
+    slow = hidden >= heuristics.COLUMNS_HIDDEN and batch <= heuristics.COLUMNS_ROWS * columns
     if columns > 1 and (rows < 2 or (slow and rows <= columns)):
         return ThreadSplit(columns, True)
     return ThreadSplit(max(1, rows), False)

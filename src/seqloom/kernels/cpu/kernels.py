@@ -12,7 +12,7 @@ from torch import Tensor
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.core.weights import bind_weights
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES
 from seqloom.kernels.cpu.engine import why_not_cpu
 from seqloom.kernels.cpu.scan import run_cpu
@@ -48,13 +48,13 @@ class GatedOnCpu:
     def why_not_auto(self, cell: Cell, job: ScanJob) -> str | None:
         """Return why another kernel is faster for this job; None if none is."""
         even = job.is_plain and job.lengths is None and job.x.dtype == torch.float32
-        if self.name != "lstm" or not (HAS_ONEDNN_LSTM and even and cell.hidden_size < tuning.ONEDNN_LSTM_HIDDEN):
+        if self.name != "lstm" or not (HAS_ONEDNN_LSTM and even and cell.hidden_size < heuristics.ONEDNN_LSTM_HIDDEN):
             return None
         (rows, steps), units = job.x.shape[:2], cell.hidden_size
-        is_small = units <= tuning.SMALL_LSTM_HIDDEN and rows * units <= tuning.SMALL_LSTM_NUMBERS
-        if units % tuning.LSTM_HIDDEN_MULTIPLE == 0 and (is_small or (steps == 1 and not torch.is_grad_enabled())):
+        is_small = units <= heuristics.SMALL_LSTM_HIDDEN and rows * units <= heuristics.SMALL_LSTM_NUMBERS
+        if units % heuristics.LSTM_HIDDEN_MULTIPLE == 0 and (is_small or (steps == 1 and not torch.is_grad_enabled())):
             return None
-        return f"torch's own (oneDNN) is faster below {tuning.ONEDNN_LSTM_HIDDEN} units if all lengths are equal"
+        return f"torch's own (oneDNN) is faster below {heuristics.ONEDNN_LSTM_HIDDEN} units if all lengths are equal"
 
     def run(self, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
         """Run the cell over the job's sequences."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from seqloom.core.cell import Cell, State
 from seqloom.core.checks import read_moved, read_saved
 from seqloom.core.memory import empty, empty_like, new_empty
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES
 from seqloom.kernels.cpu.engine import CELLS, TYPES, Args, load_library, record_size, split_threads
 from seqloom.kernels.cpu.kept_memory import LEAST_BYTES, kept_memory
@@ -120,7 +120,7 @@ class StackPlan:
             args.kind = int(cell.nonlinearity == "relu")
         places = tuple(names.get(name) for name in own)
         size = record_size(cell.name, self.dtype, args) * self.B * self.T
-        record = self.like.expand(size) if size * self.dtype.itemsize <= tuning.SAVED_BYTES else None
+        record = self.like.expand(size) if size * self.dtype.itemsize <= heuristics.SAVED_BYTES else None
         width = self.H if weight not in names else len(weights[names[weight]])
         return Part(
             cell,

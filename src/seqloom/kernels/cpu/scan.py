@@ -14,7 +14,7 @@ from seqloom.core.checks import read_saved
 from seqloom.core.job import ScanJob
 from seqloom.core.memory import empty_like, new_empty
 from seqloom.core.weights import bind_weights
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.cpu.engine import Args, ThreadSplit, record_size, run_cell, set_addresses, split_threads
 from seqloom.kernels.cpu.kept_memory import kept_memory
 
@@ -109,7 +109,7 @@ class _EngineScan(torch.autograd.Function):
         y, last = constants.allocate(x, B, T, H), [empty_like(s) for s in tensors[1 : 1 + k]]
         c = constants.allocate(x, B, T, H, keep=True) if train and k > 1 else None
         size = record_size(constants.cell, x.dtype, args) * B * T
-        is_saved = train and size * x.element_size() <= tuning.SAVED_BYTES
+        is_saved = train and size * x.element_size() <= heuristics.SAVED_BYTES
         saved = kept_memory.allocate(x, size) if is_saved else None
         run_cell(constants.cell, False, x.dtype, split.threads, set_addresses(args, y=y, c=c, s1=last, saved=saved))
         if train:

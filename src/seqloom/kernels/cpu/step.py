@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from seqloom.core.cell import Cell, State
 from seqloom.core.checks import has_memory
 from seqloom.core.memory import empty, empty_like
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.cpu.bound_step import BoundStep, bind_step
 from seqloom.kernels.cpu.engine import TYPES, load_library
 from seqloom.kernels.cpu.kernels import CONTEXT_FLAGS
@@ -86,7 +86,7 @@ def why_not_step(cell: Cell, home: Mapping[str, Tensor]) -> str | None:
         if setting in CELLS[cell.name][2] and getattr(cell, setting) not in known:
             return f"the engine's step does not support {setting}={getattr(cell, setting)!r}"
     slots = getattr(cell, "slots", 1)
-    if cell.hidden_size > (most := int(tuning.STEP_LARGEST_HIDDEN / math.sqrt(slots))):
+    if cell.hidden_size > (most := int(heuristics.STEP_LARGEST_HIDDEN / math.sqrt(slots))):
         return f"the engine's step runs on one core, too slow above {most} units" + (slots > 1) * f" of {slots} slots"
     own = _own(cell, home)
     for name, w in own.items():
@@ -118,9 +118,9 @@ def _shape(cell: Cell, name: str) -> tuple[int, ...]:
 def count_most_rows(cell: Cell) -> int:
     """Return the largest number of rows for which the engine runs a step of this cell."""
     if cell.name == "attn_rnn":
-        return tuning.STEP_MOST_ROWS
-    most = min(tuning.STEP_MOST_GATED_ROWS, tuning.STEP_MOST_NUMBERS // cell.hidden_size)
-    return max(tuning.STEP_MOST_ROWS, most)
+        return heuristics.STEP_MOST_ROWS
+    most = min(heuristics.STEP_MOST_GATED_ROWS, heuristics.STEP_MOST_NUMBERS // cell.hidden_size)
+    return max(heuristics.STEP_MOST_ROWS, most)
 
 
 class CellStack:

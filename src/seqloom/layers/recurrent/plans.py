@@ -23,7 +23,7 @@ from seqloom.core.errors import UserError
 from seqloom.core.job import ScanJob
 from seqloom.core.memory import new_empty
 from seqloom.core.precision import autocast_dtype, product_flags
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.aten import plan as aten
 from seqloom.kernels.cpu import plan as cpu
 from seqloom.kernels.cpu.bound_call import BoundLayer
@@ -333,7 +333,7 @@ class LayerPlans:
     def _is_large_step(self, layer: Recurrent, stack: Stack, kernels: Sequence[Kernel], weights: list[Tensor]) -> bool:
         """Return whether a training call on a CPU is one step of a GRU, which torch's operator does faster."""
         cell = self.cells[0]
-        if stack.T > 1 or cell.name != "gru" or cell.hidden_size < tuning.ONE_STEP_HIDDEN or layer.kernel != "auto":
+        if stack.T > 1 or cell.name != "gru" or cell.hidden_size < heuristics.ONE_STEP_HIDDEN or layer.kernel != "auto":
             return False
         return {k.backend for k in kernels} == {"cpu"} and aten.why_not_plan(self.cells, weights) is None
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 
 if TYPE_CHECKING:  # a cycle, and the engine's Python side, which only streams need
     from seqloom.core.cell import Cell, State
@@ -72,7 +72,7 @@ def try_single_step(
         return None
     time = 1 if own["batch_first"] and x.dim() == 3 else 0
     stack: Any = own.get("_stack")
-    most = tuning.STEP_MOST_GATED_ROWS if stack is None or hx is None else stack.most_rows
+    most = heuristics.STEP_MOST_GATED_ROWS if stack is None or hx is None else stack.most_rows
     if x.shape[time] != 1 or x.numel() > most * x.shape[-1]:
         return None
     return try_engine_step(layer, own, x, hx, time)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from seqloom.core.memory import empty_like, new_empty
 from seqloom.core.precision import allows_tf32
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs, AttnRNNSetting, Weights
 from seqloom.kernels.cuda.products import exact
 from seqloom.kernels.cuda.runtime import launch
@@ -23,7 +23,7 @@ WEIGHTS = ("q", "bias_q", "o", "bias_o", "g", "bias_g", "scale", "bias")  # the 
 
 def count_pieces(rows: int, hidden: int, dtype: torch.dtype) -> int:
     """Return into how many pieces a sum over rows is divided: sums of pieces, then of these, are never long."""
-    return max(1, min(rows // tuning.PIECE_ROWS[dtype], tuning.PIECE_NUMBERS // hidden**2))
+    return max(1, min(rows // heuristics.PIECE_ROWS[dtype], heuristics.PIECE_NUMBERS // hidden**2))
 
 
 class Chunk:
@@ -41,7 +41,7 @@ class Chunk:
         # Whether products of float32 are made of halves. Short passes keep to torch's, which are recorded.
         self.is_exact = steps < u.shape[1] and exact.is_faster(u, H, H, rows)
         self.pieces = n = 1 if self.is_exact else count_pieces(rows, H, u.dtype)
-        self.parts = max(1, min(tuning.SUM_BLOCKS, rows // 32))
+        self.parts = max(1, min(heuristics.SUM_BLOCKS, rows // 32))
         padded = -(-rows // n) * n
         self.inside, self.back = new_empty(u, 7, padded, H), new_empty(u, 4, padded, H)
         self.products = new_empty(u, 4 * n, H, H, dtype=torch.float32)
@@ -169,7 +169,7 @@ class FusedChunk(Chunk):
         named = self.planes | {"aux": self.aux}
         self.arguments = inside.pack(named), reverse.pack(named)
         # one block of `inside` to a multiprocessor, or several of a small layer: each loads the weights once
-        per_multiprocessor = max(1, tuning.BLOCK_LARGEST_HIDDEN // setting.hidden)
+        per_multiprocessor = max(1, heuristics.BLOCK_LARGEST_HIDDEN // setting.hidden)
         self.at_once = launch.multiprocessors(u.device) * per_multiprocessor
 
     def load(self, values: dict[str, Any], weights: Weights) -> None:
@@ -192,7 +192,7 @@ def count_steps(u: Tensor) -> int:
     """Return the steps of a DividedChunk: a chunk for every CHUNK_BYTES of its planes, MOST_CHUNKS at most."""
     T, size = u.shape[1], u.element_size()
     whole = u.numel() * (13 * size + 4)  # 7 planes, 4 of gradients, q and g side by side, and the states in float32
-    return -(-T // min(tuning.MOST_CHUNKS, -(-whole // tuning.CHUNK_BYTES)))
+    return -(-T // min(heuristics.MOST_CHUNKS, -(-whole // heuristics.CHUNK_BYTES)))
 
 
 class DividedChunk(Chunk):

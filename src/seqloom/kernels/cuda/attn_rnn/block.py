@@ -14,7 +14,7 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.attn_rnn import scan
 from seqloom.kernels.cuda.attn_rnn.backward import FusedChunk
 from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs, AttnRNNSetting
@@ -25,12 +25,12 @@ ROWS = 8  # of a block: the columns of a product
 
 def why_not(cell: Cell, job: ScanJob) -> str | None:
     """Return why this cell or job cannot run here; None if it can."""
-    return scan.why_not(cell, job, (torch.bfloat16, torch.float16), largest=tuning.BLOCK_LARGEST_HIDDEN)
+    return scan.why_not(cell, job, (torch.bfloat16, torch.float16), largest=heuristics.BLOCK_LARGEST_HIDDEN)
 
 
 def why_not_auto(_cell: Cell, job: ScanJob) -> str | None:
     """Return why another kernel is faster for this job; None if none is."""
-    most = tuning.ROW_MOST_HALF_ROWS
+    most = heuristics.ROW_MOST_HALF_ROWS
     return f"attn_rnn_row is faster with up to {most} rows" if len(job.x) <= most else None
 
 
@@ -62,8 +62,8 @@ def _make_chunk(inputs: AttnRNNInputs, steps: int, u: Tensor) -> FusedChunk:
 def count_steps(u: Tensor, slots: int = 1) -> int:
     """Return the steps of a chunk of the backward."""
     B, T, H = u.shape
-    each, (least, most) = B * slots * H, tuning.BLOCK_CHUNK_NUMBERS
-    return min(T, max(1, min(most, max(least, -(-T // tuning.BLOCK_CHUNKS) * each)) // each))
+    each, (least, most) = B * slots * H, heuristics.BLOCK_CHUNK_NUMBERS
+    return min(T, max(1, min(most, max(least, -(-T // heuristics.BLOCK_CHUNKS) * each)) // each))
 
 
 TIER = scan.Tier(lambda setting, name, *_: find_code(setting, name), _make_chunk, count_steps)

@@ -18,7 +18,7 @@ from torch import Tensor
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.core.precision import allows_tf32, autocast_dtype
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.attn_rnn import grid, scan
 from seqloom.kernels.cuda.attn_rnn.backward import DividedChunk, count_steps
 from seqloom.kernels.cuda.attn_rnn.setting import TYPES, AttnRNNSetting
@@ -29,20 +29,20 @@ from seqloom.kernels.cuda.runtime.groups import ClusterCode
 def why_not(cell: Cell, job: ScanJob) -> str | None:
     """Return why this cell or job cannot run here; None if it can."""
     dtype = autocast_dtype("cuda") or job.x.dtype
-    largest = tuning.CLUSTER_LARGEST_HIDDEN.get(dtype.itemsize)
+    largest = heuristics.CLUSTER_LARGEST_HIDDEN.get(dtype.itemsize)
     return scan.why_not(cell, job, TYPES, largest=largest) or scan.why_not_code(TIER, cell, job)
 
 
 def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
     """Return why another kernel is faster for this job; None if none is."""
-    H, B, most = cell.hidden_size, len(job.x), tuning.CLUSTER_AUTO_HIDDEN
+    H, B, most = cell.hidden_size, len(job.x), heuristics.CLUSTER_AUTO_HIDDEN
     if grid.is_wide(cell, job) and grid.why_not(cell, job) is None:
         return f"attn_rnn_grid is faster in float32 with {H} units and {B} rows"
-    if B > tuning.GRID_MOST_ROWS:
+    if B > heuristics.GRID_MOST_ROWS:
         return grid.why_not_auto(cell, job) if most < H else None
     if (autocast_dtype("cuda") or job.x.dtype) == torch.float32 and not allows_tf32():
-        most = tuning.CLUSTER_AUTO_HIDDEN_FLOAT32
-    crowded = tuning.CLUSTER_CROWDED_HIDDEN < H and tuning.CLUSTER_CROWDED_ROWS < B
+        most = heuristics.CLUSTER_AUTO_HIDDEN_FLOAT32
+    crowded = heuristics.CLUSTER_CROWDED_HIDDEN < H and heuristics.CLUSTER_CROWDED_ROWS < B
     faster = (most < H or crowded) and grid.why_not(cell, job) is None
     return f"attn_rnn_grid is faster with {H} units and {B} rows" if faster else None
 
@@ -81,8 +81,8 @@ class ClusterDivision:
         return size == 4 and (many or self.warps > 8 or self.in_shared > 0)
 
     def fits(self, head: int, size: int) -> bool:
-        registers = tuning.CLUSTER_REGISTERS[size][self.warps]
-        return self.count_registers(size) <= registers and self.shared_bytes(head, size) <= tuning.SHARED_BYTES
+        registers = heuristics.CLUSTER_REGISTERS[size][self.warps]
+        return self.count_registers(size) <= registers and self.shared_bytes(head, size) <= heuristics.SHARED_BYTES
 
     def shared_bytes(self, head: int, size: int) -> int:
         """Return the bytes of cluster.cuh: parts of sums, buffers, a stage, sums over heads and rows, weights."""
@@ -98,10 +98,10 @@ class ClusterDivision:
 def list_feasible(hidden: int, head: int, size: int, rows: int) -> list[ClusterDivision]:
     """Return for each size of a cluster that holds the weights the division with the fewest in shared memory."""
     tiles, ways = hidden // 16, []
-    for cluster in tuning.CLUSTER_SIZES:
-        splits = ((n, s) for n, s in tuning.CLUSTER_SPLITS[rows].items() if n * cluster >= tiles)
+    for cluster in heuristics.CLUSTER_SIZES:
+        splits = ((n, s) for n, s in heuristics.CLUSTER_SPLITS[rows].items() if n * cluster >= tiles)
         each, split = min(splits, default=(0, 0))
-        counts = range(tuning.CLUSTER_WEIGHTS_IN_SHARED + 1 if each else 0)
+        counts = range(heuristics.CLUSTER_WEIGHTS_IN_SHARED + 1 if each else 0)
         candidates = (ClusterDivision(rows, cluster, each, split, -(-tiles // split), k) for k in counts)
         ways += next(([way] for way in candidates if way.fits(head, size)), [])
     return ways
@@ -123,7 +123,7 @@ def list_divisions(hidden: int, head: int, size: int, tf32: bool = False) -> tup
 def choose_division(setting: AttnRNNSetting, B: int, multiprocessors: int, tf32: bool = False) -> ClusterDivision:
     """Return the first division whose clusters all run at once, or the one that takes the most rows at once."""
     ways = list_divisions(setting.hidden, setting.hidden // setting.heads, setting.dtype.itemsize, tf32)
-    room = {way: way.rows * max(1, int(tuning.CLUSTER_FILL * multiprocessors / way.cluster)) for way in ways}
+    room = {way: way.rows * max(1, int(heuristics.CLUSTER_FILL * multiprocessors / way.cluster)) for way in ways}
     return next((way for way in ways if room[way] >= B), max(ways, key=lambda way: room[way]))
 
 

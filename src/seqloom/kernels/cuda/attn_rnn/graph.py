@@ -18,7 +18,7 @@ from seqloom.core.cell import Cell, State
 from seqloom.core.checks import read_saved
 from seqloom.core.job import ScanJob
 from seqloom.core.memory import empty, empty_like
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.attn_rnn import scan
 from seqloom.kernels.cuda.attn_rnn.graph_chunks import (
     BackwardChunk,
@@ -48,7 +48,7 @@ def _find_chunk(
     (B, T, _), m = u.shape, inputs.cell.slots
     kind: Any = kinds[m > 1]
     slots = () if m == 1 else (m,)
-    steps = min(max(4, tuning.GRAPH_STEPS // m), 1 << (T - 1).bit_length())  # a slot takes the memory of a step
+    steps = min(max(4, heuristics.GRAPH_STEPS // m), 1 << (T - 1).bit_length())  # a slot takes the memory of a step
     key = (kind, inputs.setting, B, steps, u.device, *slots)
     return record(key, lambda: kind(inputs.setting, B, steps, u.device, *slots))
 

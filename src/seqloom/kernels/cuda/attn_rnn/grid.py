@@ -16,7 +16,7 @@ from torch import Tensor
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.core.precision import allows_tf32, autocast_dtype
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.attn_rnn import scan
 from seqloom.kernels.cuda.attn_rnn.backward import DividedChunk, count_steps
 from seqloom.kernels.cuda.attn_rnn.setting import TYPES, AttnRNNSetting
@@ -28,21 +28,21 @@ PACKETS = {2: 640, 4: 1312}  # of 16 bytes, to a row, by bytes of a number: GROU
 
 def why_not(cell: Cell, job: ScanJob) -> str | None:
     """Return why this cell or job cannot run here; None if it can."""
-    reason = scan.why_not(cell, job, TYPES, largest=tuning.GRID_LARGEST_HIDDEN)
+    reason = scan.why_not(cell, job, TYPES, largest=heuristics.GRID_LARGEST_HIDDEN)
     return reason or scan.why_not_code(TIER, cell, job)
 
 
 def is_wide(cell: Cell, job: ScanJob) -> bool:
     """Return whether float32 with 32 units to a block is faster than every other kernel."""
-    (least, most), dtype = tuning.GRID_WIDE_HIDDEN, autocast_dtype("cuda") or job.x.dtype
-    return dtype == torch.float32 and least <= cell.hidden_size <= most and len(job.x) >= tuning.GRID_WIDE_ROWS
+    (least, most), dtype = heuristics.GRID_WIDE_HIDDEN, autocast_dtype("cuda") or job.x.dtype
+    return dtype == torch.float32 and least <= cell.hidden_size <= most and len(job.x) >= heuristics.GRID_WIDE_ROWS
 
 
 def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
     """Return why another kernel is faster for this job; None if none is."""
     if is_wide(cell, job):
         return None
-    most = tuning.GRID_MOST_ROWS
+    most = heuristics.GRID_MOST_ROWS
     return f"attn_rnn_graph is faster above {most} rows" if len(job.x) > most else None
 
 
@@ -59,8 +59,8 @@ def find_code(setting: AttnRNNSetting, name: str, B: int, device: torch.device) 
 def choose_division(setting: AttnRNNSetting, B: int, device: torch.device) -> tuple[int, int]:
     """Return the rows of a group and the units of a block: the first of these whose groups all run at once."""
     size = setting.dtype.itemsize
-    ways = [(rows, units) for rows in (8, 16) for units in tuning.GRID_UNITS[size]]
-    known = tuning.GRID_WEIGHTS_IN_SHARED
+    ways = [(rows, units) for rows in (8, 16) for units in heuristics.GRID_UNITS[size]]
+    known = heuristics.GRID_WEIGHTS_IN_SHARED
     ways = [(rows, units) for rows, units in ways if (count_rounds(setting), size, units, rows) in known]
     room = {way: way[0] * count_groups(-(-setting.hidden // way[1]), device) for way in ways}
     return next((way for way in ways if room[way] >= B), max(ways, key=lambda way: room[way]))
@@ -68,7 +68,7 @@ def choose_division(setting: AttnRNNSetting, B: int, device: torch.device) -> tu
 
 def count_rounds(setting: AttnRNNSetting) -> int:
     """Return in how many rounds a warp receives from its sources, which are 64 bytes of a row each."""
-    return 1 if setting.hidden * setting.dtype.itemsize <= 64 * tuning.GRID_ONE_ROUND_SOURCES else 2
+    return 1 if setting.hidden * setting.dtype.itemsize <= 64 * heuristics.GRID_ONE_ROUND_SOURCES else 2
 
 
 @cache
@@ -77,9 +77,9 @@ def make_code(setting: AttnRNNSetting, name: str, rows: int, units: int, tf32: b
     size, rounds = setting.dtype.itemsize, count_rounds(setting)
     blocks, tiles = -(-setting.hidden // units), units // 16
     tf32 = tf32 and setting.dtype == torch.float32
-    whole_weights, more_tiles = tuning.GRID_WEIGHTS_IN_SHARED[rounds, size, units, rows]
+    whole_weights, more_tiles = heuristics.GRID_WEIGHTS_IN_SHARED[rounds, size, units, rows]
     if tf32:
-        whole_weights, more_tiles = tuning.GRID_WEIGHTS_IN_SHARED_TF32.get(
+        whole_weights, more_tiles = heuristics.GRID_WEIGHTS_IN_SHARED_TF32.get(
             (rounds, units, rows, name), (whole_weights, more_tiles)
         )
     sizes = {"GRID": 1, "ROWS": rows, "CLUSTER": blocks, "EACH": tiles, "SPLIT": WARPS, "TALL": tiles, "ROUNDS": rounds}
@@ -88,7 +88,7 @@ def make_code(setting: AttnRNNSetting, name: str, rows: int, units: int, tf32: b
     weights = 256 * size * WARPS * (whole_weights * tiles * 16 * rounds // size + more_tiles)
     shared = 2 * 4 * WARPS * rows * (units + 4) + weights
     named = f"attn_rnn_cluster_{name}", f"attn_rnn/cluster_{name}.cu", (*setting.macros, *sizes.items())
-    least = 8 if name == "forward" and blocks > tuning.GRID_FILL_BLOCKS else 1
+    least = 8 if name == "forward" and blocks > heuristics.GRID_FILL_BLOCKS else 1
     return GridCode(*named, 32 * WARPS, shared, rows, blocks, PACKETS[size], least)
 
 

@@ -17,7 +17,7 @@ from seqloom.core.checks import are_contiguous, read_moved, read_saved
 from seqloom.core.job import ScanJob
 from seqloom.core.memory import empty, empty_like, new_empty
 from seqloom.core.precision import product_flags
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES
 from seqloom.kernels.cuda.attn_rnn.backward import Chunk, DividedChunk, align, name_weights
 from seqloom.kernels.cuda.attn_rnn.scan import Tier, read_padded
@@ -60,7 +60,7 @@ class PreparedCell:
         self.inputs = AttnRNNInputs(cell, read_padded(cell, job), None, None, None, None)
         self.H = self.inputs.setting.hidden  # units of the kernels
         # whether it is worth asking for products of halves
-        self.is_large = self.B * self.T * self.H * cell.input_size >= tuning.EXACT_LEAST_PRODUCTS
+        self.is_large = self.B * self.T * self.H * cell.input_size >= heuristics.EXACT_LEAST_PRODUCTS
         self.last_shape = torch.Size((*self.stack.state_shapes[0][:-1], self.H))
         self.h_like = empty((), dtype=torch.float32, device=self.device).expand(self.last_shape)
         self.end_like = self.h_like.to(self.dtype) if tier.gives_end else self.h_like
@@ -259,14 +259,14 @@ class PreparedCell:
 
     def _keep(self, stream: int | None, kept: WholePass) -> None:
         """Keep the memory of a pass for the next one on this stream."""
-        if stream is None or kept.count_bytes() > tuning.KEPT_BYTES // 2:
+        if stream is None or kept.count_bytes() > heuristics.KEPT_BYTES // 2:
             return
         self.passes = {stream: kept}
         if self.is_listed:
             return
         self.is_listed, self.kept_bytes = True, kept.count_bytes()
         cells = [*(cell for ref in _with_pass if (cell := ref()) is not None), self]
-        while len(cells) > tuning.CELLS_KEPT or sum(cell.kept_bytes for cell in cells) > tuning.KEPT_BYTES:
+        while len(cells) > heuristics.CELLS_KEPT or sum(cell.kept_bytes for cell in cells) > heuristics.KEPT_BYTES:
             oldest = cells.pop(0)
             oldest.passes, oldest.is_listed = {}, False
         _with_pass.clear()

@@ -17,7 +17,7 @@ from torch import Tensor
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.core.precision import autocast_dtype
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.attn_rnn import scan
 from seqloom.kernels.cuda.attn_rnn.backward import DividedChunk, count_steps
 from seqloom.kernels.cuda.attn_rnn.setting import TYPES, AttnRNNSetting
@@ -29,7 +29,7 @@ STAGES = 4  # steps in the ring of what comes from the GPU's memory, as in row.c
 
 def why_not(cell: Cell, job: ScanJob) -> str | None:
     """Return why this cell or job cannot run here; None if it can."""
-    reason = scan.why_not(cell, job, TYPES, largest=tuning.ROW_LARGEST_HIDDEN)
+    reason = scan.why_not(cell, job, TYPES, largest=heuristics.ROW_LARGEST_HIDDEN)
     return reason or _why_no_room(scan.read_padded(cell, job), job.x.device)
 
 
@@ -46,9 +46,9 @@ def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
     """Return why another kernel is faster for this job; None if none is."""
     B, dtype = len(job.x), autocast_dtype("cuda") or job.x.dtype
     if dtype != torch.float32:
-        few = tuning.ROW_MOST_HALF_ROWS >= B
+        few = heuristics.ROW_MOST_HALF_ROWS >= B
         return None if few else f"attn_rnn_cuda is faster with {B} rows of 16 bits; kernel='row' asks for it"
-    if B * -(-cell.hidden_size // 64) <= tuning.ROW_MOST_ROWS:
+    if B * -(-cell.hidden_size // 64) <= heuristics.ROW_MOST_ROWS:
         return None
     return f"clusters of blocks should be faster with {B} rows of {cell.hidden_size} units; kernel='row' asks for it"
 
@@ -62,7 +62,7 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
 def find_code(setting: AttnRNNSetting, name: str, paired: bool = False) -> CudaCode:
     """Return the kernel attn_rnn_row_<name>, forward or reverse; attn_rnn_row_pair_<name> has two blocks to a row."""
     H, D, deep = setting.hidden, setting.hidden // setting.heads, -(-setting.hidden // 32)
-    in_shared = next(quads for largest, quads in tuning.ROW_QUADS_IN_SHARED[name].items() if largest >= H)
+    in_shared = next(quads for largest, quads in heuristics.ROW_QUADS_IN_SHARED[name].items() if largest >= H)
     in_shared = 0 if paired else in_shared
     threads, piece = 2 * H, 1 if D % 4 else min(16, D & -D)
     size, weights, rest = setting.dtype.itemsize, (3 if paired else 4) * 16 * in_shared * threads, 16 * threads
@@ -80,7 +80,7 @@ def find_code(setting: AttnRNNSetting, name: str, paired: bool = False) -> CudaC
 
 def is_paired(setting: AttnRNNSetting, B: int, device: torch.device) -> bool:
     """Return whether a row has two blocks: the weights do not fit into the registers of one, and there is room."""
-    is_large, has_room = setting.hidden > tuning.ROW_PAIR_HIDDEN, launch.multiprocessors(device) >= 2 * B
+    is_large, has_room = setting.hidden > heuristics.ROW_PAIR_HIDDEN, launch.multiprocessors(device) >= 2 * B
     return is_large and has_room and groups.has_clusters(device)
 
 

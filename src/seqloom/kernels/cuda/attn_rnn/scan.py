@@ -17,7 +17,7 @@ from seqloom.core.job import ScanJob
 from seqloom.core.memory import empty_like
 from seqloom.core.precision import autocast_dtype
 from seqloom.core.weights import bind_weights
-from seqloom.kernels import fused, loop, tuning
+from seqloom.kernels import fused, heuristics, loop
 from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES
 from seqloom.kernels.cuda.attn_rnn.backward import Chunk, align, name_weights
 from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs, AttnRNNSetting, find_setting
@@ -54,7 +54,7 @@ def why_not(
         largest: Largest hidden size, heads padded to whole tiles; with slots a multiple of HIDDEN_MULTIPLE. None: any.
         slots: Most slots.
     """
-    dtype, multiple = autocast_dtype("cuda") or job.x.dtype, tuning.HIDDEN_MULTIPLE
+    dtype, multiple = autocast_dtype("cuda") or job.x.dtype, heuristics.HIDDEN_MULTIPLE
     if not job.x.is_cuda:
         return "it is for CUDA tensors"
     if dtype not in types:
@@ -77,7 +77,7 @@ def why_not(
 
 def pad_head(cell: Cell) -> int:
     """Return the units of a head with which all heads have whole tiles."""
-    multiple = tuning.HIDDEN_MULTIPLE // math.gcd(tuning.HIDDEN_MULTIPLE, cell.heads)
+    multiple = heuristics.HIDDEN_MULTIPLE // math.gcd(heuristics.HIDDEN_MULTIPLE, cell.heads)
     return -(-cell.hidden_size // cell.heads // multiple) * multiple
 
 

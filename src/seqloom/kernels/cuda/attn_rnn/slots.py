@@ -15,7 +15,7 @@ from torch import Tensor
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.core.memory import new_empty
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.attn_rnn import block, scan
 from seqloom.kernels.cuda.attn_rnn.backward import FusedChunk
 from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs, AttnRNNSetting
@@ -24,7 +24,7 @@ from seqloom.kernels.cuda.runtime.launch import CudaCode
 
 def why_not(cell: Cell, job: ScanJob) -> str | None:
     """Return why this cell or job cannot run here; None if it can."""
-    most, largest = tuning.MOST_SLOTS, tuning.BLOCK_LARGEST_HIDDEN
+    most, largest = heuristics.MOST_SLOTS, heuristics.BLOCK_LARGEST_HIDDEN
     reason = scan.why_not(cell, job, (torch.bfloat16, torch.float16), largest=largest, slots=most)
     if reason is None and not 2 <= cell.slots <= most:
         return f"it takes 2 to {most} slots, not {cell.slots}"
@@ -64,7 +64,7 @@ def find_code(setting: AttnRNNSetting, slots: int, name: str) -> CudaCode:
     }
     macros, shared = (*setting.macros, ("SLOTS", slots)), 16 * H * buffers + scores + rings[name]
     source = f"attn_rnn/slots_{name}.cu"
-    return CudaCode(f"attn_rnn_slots_{name}", source, macros, 2 * H, shared, tuning.MOST_SLOTS // slots)
+    return CudaCode(f"attn_rnn_slots_{name}", source, macros, 2 * H, shared, heuristics.MOST_SLOTS // slots)
 
 
 def _make_chunk(inputs: AttnRNNInputs, steps: int, u: Tensor) -> FusedChunk:

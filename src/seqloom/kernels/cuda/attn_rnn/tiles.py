@@ -21,7 +21,7 @@ from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.core.memory import empty
 from seqloom.core.precision import allows_tf32, autocast_dtype
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.attn_rnn import scan
 from seqloom.kernels.cuda.attn_rnn.backward import DividedChunk, count_steps
 from seqloom.kernels.cuda.attn_rnn.setting import TYPES, AttnRNNSetting
@@ -35,7 +35,7 @@ HOPPER = (9, 0)
 
 def why_not(cell: Cell, job: ScanJob) -> str | None:
     """Return why this cell or job cannot run here; None if it can."""
-    reason = scan.why_not(cell, job, TYPES, largest=tuning.TILES_LARGEST_HIDDEN)
+    reason = scan.why_not(cell, job, TYPES, largest=heuristics.TILES_LARGEST_HIDDEN)
     if reason is not None:
         return reason
     if not list_divisions(scan.read_padded(cell, job), has_wgmma(job.x.device)):
@@ -53,7 +53,7 @@ def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
         and region.hidden[0] <= H <= region.hidden[1]
         and region.rows[0] <= B <= region.rows[1]
         and region.trains in (None, trains)
-        for region in tuning.TILES_FASTER
+        for region in heuristics.TILES_FASTER
     )
     return None if is_faster else f"another kernel is faster with {H} units and {B} rows"
 
@@ -135,9 +135,9 @@ def list_divisions(setting: AttnRNNSetting, wgmma: bool) -> list[Division]:
         wgmma: Whether the GPU has products of four warps.
     """
     H, head = setting.hidden, setting.hidden // setting.heads
-    by_units = tuning.TILES_HOPPER_DIVISIONS[setting.dtype.itemsize]
+    by_units = heuristics.TILES_HOPPER_DIVISIONS[setting.dtype.itemsize]
     hopper = next((ways for largest, ways in by_units if largest >= H), ())
-    ways = hopper if wgmma else tuning.TILES_DIVISIONS
+    ways = hopper if wgmma else heuristics.TILES_DIVISIONS
     return [
         way
         for way in (Division(*way) for way in ways)
@@ -172,13 +172,13 @@ class _Plan:
 
     def divide(self, planes: int) -> tuple[int, int, int, int]:
         """Return the bytes of a line in a chunk, chunks of numbers and weights on their way, and those that stay."""
-        chunk = tuning.TILES_CHUNK if self.length % tuning.TILES_CHUNK == 0 else 128
+        chunk = heuristics.TILES_CHUNK if self.length % heuristics.TILES_CHUNK == 0 else 128
         stage, of_weights, pieces = self.rows * chunk, self.columns * chunk, chunk // 128
-        stages = max(tuning.TILES_STAGES[planes] // pieces, self.parts // stage)
+        stages = max(heuristics.TILES_STAGES[planes] // pieces, self.parts // stage)
         room = self.room - max(stages * stage, self.parts)
-        rest = room - tuning.TILES_WEIGHT_STAGES[planes] // pieces * of_weights
+        rest = room - heuristics.TILES_WEIGHT_STAGES[planes] // pieces * of_weights
         resident = min(self.length // chunk, max(0, rest) // (2 * of_weights))
-        return chunk, stages, min(tuning.TILES_MOST_STAGES, room // of_weights - 2 * resident), resident
+        return chunk, stages, min(heuristics.TILES_MOST_STAGES, room // of_weights - 2 * resident), resident
 
     def divide_for_wgmma(self, behind: int) -> tuple[int, int, int, int]:
         """Return the numbers of `divide` for products by wgmma.
@@ -199,7 +199,7 @@ class _Plan:
 
     def _count_ahead(self, chunk: int, behind: int) -> int:
         stage, of_weights = self.rows * chunk, self.columns * chunk
-        ahead = max(3, tuning.TILES_AHEAD // (stage + of_weights))
+        ahead = max(3, heuristics.TILES_AHEAD // (stage + of_weights))
         while ahead > 1 and max(stage * (ahead + behind), self.parts) + of_weights * (ahead + behind) > self.room:
             ahead -= 1
         return ahead
@@ -223,7 +223,7 @@ def make_code(setting: AttnRNNSetting, name: str, way: Division, tf32: bool = Fa
     parts = -(-4 * divided * rows // pair * (wide + 8) // 1024) * 1024
     fixed = 4 * CONSTANTS * units + (4 * rows * blocks // pair if in_halves else 0) + (1024 if wgmma else 0)
     fixed += (pair - 1) * parts
-    plan = _Plan(rows * planes, wide * planes, H * number // pair, parts, tuning.SHARED_BYTES - fixed - 128)
+    plan = _Plan(rows * planes, wide * planes, H * number // pair, parts, heuristics.SHARED_BYTES - fixed - 128)
     division = plan.divide_for_wgmma(1 if in_halves else 2) if wgmma else plan.divide(planes)
     chunk, stages, weight_stages, resident = division
     bulk = wgmma and chunk == 128  # one thread fetches chunks that are too large for wider ones

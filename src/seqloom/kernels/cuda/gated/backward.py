@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from seqloom.core.memory import empty_like, new_empty
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.gated.centre import centre_gradient
 from seqloom.kernels.cuda.gated.code import GatedSetting, arrange_weights, find_code
 from seqloom.kernels.cuda.products import exact
@@ -94,7 +94,7 @@ def count_chunk_steps(setting: GatedSetting, B: int, time_first: bool) -> int:
     """Return how many steps a chunk has at most, so that what it needs beside the gradient of x fits into memory."""
     gates = setting.kind.gates
     planes = max(1, gates - setting.count_summed(True) + (not time_first))
-    numbers = (1 + gates) * tuning.GATED_CHUNK_NUMBERS * (tuning.GATED_KEPT_CHUNKS if setting.kept else 1)
+    numbers = (1 + gates) * heuristics.GATED_CHUNK_NUMBERS * (heuristics.GATED_KEPT_CHUNKS if setting.kept else 1)
     return max(1, numbers // (planes * B * setting.hidden))
 
 
@@ -232,7 +232,10 @@ def _multiply(d: Tensor, r: Tensor, heads: int) -> Tensor:
     """
     rows = len(d) // heads
     wanted = max(
-        1, min(rows // tuning.GATED_PIECE_ROWS[d.itemsize], tuning.GATED_PIECE_NUMBERS // (d.shape[1] * r.shape[1]))
+        1,
+        min(
+            rows // heuristics.GATED_PIECE_ROWS[d.itemsize], heuristics.GATED_PIECE_NUMBERS // (d.shape[1] * r.shape[1])
+        ),
     )
     n = next(n for n in range(wanted, 0, -1) if rows % n == 0)
     d, r = d.unflatten(0, (heads * n, -1)).transpose(1, 2), r.view(heads * n, rows // n, -1)

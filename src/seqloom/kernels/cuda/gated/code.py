@@ -14,7 +14,7 @@ from torch import Tensor
 from seqloom.core.cell import Cell
 from seqloom.core.job import ScanJob
 from seqloom.core.precision import autocast_dtype
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.runtime import launch, nvrtc
 from seqloom.kernels.cuda.runtime.groups import ClusterCode, GridCode, count_groups, has_clusters
 from seqloom.kernels.fused import why_not_fused
@@ -136,7 +136,7 @@ class GatedDivision:
 
     def helps(self, kind: Kind, back: bool) -> bool:
         """Return whether half of the warps have no row and help the others."""
-        few = 2 * self.taken <= self.rows and self.cluster <= tuning.GATED_HELPED_BLOCKS[back]
+        few = 2 * self.taken <= self.rows and self.cluster <= heuristics.GATED_HELPED_BLOCKS[back]
         return kind.norm and self.size == 2 and few
 
     def _handed_bytes(self, kind: Kind, back: bool, spans: int) -> int:
@@ -150,14 +150,14 @@ class GatedDivision:
 
 def place_weights(way: GatedDivision, kind: Kind, back: bool) -> GatedDivision | None:
     """Place weights in registers first, then in shared memory, then in the cache; None if not even buffers fit."""
-    every, free = kind.gates * way.deep, tuning.SHARED_BYTES - way.shared_bytes(kind, back)
+    every, free = kind.gates * way.deep, heuristics.SHARED_BYTES - way.shared_bytes(kind, back)
     room = free // (way.tile_bytes * way.warps)
     if room < 0:
         return None
     # the way back holds more besides, and so do normalised cells, of which a thread of 16 warps has few
     more = back * (1 + kind.norm) + (way.warps > 12) * (kind.memory + back * kind.norm)
-    registers = max(0, tuning.GATED_REGISTERS[way.size][way.warps] - 16 * more)
-    tiles, underway = registers // (2 * way.size), 2 * tuning.GATED_TILES_UNDERWAY // way.size // way.warps
+    registers = max(0, heuristics.GATED_REGISTERS[way.size][way.warps] - 16 * more)
+    tiles, underway = registers // (2 * way.size), 2 * heuristics.GATED_TILES_UNDERWAY // way.size // way.warps
     rest = every - min(every, tiles)
     if rest > room:
         rest = every - min(every, max(0, tiles - underway))
@@ -168,8 +168,8 @@ def place_weights(way: GatedDivision, kind: Kind, back: bool) -> GatedDivision |
 def list_feasible(kind: Kind, hidden: int, rows: int, back: bool, size: int) -> list[GatedDivision]:
     """Return a division for each size of a cluster that has room for all units."""
     tiles, ways = hidden // 16, []
-    for cluster in tuning.CLUSTER_SIZES:
-        splits = ((n, s) for n, s in tuning.GATED_SPLITS[rows].items() if n * cluster >= tiles)
+    for cluster in heuristics.CLUSTER_SIZES:
+        splits = ((n, s) for n, s in heuristics.GATED_SPLITS[rows].items() if n * cluster >= tiles)
         each, split = min(splits, default=(0, 0))
         if each:
             way = GatedDivision(rows, cluster, each, split, -(-tiles // split), size=size)
@@ -206,8 +206,8 @@ def choose_division(kind: Kind, hidden: int, back: bool, B: int, multiprocessors
     A division takes fewer rows than it can if half of the GPU is enough: two directions run at the same time.
     """
     ways = list_divisions(kind, hidden, back, size)
-    fewest = tuning.GATED_FEWEST_ROWS if ways[0].cluster == 1 and size == 2 else ()
-    for rows in (*fewest, *tuning.GATED_FEW_ROWS):
+    fewest = heuristics.GATED_FEWEST_ROWS if ways[0].cluster == 1 and size == 2 else ()
+    for rows in (*fewest, *heuristics.GATED_FEW_ROWS):
         if 2 * ways[0].cluster * -(-B // rows) <= multiprocessors:
             few = place_weights(replace(ways[0], few=rows, in_shared=0, from_cache=0), kind, back)
             if few is not None:
@@ -217,7 +217,7 @@ def choose_division(kind: Kind, hidden: int, back: bool, B: int, multiprocessors
 
 
 def _count_clusters(way: GatedDivision, multiprocessors: int) -> int:
-    return multiprocessors if way.cluster == 1 else max(1, int(tuning.CLUSTER_FILL * multiprocessors / way.cluster))
+    return multiprocessors if way.cluster == 1 else max(1, int(heuristics.CLUSTER_FILL * multiprocessors / way.cluster))
 
 
 @dataclass(frozen=True)
@@ -267,13 +267,13 @@ def place_grid(setting: GatedSetting, name: str, rows: int, units: int, clustere
     products, values = (1, kind.gates) if back else (kind.gates, 1)
     near = 16 * rows * (2 * kind.norm + kind.memory) * blocks + 32 if clustered else 0
     parts = products * 4 * GRID_WARPS // halves * rows * (units + 4) + near
-    tiles, room = kind.gates * units // 2 * rounds // halves, (tuning.SHARED_BYTES - parts) // (TILE * GRID_WARPS)
-    registers = tuning.GATED_GRID_REGISTERS[setting.size][name, rows] - 5 * back * kind.memory
-    registers -= tuning.GATED_NORM_REGISTERS[name, rows] * kind.norm
+    tiles, room = kind.gates * units // 2 * rounds // halves, (heuristics.SHARED_BYTES - parts) // (TILE * GRID_WARPS)
+    registers = heuristics.GATED_GRID_REGISTERS[setting.size][name, rows] - 5 * back * kind.memory
+    registers -= heuristics.GATED_NORM_REGISTERS[name, rows] * kind.norm
     if halves > 1 and rows == 16 and kind.gates < 4 and not kind.norm:
-        registers = max(registers, tuning.GATED_HALVED_REGISTERS)
+        registers = max(registers, heuristics.GATED_HALVED_REGISTERS)
     rest = max(0, tiles - registers)
-    most = tuning.GATED_GRID_REGISTERS_TF32 if setting.tf32 else registers
+    most = heuristics.GATED_GRID_REGISTERS_TF32 if setting.tf32 else registers
     sums = 0 if near else (2 * kind.norm + kind.memory) * blocks
     packets = 2 * values * 6 * GRID_SOURCES * rounds // halves + sums
     return GridDivision(blocks, units, min(rest, room), tiles - room <= most, parts, packets)
@@ -293,7 +293,7 @@ def make_grid_code(setting: GatedSetting, name: str, rows: int, units: int, clus
 
 def choose_grid(setting: GatedSetting, name: str, B: int, device: torch.device) -> tuple[int, int]:
     """Return the rows of a group and the units of a block: the first of these whose groups all run at once."""
-    ways = [(rows, units) for rows in (8, 16) for units in tuning.GATED_GRID_UNITS[setting.size]]
+    ways = [(rows, units) for rows in (8, 16) for units in heuristics.GATED_GRID_UNITS[setting.size]]
     ways = [(rows, units) for rows, units in ways if place_grid(setting, name, rows, units).fits or units == ways[0][1]]
     room = {way: way[0] * count_groups(-(-setting.hidden // way[1]), device) for way in ways}
     return next((way for way in ways if room[way] >= B), max(ways, key=lambda way: (room[way], way)))
@@ -302,7 +302,7 @@ def choose_grid(setting: GatedSetting, name: str, B: int, device: torch.device) 
 def is_clustered(setting: GatedSetting, rows: int, units: int, B: int, device: torch.device) -> bool:
     """Return whether groups of a grid are clusters: if a normalised cell's are small enough and all run at once."""
     blocks = -(-setting.hidden // units)
-    if not setting.kind.norm or blocks > tuning.CLUSTER_SIZES[-1] or rows * count_groups(blocks, device, True) < B:
+    if not setting.kind.norm or blocks > heuristics.CLUSTER_SIZES[-1] or rows * count_groups(blocks, device, True) < B:
         return False
     return device.type != "cuda" or has_clusters(device)
 
@@ -346,7 +346,7 @@ def arrange_weights(setting: GatedSetting, w: Tensor) -> Tensor:
 
 
 def why_not_job(
-    cell: Cell, job: ScanJob, multiple: int = tuning.HIDDEN_MULTIPLE, takes_float32: bool = False
+    cell: Cell, job: ScanJob, multiple: int = heuristics.HIDDEN_MULTIPLE, takes_float32: bool = False
 ) -> str | None:
     """Return why no gated kernel can run this job for a cell of this size, a `multiple`; None if one may."""
     dtype, H = autocast_dtype("cuda") or job.x.dtype, cell.hidden_size
@@ -355,7 +355,7 @@ def why_not_job(
     if dtype not in TYPES or (dtype == torch.float32 and not takes_float32):
         types = "bfloat16, float16 or float32" if takes_float32 else "bfloat16 or float16"
         return f"it computes in {types}, not {str(dtype).removeprefix('torch.')}"
-    largest = tuning.GATED_LARGEST_HIDDEN
+    largest = heuristics.GATED_LARGEST_HIDDEN
     if H % multiple or largest < H:
         return f"it takes hidden sizes {multiple}, {2 * multiple}, .. {largest}, not {H}"
     if any(t is not None and t.requires_grad for t in (job.mask, *job.keep)):

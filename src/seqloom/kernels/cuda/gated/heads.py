@@ -13,7 +13,7 @@ from seqloom.core.heads import HeadsCell
 from seqloom.core.job import ScanJob
 from seqloom.core.precision import autocast_dtype
 from seqloom.core.weights import bind_weights
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.gated.kernels import CELL_WEIGHTS, KINDS, Gated
 from seqloom.kernels.cuda.gated.scan import GatedInputs, run_scan
 
@@ -29,8 +29,8 @@ class GatedHeads:
         one = cell.first_cell()
         if one.name not in KINDS:
             return f"it is for {', '.join(KINDS)}, not {one.name or type(one).__name__!r}"
-        if one.hidden_size % tuning.HIDDEN_MULTIPLE:
-            return f"it takes heads of {tuning.HIDDEN_MULTIPLE}, {2 * tuning.HIDDEN_MULTIPLE}, .. units"
+        if one.hidden_size % heuristics.HIDDEN_MULTIPLE:
+            return f"it takes heads of {heuristics.HIDDEN_MULTIPLE}, {2 * heuristics.HIDDEN_MULTIPLE}, .. units"
         return Gated(KINDS[one.name]).why_not(one, cell.list_jobs(job)[0])
 
     def run(self, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from seqloom.core.checks import read_saved
 from seqloom.core.memory import empty_like, new_empty
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.gated.code import TYPES
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
@@ -63,7 +63,7 @@ def normalise(product: Tensor, scale: Tensor, bias: Tensor, gates: int, keeps: b
     spread = new_empty(product, vectors, 2, dtype=torch.float32) if keeps else None
     code = _make_code("normalise", gates, H, product.dtype)
     known = {"product": product, "scale": scale, "bias": bias, "to": y, "spread": spread, "vectors": vectors}
-    code.launch(code.pack(known), _count_blocks(code, gates, vectors, tuning.NORM_BLOCKS), product.device)
+    code.launch(code.pack(known), _count_blocks(code, gates, vectors, heuristics.NORM_BLOCKS), product.device)
     return y, spread
 
 
@@ -72,7 +72,7 @@ def undo_norm(dy: Tensor, product: Tensor, spread: Tensor, scale: Tensor, gates:
     H = len(scale) // gates
     vectors, dproduct = product.numel() // H, empty_like(product)
     code = _make_code("normalise_back", gates, H, product.dtype)
-    blocks = _count_blocks(code, gates, vectors, tuning.NORM_BACK_BLOCKS)
+    blocks = _count_blocks(code, gates, vectors, heuristics.NORM_BACK_BLOCKS)
     partial = new_empty(product, blocks * code.rows // gates, gates, 2, H, dtype=torch.float32)
     known = {"product": product, "scale": scale, "dy": dy, "spread": spread, "dproduct": dproduct, "partial": partial}
     code.launch(code.pack(known | {"vectors": vectors}), blocks, product.device)

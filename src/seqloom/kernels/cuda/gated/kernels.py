@@ -19,7 +19,7 @@ from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.core.precision import allows_tf32, autocast_dtype
 from seqloom.core.weights import bind_weights
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.gated.code import GatedSetting, Kind, why_not_job, why_not_setting
 from seqloom.kernels.cuda.gated.input_norm import InputNorm
 from seqloom.kernels.cuda.gated.scan import GatedInputs, run_scan
@@ -58,19 +58,19 @@ class Gated:
             return f"it has {' and '.join(RNN_KINDS)}, not {cell.nonlinearity}"
         if cell.name == "lstm" and cell.proj_size:
             return "it has no projected LSTM (proj_size)"
-        multiple = tuning.HIDDEN_MULTIPLE if self._needs_whole_tiles else 1
+        multiple = heuristics.HIDDEN_MULTIPLE if self._needs_whole_tiles else 1
         reason = why_not_job(cell, job, multiple, takes_float32=not self._needs_whole_tiles)
         return reason or why_not_setting(self.read_setting(cell, round_up(cell.hidden_size), job, dtype), job)
 
     def why_not_auto(self, cell: Cell, job: ScanJob) -> str | None:
         """Return why another kernel is faster for this job; None if none is."""
         dtype, H, (B, T) = autocast_dtype("cuda") or job.x.dtype, cell.hidden_size, job.x.shape[:2]
-        takes_cudnn = job.is_plain and not self._needs_whole_tiles and T <= tuning.CUDNN_MOST_STEPS
+        takes_cudnn = job.is_plain and not self._needs_whole_tiles and T <= heuristics.CUDNN_MOST_STEPS
         if takes_cudnn and is_cudnn_faster(cell.name, dtype, H, B, T):
             name = str(dtype).removeprefix("torch.")
             return f"torch's own (cuDNN) is faster in {name} with {H} units, {B} rows and {T} steps"
-        narrow = tuning.GATED_CLUSTER_HIDDEN[dtype.itemsize]
-        takes_grid = narrow < H or is_measured(tuning.GATED_GRID_FASTER, cell.name, dtype, H, B)
+        narrow = heuristics.GATED_CLUSTER_HIDDEN[dtype.itemsize]
+        takes_grid = narrow < H or is_measured(heuristics.GATED_GRID_FASTER, cell.name, dtype, H, B)
         if self.grid:
             return None if takes_grid else f"{cell.name}_cuda is faster with {H} units and {B} rows"
         leaves = takes_grid and Gated(self.kind, grid=True).why_not(cell, job) is None
@@ -126,11 +126,11 @@ class Gated:
 
 def is_cudnn_faster(cell: str, dtype: torch.dtype, hidden: int, rows: int, steps: int) -> bool:
     """Return whether cuDNN was measured to be faster for this cell, with gradients if they are enabled."""
-    return is_measured(tuning.CUDNN_FASTER, cell, dtype, hidden, rows, steps)
+    return is_measured(heuristics.CUDNN_FASTER, cell, dtype, hidden, rows, steps)
 
 
 def is_measured(
-    regions: Sequence[tuning.Region], cell: str, dtype: torch.dtype, hidden: int, rows: int, steps: int = 512
+    regions: Sequence[heuristics.Region], cell: str, dtype: torch.dtype, hidden: int, rows: int, steps: int = 512
 ) -> bool:
     """Return whether one of the regions has this cell, with gradients if they are enabled."""
     trains = torch.is_grad_enabled()
@@ -148,7 +148,7 @@ def is_measured(
 
 def round_up(hidden: int) -> int:
     """Return the hidden size in whole tiles."""
-    return -(-hidden // tuning.HIDDEN_MULTIPLE) * tuning.HIDDEN_MULTIPLE
+    return -(-hidden // heuristics.HIDDEN_MULTIPLE) * heuristics.HIDDEN_MULTIPLE
 
 
 def pad_weight(name: str, w: Tensor, gates: int, more: int) -> Tensor:

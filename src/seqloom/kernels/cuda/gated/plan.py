@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from seqloom.core.cell import Cell
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.gated.heads import GROUP, GatedHeads
 from seqloom.kernels.cuda.gated.kernels import KINDS, Gated
 from seqloom.kernels.cuda.gated.prepared import OWN, PreparedGated, read_head
@@ -29,7 +29,7 @@ def why_not_plan(cells: Sequence[Cell], rows: int) -> str | None:
             return "only RNN, GRU and LSTM have a prepared call, with heads or normalised"
         if one is not cell and rows % GROUP:
             return "the rows of heads are padded in every call"
-        if one is not cell and one.hidden_size % tuning.HIDDEN_MULTIPLE:
+        if one is not cell and one.hidden_size % heuristics.HIDDEN_MULTIPLE:
             return "heads are not padded"
         if cell.__dict__.get("learned_states") or not {"start", "initial_state", "project"}.isdisjoint(cell.__dict__):
             return "the initial state is learned or computed"

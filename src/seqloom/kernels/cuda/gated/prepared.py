@@ -19,7 +19,7 @@ from seqloom.core.heads import HeadsCell
 from seqloom.core.job import ScanJob, reverse_steps
 from seqloom.core.memory import empty_like, new_empty
 from seqloom.core.precision import product_flags
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.gated.backward import go_back
 from seqloom.kernels.cuda.gated.centre import centre_weights
 from seqloom.kernels.cuda.gated.code import arrange_weights, choose_kept, find_code
@@ -101,7 +101,7 @@ class PreparedGated:
         gates = kind.gates * (1 + kind.norm) * self.H
         forward = size * (2 * gates + 2 * (1 + kind.states) * self.H + 2 * width)
         back = size * (4 * gates + (4 + kind.states) * self.H + 3 * width)
-        return Recorder(self.device, forward, tuning.RECORDED_FORWARD_SHARE), Recorder(self.device, back)
+        return Recorder(self.device, forward, heuristics.RECORDED_FORWARD_SHARE), Recorder(self.device, back)
 
     def _make_start(self) -> list[Tensor]:
         """Return the states before the first step: zeros."""

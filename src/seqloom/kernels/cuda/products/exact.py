@@ -14,7 +14,7 @@ from torch import Tensor
 
 from seqloom.core.memory import empty, new_empty
 from seqloom.core.precision import allows_tf32
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.runtime import launch
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
@@ -36,7 +36,9 @@ def is_faster(like: Tensor, rows: int, columns: int, depth: int) -> bool:
     if like.dtype != torch.float32 or columns % 8 or depth % 8 or rows % 8 or allows_tf32():
         return False
     return (
-        rows * columns * depth >= tuning.EXACT_LEAST_PRODUCTS and like.is_cuda and launch.why_not(like.device) is None
+        rows * columns * depth >= heuristics.EXACT_LEAST_PRODUCTS
+        and like.is_cuda
+        and launch.why_not(like.device) is None
     )
 
 
@@ -142,7 +144,7 @@ def differentiate_linear(
 def choose_depth(M: int, N: int, K: int, room: int) -> int:
     """Return how many rows of a sum a block takes, so that blocks fill `room` a whole number of times."""
     tiles = -(-M // TILE) * -(-N // (32 * WIDE))
-    most = max(1, K // tuning.EXACT_PIECE_ROWS)
+    most = max(1, K // heuristics.EXACT_PIECE_ROWS)
     ways = [max(1, min(most, room * waves // tiles)) for waves in (1, 2, 3, 4)]
     pieces = max(ways, key=lambda n: (tiles * n / (room * -(-tiles * n // room)), -n))
     return DEPTH * -(-K // (DEPTH * pieces))
@@ -183,7 +185,7 @@ def find_split_code() -> CudaCode:
 
 def has_wgmma(device: torch.device, depth: int) -> bool:
     """Return whether four warps multiply together, from shared memory, in sums of so many numbers on this GPU."""
-    return depth >= tuning.EXACT_WGMMA_DEPTH and device.type == "cuda" and _read_capability(device) == HOPPER
+    return depth >= heuristics.EXACT_WGMMA_DEPTH and device.type == "cuda" and _read_capability(device) == HOPPER
 
 
 @cache

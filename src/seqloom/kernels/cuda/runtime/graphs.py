@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar, cast
 import torch
 
 from seqloom.core.precision import numeric_flags
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 
 
 class Work(Protocol):
@@ -51,7 +51,7 @@ def _find_work(key: Hashable, make: Callable[[], W]) -> tuple[W, Callable[[], No
     work, graph = _cache[key]
     if stream is not None and torch.cuda.is_current_stream_capturing():
         return work, work.launch  # and nothing is discarded: freeing a graph would end the capture
-    while len(_cache) > tuning.GRAPHS_KEPT:
+    while len(_cache) > heuristics.GRAPHS_KEPT:
         _cache.popitem(last=False)
     if stream is None:
         return work, work.launch
@@ -110,7 +110,7 @@ class Recording:
             return
         self.launch()
         self.runs += 1
-        if is_alone and self.graph is None and self.runs >= tuning.RUNS_BEFORE_RECORDING:
+        if is_alone and self.graph is None and self.runs >= heuristics.RUNS_BEFORE_RECORDING:
             self.graph, self.flags = RecordedLaunches(self.launch), flags
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.runtime import launch
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
@@ -84,7 +84,7 @@ def has_clusters(device: torch.device) -> bool:
 
 def count_groups(blocks: int, device: torch.device, clustered: bool = False) -> int:
     """Return how many groups of so many blocks run at the same time, a block to a multiprocessor."""
-    fill = tuning.CLUSTER_FILL if clustered else 1
+    fill = heuristics.CLUSTER_FILL if clustered else 1
     return max(1, int(fill * launch.multiprocessors(device) / blocks))
 
 

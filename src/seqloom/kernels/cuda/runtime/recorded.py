@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from seqloom.core.memory import empty_like
-from seqloom.kernels import tuning
+from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.runtime.graphs import RecordedLaunches
 
 Maybe = Tensor | None
@@ -31,10 +31,10 @@ class Recorder:
         share: It is not recorded if that is more than one in so many of the device's bytes.
     """
 
-    def __init__(self, device: torch.device, size: int, share: int = tuning.RECORDED_PASS_SHARE) -> None:
+    def __init__(self, device: torch.device, size: int, share: int = heuristics.RECORDED_PASS_SHARE) -> None:
         self.size = size
         self.most = _read_room(device) // share
-        self.room = _read_room(device) // tuning.RECORDED_SHARE
+        self.room = _read_room(device) // heuristics.RECORDED_SHARE
         self.key: Hashable = None
         self.runs = 0
         self.kept: RecordedPass | None = None
@@ -55,7 +55,7 @@ class Recorder:
         kept, self.kept = self.kept, None  # a pass of another thread meanwhile finds none
         if kept is None:
             self.runs += 1
-            if self.runs < tuning.RUNS_BEFORE_RECORDING:
+            if self.runs < heuristics.RUNS_BEFORE_RECORDING:
                 return launch(tensors)
             _make_room(self)
             try:

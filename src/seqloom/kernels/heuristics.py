@@ -1,4 +1,4 @@
-"""Every threshold of the kernels, with the measurement or the reason behind it.
+"""Choose kernels and their sizes: every threshold, with the measurement or the reason behind it.
 
 Times are microseconds a step, forward + backward, on one H200 unless said otherwise; "LOG" is benchmarks/LOG.md. Sizes
 that follow from the text of a kernel (its layout in shared memory, for example) stand beside that kernel.
