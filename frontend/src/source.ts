@@ -71,7 +71,7 @@ export class Server implements Source {
   }
 }
 
-/** What `seqloom explore --save` writes into a page. */
+/** What `seqloom explore --out` writes into a page. */
 export interface Recording {
   about: About;
   rows: Record<string, Row[]>;

@@ -31,7 +31,7 @@ def run(*words):
 assert "my_cell" in [row["cell"] for row in run("list", "cells")]
 rows = run("bench", "--cells", "my_cell", "--hidden", "8", "--batch", "2", "--length", "4", "--rounds", "1")["rows"]
 assert {row["cell"] for row in rows} >= {"my_cell"}
-run("train", "adding", "--task.steps", "8", "--model", "my_cell", "--steps", "4", "--hidden", "8", "--name", "mine")
+run("train", "adding", "--task.steps", "8", "--model", "my_cell", "--steps", "4", "--hidden", "8", "--out", "runs/mine")
 """
 
 

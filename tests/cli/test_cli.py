@@ -95,7 +95,9 @@ assert not heavy, heavy
         (["compare", "--models", "gur"], "there is no layer 'gur'; did you mean 'gru'?"),
         (["compare", "--resume", "--out", "nowhere"], "nowhere holds no comparison to resume"),
         (["compare", "--out", "Makefile"], "--out: Makefile is a file; name a folder"),
-        (["train", "digits", "--runs", ".", "--name", "docs"], "docs holds files that are not a run; choose another"),
+        (["train", "digits", "--out", "docs"], "docs holds files that are not a run; choose another folder"),
+        (["train", "digits", "--runs", ".", "--name", "docs"], "docs holds files that are not a run"),
+        (["train", "digits", "--out", "a", "--name", "b"], "--out a names the whole folder of the run"),
         (["compare", "--models", "nowhere.py:MyCell"], "there is no file 'nowhere.py'"),
         (["compare", "--models", "examples/my_cell.py:Mine"], "no cell 'Mine'; it has: MyCell"),
         (["list", "cells", "--hidden", "-1"], "hidden_size must be greater than 0, got -1"),
@@ -108,6 +110,21 @@ def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(here, monkeypatch, word
     assert err.startswith("seqloom: ")
     assert err.count("\n") == 1
     assert message in err
+
+
+@pytest.mark.parametrize(
+    ("name", "hidden"),
+    [
+        ("train", ["--name", "--runs"]),
+        ("explore", ["--save", "--export-attributions"]),
+        ("compare", []),
+        ("export", []),
+    ],
+)
+def test_where_results_go_is_one_option(here, name, hidden):
+    code, out, _ = here(name, "--help")
+    assert code == 0 and "--out" in out
+    assert not [option for option in hidden if option in out]
 
 
 def test_a_mistake_ends_the_process_with_code_2_and_no_traceback():

@@ -126,7 +126,7 @@ def test_init_writes_a_file_that_train_reads(here, folder):
     assert "# hidden = 128" in text and "# Hidden size of the layer." in text
     assert "already exists" in here("init", "reviews.csv")[2]
 
-    code, out, err = here("train", "--config", "reviews.toml", *SMALL, "--name", "by_file", "--json")
+    code, out, err = here("train", "--config", "reviews.toml", *SMALL, "--out", "runs/by_file", "--json")
     assert code == 0, err
     run = Run.load(folder / "runs" / "by_file")
     assert (run.settings.model, run.settings.hidden) == ("rnn", 8)
@@ -169,7 +169,7 @@ def test_train_prints_results_on_stdout_and_the_rest_on_stderr(here, folder, tra
 
 
 def test_a_task_by_name_takes_its_own_options(here, folder):
-    words = ["--task.steps", "12", "--steps", "3", "--hidden", "4", "--name", "sums"]
+    words = ["--task.steps", "12", "--steps", "3", "--hidden", "4", "--out", "runs/sums"]
     code, out, err = here("train", "adding", *words, "--json")
     assert code == 0, err
     assert Run.load(folder / "runs" / "sums").record["source"]["options"] == {"steps": 12}
@@ -267,13 +267,13 @@ def test_the_table_of_runs_fits_80_columns_with_the_state_beside_its_run(here, t
 
 def test_a_language_model_generates_and_a_translator_translates(here, folder, monkeypatch):
     (folder / "long.txt").write_text("to be or not to be\n" * 150)
-    assert here("train", "long.txt", *SMALL, "--lookback", "16", "--name", "long")[0] == 0
+    assert here("train", "long.txt", *SMALL, "--lookback", "16", "--out", "runs/long")[0] == 0
     code, out, _ = here("generate", "long", "--prompt", "to ", "--length", "9", "--seed", "3")
     assert code == 0 and out.startswith("to ") and len(out) == 13
     again = here("generate", "long", "--prompt", "to ", "--length", "9", "--seed", "3", "--json")[1]
     assert json.loads(again) == {"prompt": "to ", "text": out[:-1]}
     (folder / "pairs.tsv").write_text("en\tde\n" + "".join(f"word {n}\tWort {n}\n" for n in range(40)))
-    words = ["--input", "en", "--target", "de", "--kind", "translate", "--no-near-duplicates", "--name", "pairs"]
+    words = ["--input", "en", "--target", "de", "--kind", "translate", "--no-near-duplicates", "--out", "runs/pairs"]
     assert here("train", "pairs.tsv", *SMALL, *words)[0] == 0
     monkeypatch.setattr(sys, "stdin", io.StringIO("word 1\n\nword 2\n"))
     code, out, _ = here("translate", "pairs", "--max-length", "5")
@@ -293,7 +293,7 @@ def test_a_language_model_generates_and_a_translator_translates(here, folder, mo
         (["train", "empty.csv"], "empty.csv: the file is empty"),
         (["train", "reviews.csv", "--batch", "2", "--tokens", "9"], "give one of batch and tokens, got batch=2"),
         (["train", "reviews.csv", "--device", "abacus"], "device 'abacus' cannot be used"),
-        (["train", "--resume", "--name", "nothing"], "there is no run 'nothing'"),
+        (["train", "--resume", "--out", "runs/nothing"], "there is no run 'runs/nothing'"),
         (["train"], "give the data to train on"),
         (["predict", "reviews-gur", "reviews.csv"], "there is no run 'reviews-gur'; did you mean 'reviews-gru'?"),
         (["predict", "reviews-gru", "nowhere.csv"], "nowhere.csv: no such file"),
@@ -336,7 +336,7 @@ def test_a_truncated_checkpoint_is_reported_in_one_line(here, folder, trained):
 
 @pytest.mark.slow
 def test_ctrl_c_exits_with_130_and_the_run_can_be_resumed(here, folder):
-    words = ["train", "adding", "--task.steps", "10", "--steps", "40", "--hidden", "4", "--name", "cut_short"]
+    words = ["train", "adding", "--task.steps", "10", "--steps", "40", "--hidden", "4", "--out", "runs/cut_short"]
     code = f"""
 import os, signal
 from seqloom.cli import main
@@ -354,13 +354,13 @@ main.main({words!r})
         [sys.executable, "-c", code], cwd=folder, env=env, capture_output=True, text=True, check=False
     )
     assert done.returncode == 130, done.stderr
-    assert done.stderr.splitlines()[-1] == "interrupted; continue with: seqloom train --resume --name cut_short"
+    assert done.stderr.splitlines()[-1] == "interrupted; continue with: seqloom train --resume --out runs/cut_short"
     assert not done.stdout and "Traceback" not in done.stderr
     assert next(r for r in json.loads(here("runs", "--json")[1]) if r["run"] == "cut_short")["state"] == "unfinished"
 
-    assert "trained with hidden=4, not 5" in here("train", "--resume", "--name", "cut_short", "--hidden", "5")[2]
-    assert here("train", "--resume", "--name", "cut_short")[0] == 0
-    words[-1] = "at_once"
+    assert "trained with hidden=4, not 5" in here("train", "--resume", "--out", "runs/cut_short", "--hidden", "5")[2]
+    assert here("train", "--resume", "--out", "runs/cut_short")[0] == 0
+    words[-2:] = "--name", "at_once"  # hidden from the help, still accepted
     assert here(*words)[0] == 0
     one, other = (Run.load(folder / "runs" / name) for name in ("cut_short", "at_once"))
     weights = [run.checkpoint("last").tensors("weights") for run in (one, other)]

@@ -101,14 +101,14 @@ class Command:
 # fmt: off
 COMMANDS = {
     "train by name": Command(
-        f"train words.csv --name a {SMALL} --checkpoint-steps 1 --ema 0.9",
-        "train --resume --name a", "runs/a", 15,
+        f"train words.csv --out runs/a {SMALL} --checkpoint-steps 1 --ema 0.9",
+        "train --resume --out runs/a", "runs/a", 15,
     ),
     "train on a packed file": Command(
         f"train packed.csv.gz {SMALL} --patience 1", f"train packed.csv.gz {SMALL} --resume", "runs/packed-gru", 12
     ),
     "train an own cell": Command(
-        f"train words.csv --model cell.py:Leaky --name a {SMALL}", "train --resume --name a", "runs/a", 8
+        f"train words.csv --model cell.py:Leaky --out runs/a {SMALL}", "train --resume --out runs/a", "runs/a", 8
     ),
     "predict a file": Command("predict runs/trained new.csv --out out.csv --keep word", weight=12),
     "predict standard input": Command(
@@ -206,7 +206,7 @@ class Ground:
         (made / "cell.py").write_text(CELL)
         (made / "tmp").mkdir()
         shutil.copytree(made, self.case)
-        ended = self.run(Command(f"train words.csv --name trained {SMALL}"))
+        ended = self.run(Command(f"train words.csv --out runs/trained {SMALL}"))
         assert ended.code == 0, ended.error
         (self.case / "runs").rename(made / "runs")
         return made

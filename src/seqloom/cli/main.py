@@ -31,7 +31,7 @@ LAZY_COMMANDS = {
         "training:train_app",
         """Train a model on a file, a folder or a built-in task.
 
-        The run is stored in RUNS/NAME and can be resumed with --resume, also after Ctrl-C.""",
+        The run is stored in OUT and can be resumed with --resume, also after Ctrl-C.""",
     ),
     "runs": ("training:runs", "List trained models with data, progress and score."),
     "advise": (
@@ -72,7 +72,7 @@ LAZY_COMMANDS = {
         """Show in a browser what trained models do with an input, and why.
 
         Predictions as the sequence grows, contributions of each step, states, gates, attention and gradient flow; hold
-        a gate and see the prediction move. Runs on this machine only; --save writes one file that needs no server.""",
+        a gate and see the prediction move. Runs on this machine only; --out page.html writes one file that needs no server.""",
     ),
     "export": (
         "export:export",

@@ -246,7 +246,7 @@ def test_the_rows_to_record_are_good_bad_and_surprising_ones(service):
 def test_the_command_saves_a_page(run, tmp_path, capsys):
     page = tmp_path / "page.html"
     with pytest.raises(SystemExit) as done:
-        main(["explore", str(run.folder), "--save", str(page), "--examples", "1", "--json"])
+        main(["explore", str(run.folder), "--out", str(page), "--examples", "1", "--json"])
     assert not done.value.code
     facts = json.loads(capsys.readouterr().out)
     assert facts["bytes"] == page.stat().st_size and facts["examples"] == {"turns": 1}
@@ -256,7 +256,7 @@ def test_the_command_saves_a_page(run, tmp_path, capsys):
 def test_the_command_writes_the_attributions_of_the_held_out_rows(run, tmp_path, capsys):
     table = tmp_path / "table.parquet"
     with pytest.raises(SystemExit) as done:
-        main(["explore", str(run.folder), "--export-attributions", str(table), "--json"])
+        main(["explore", str(run.folder), "--out", str(table), "--json"])
     assert not done.value.code
     frame = pl.read_parquet(table)
     assert json.loads(capsys.readouterr().out)["rows"] == frame["row"].n_unique() >= 70
@@ -267,12 +267,14 @@ def test_the_command_writes_the_attributions_of_the_held_out_rows(run, tmp_path,
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["{run}", "--out", "{folder}/a.txt"], "a.txt must end with .html (a page), or with .parquet or .csv"),
+        (["{run}", "--out", "{folder}/a.csv", "--save", "{folder}/a.html"], "give one file as --out"),
         (["{run}", "--export-attributions", "{folder}/a.txt"], "must end with .parquet or .csv"),
         ([], "explore needs at least one run"),
         (["no-such-run"], "there is no run 'no-such-run'"),
         (["{run}", "--port", "99999"], "between 0 and 65535"),
-        (["{run}", "--save", "{folder}"], "is a folder"),
-        (["{run}", "--save", "{folder}/p.html", "--examples", "0"], "no examples to record"),
+        (["{run}", "--out", "{folder}"], "is a folder"),
+        (["{run}", "--out", "{folder}/p.html", "--examples", "0"], "no examples to record"),
     ],
 )
 def test_a_mistake_is_one_line(run, tmp_path, capsys, words, message):

@@ -25,6 +25,7 @@ def _format_default(value: object) -> str | None:
 
 
 DEFAULTS = Parameter(negative="", show_default=_format_default)  # for every parameter of every command
+HIDDEN = Parameter(show=False)  # an option of an earlier release that another has replaced; it still works
 Json = Annotated[bool, Parameter(help="Print one JSON document instead of tables.")]
 
 P = ParamSpec("P")

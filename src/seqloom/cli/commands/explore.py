@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from seqloom.cli.commands import Json, print_warnings
+from seqloom.cli.commands import HIDDEN, Json, print_warnings
 from seqloom.core import plurals
 from seqloom.core.errors import UserError, require
 from seqloom.lab import console
@@ -27,28 +27,30 @@ PACKAGES = ("starlette", "uvicorn")  # of the server
 @print_warnings
 def explore(
     *runs: Annotated[str, Parameter(help="Folders of runs, or their names in runs/.")],
-    save: Annotated[
-        Path | None, Parameter(help="Write one HTML file with recorded examples instead of starting a server.")
+    out: Annotated[
+        Path | None,
+        Parameter(
+            help="Write a file instead of starting a server. page.html: the page with recorded examples; table.parquet "
+            "or table.csv: the contribution of every step of the held-out rows."
+        ),
     ] = None,
-    examples: Annotated[int, Parameter(help="With --save: rows of the held-out data to record for each run.")] = 12,
+    save: Annotated[Path | None, HIDDEN] = None,
+    examples: Annotated[
+        int, Parameter(help="With --out page.html: rows of the held-out data to record for each run.")
+    ] = 12,
     input: Annotated[
-        list[str] | None, Parameter(help="With --save: a further input to record. May be repeated.")
+        list[str] | None, Parameter(help="With --out page.html: a further input to record. May be repeated.")
     ] = None,
     model: Annotated[
         bool,
         Parameter(
-            help="With --save: put models into the page, so that it explains any text by itself. Works for gru, lstm, "
+            help="With --out page.html: put models into the page, so that it explains any text by itself. Works for gru, lstm, "
             "attn_rnn and transformer that classify texts.",
             negative=None,
             negative_bool="no-",
         ),
     ] = True,
-    export_attributions: Annotated[
-        Path | None,
-        Parameter(
-            help="Write the contribution of every step of the held-out rows to a .parquet or .csv file, and stop."
-        ),
-    ] = None,
+    export_attributions: Annotated[Path | None, HIDDEN] = None,
     port: Annotated[int, Parameter(help="Port of the server on this machine; 0 chooses a free one.")] = 0,
     browser: Annotated[bool, Parameter(help="Open the page in a browser.", negative=None, negative_bool="no-")] = True,
     trust: Annotated[bool, Parameter(help="Execute the Python code stored in a run (cell.py). Read it first.")] = False,
@@ -62,21 +64,36 @@ def explore(
     if not 0 <= port <= 65535:
         raise UserError(f"--port must be between 0 and 65535, got {port}")
     folders = [find_run_folder(run) for run in runs]
-    if save is not None and save.is_dir():
-        raise UserError(f"--save: {save} is a folder; give a file such as {save / 'page.html'}")
-    if export_attributions is not None and len(folders) > 1:
-        raise UserError(f"--export-attributions takes one run, got {len(folders)}")
-    if save is None and export_attributions is None:
+    page, table = _choose_files(out, save, export_attributions)
+    if table is not None and len(folders) > 1:
+        raise UserError(f"--out {table}: a table of contributions takes one run, got {len(folders)}")
+    if page is None and table is None:
         for package in PACKAGES:
             require(package, "seqloom explore", "lab")
     service = _open(folders, trust)
-    if export_attributions is not None:
-        _export(service, export_attributions, json)
-        return
-    if save is not None:
-        _save(service, save, examples, input or [], model, json)
-        return
-    _serve(service, port, browser, json)
+    if table is not None:
+        _export(service, table, json)
+    if page is not None:
+        _save(service, page, examples, input or [], model, json)
+    if table is None and page is None:
+        _serve(service, port, browser, json)
+
+
+def _choose_files(out: Path | None, save: Path | None, export: Path | None) -> tuple[Path | None, Path | None]:
+    """Return the page and the table to write; `save` and `export` are the options that --out replaced."""
+    given = [path for path in (out, save, export) if path is not None]
+    if len(given) > 1:
+        raise UserError(f"give one file as --out, got {' and '.join(map(str, given))}")
+    for path in given:
+        if path.is_dir():
+            raise UserError(f"--out: {path} is a folder; give a file such as {path / 'page.html'}")
+    if out is None:
+        return save, export
+    if out.suffix.lower() in (".html", ".htm"):
+        return out, None
+    if out.suffix.lower() in (".parquet", ".csv"):
+        return None, out
+    raise UserError(f"--out: {out} must end with .html (a page), or with .parquet or .csv (a table of contributions)")
 
 
 def _serve(service: Service, port: int, browser: bool, json: bool) -> None:

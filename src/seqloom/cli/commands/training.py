@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from cyclopts import App, ArgumentCollection, Parameter
 from cyclopts.config import Toml
 
-from seqloom.cli.commands import DEFAULTS, INTERRUPTED, Json, print_warnings
+from seqloom.cli.commands import DEFAULTS, HIDDEN, INTERRUPTED, Json, print_warnings
 from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
 from seqloom.lab import console
@@ -95,8 +95,11 @@ def train(
     config: Annotated[
         Path | None, Parameter(help="Settings file, as written by `seqloom init`. Flags take precedence over it.")
     ] = None,
-    name: Annotated[str | None, Parameter(help="Name of the run. Default: DATA-MODEL.")] = None,
-    runs: Runs = Path(RUNS),
+    out: Annotated[
+        Path | None, Parameter(help=f"Folder of the run, such as {RUNS}/reviews. Default: {RUNS}/DATA-MODEL.")
+    ] = None,
+    name: Annotated[str | None, HIDDEN] = None,
+    runs: Annotated[Path, HIDDEN] = Path(RUNS),
     resume: Annotated[bool, Parameter(help="Continue a run that was interrupted.")] = False,
     settings: Annotated[TrainSettings, Parameter(name="*", group="Training", **SWITCH)] = TrainSettings(),
     trust: Trust = False,
@@ -107,6 +110,10 @@ def train(
     """Train a model on a file, a folder or a built-in task, and store it as a run."""
     if data is not None:
         check_exists(data)
+    if out is not None and (name is not None or runs != Path(RUNS)):
+        raise UserError(f"--out {out} names the whole folder of the run; leave out --name and --runs")
+    if name is not None:
+        out = runs / name
     with console.show_status("loading"):
         from seqloom.lab.training.calibration import explain_run
         from seqloom.lab.training.fit import prepare_new, prepare_resume, use_command
@@ -115,9 +122,9 @@ def train(
 
         options = explicit_options(reading) | (task or {})
         if resume:
-            job = prepare_resume(data, name, runs, settings, options, trust)
+            job = prepare_resume(data, out, runs, settings, options, trust)
         else:
-            job = prepare_new(data, name, runs, settings, options)
+            job = prepare_new(data, out, runs, settings, options)
     for line in job.facts if is_first_process() else ():
         console.note(line)
     try:

@@ -22,7 +22,7 @@ ALL_ROWS = 1_000_000_000
 def check_table_path(path: Path) -> None:
     """Raise a UserError unless the path has the suffix of a table."""
     if path.suffix not in SUFFIXES:
-        raise UserError(f"--export-attributions: {path} must end with {' or '.join(SUFFIXES)}")
+        raise UserError(f"--out: {path} must end with {' or '.join(SUFFIXES)}")
 
 
 def write_attributions(

@@ -147,14 +147,13 @@ class PreparedTraining:
 
     @property
     def resume_command(self) -> str:
-        runs = [] if self.folder.parent == Path(RUNS) else ["--runs", str(self.folder.parent)]
-        return shlex.join(["seqloom", "train", "--resume", "--name", self.folder.name, *runs])
+        return shlex.join(["seqloom", "train", "--resume", "--out", str(self.folder)])
 
 
 def prepare_new(
-    data: str | None, name: str | None, runs: Path, settings: TrainSettings, options: Mapping[str, Any]
+    data: str | None, out: Path | None, runs: Path, settings: TrainSettings, options: Mapping[str, Any]
 ) -> PreparedTraining:
-    """Prepare a new training; `options` say how the data is read."""
+    """Prepare a new training in the folder `out`, or in a new one of `runs`; `options` say how the data is read."""
     if data is None:
         raise UserError("give the data to train on: a file, a folder or the name of a task (or a --config with it)")
     task, source = open_data(data, options)
@@ -162,6 +161,7 @@ def prepare_new(
     if note:
         task.notes.say(note)
     check_model(task, settings)
+    name, runs = (None, runs) if out is None else (out.name, out.parent)
     folder = choose_folder(task.name, settings.model, name, runs)
     lines = [*describe_task(task, console.text_width()), "", f"training {settings.model} in {folder}"]
     return PreparedTraining(task, settings, folder, source, False, lines)
@@ -169,19 +169,20 @@ def prepare_new(
 
 def prepare_resume(
     data: str | None,
-    name: str | None,
+    out: Path | None,
     runs: Path,
     settings: TrainSettings,
     options: Mapping[str, Any],
     trust: bool = False,
 ) -> PreparedTraining:
-    """Prepare to continue an interrupted run; flags may change only settings that do not change its results."""
+    """Prepare to continue the run in `out`, or the latest with this data and model in `runs`; flags may change only settings that do not change its results."""
     opened = None if data is None else open_data(data, options)[0]
-    if name is None and opened is not None:
-        name = find_latest(opened.name, settings.model, runs)
-    if name is None:
-        raise UserError(f"name the run to resume with --name; {runs}/ holds {', '.join(list_names(runs)) or 'none'}")
-    run = find_run(Path(runs) / name if (Path(runs) / name).exists() else name, runs, trust)
+    if out is None and opened is not None and (latest := find_latest(opened.name, settings.model, runs)):
+        out = runs / latest
+    if out is None:
+        names = ", ".join(list_names(runs)) or "none"
+        raise UserError(f"give the run to resume as --out {runs}/NAME; {runs}/ holds {names}")
+    run = find_run(out, runs, trust)
     flags = {field: getattr(settings, field) for field in settings.model_fields_set}
     task = reopen(run.record["source"]) if opened is None else opened
     changed = TrainSettings(**(run.settings.model_dump() | flags)) if flags else None

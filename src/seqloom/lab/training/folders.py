@@ -22,13 +22,15 @@ def choose_folder(task: str, model: str, name: str | None = None, runs: Path | s
         UserError: If the folder is taken, or several processes have no name to agree on.
     """
     if name is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError("several processes train together and must agree on the run: give it a name with --name")
+        raise UserError(
+            "several processes train together and must agree on the run: give its folder with --out, or its name as fit(name=...)"
+        )
     if name is not None:
         folder = Path(runs) / name
         if (folder / RUN_FILE).exists() and is_first_process():
-            raise UserError(f"{folder} already holds a run; continue it with --resume, or choose another --name")
+            raise UserError(f"{folder} already holds a run; continue it with --resume, or choose another folder")
         if folder.is_dir() and any(folder.iterdir()) and is_first_process():
-            raise UserError(f"{folder} holds files that are not a run; choose another --name")
+            raise UserError(f"{folder} holds files that are not a run; choose another folder")
         return folder
     number = 1
     while (folder := Path(runs) / _number_name(task, model, number)).exists():
