@@ -72,7 +72,8 @@ LAZY_COMMANDS = {
         """Show in a browser what trained models do with an input, and why.
 
         Predictions as the sequence grows, contributions of each step, states, gates, attention and gradient flow; hold
-        a gate and see the prediction move. Runs on this machine only; --out page.html writes one file that needs no server.""",
+        a gate and see the prediction move. Runs on this machine only; --out page.html writes one file that needs no
+        server.""",
     ),
     "export": (
         "export:export",

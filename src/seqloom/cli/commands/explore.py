@@ -44,8 +44,8 @@ def explore(
     model: Annotated[
         bool,
         Parameter(
-            help="With --out page.html: put models into the page, so that it explains any text by itself. Works for gru, lstm, "
-            "attn_rnn and transformer that classify texts.",
+            help="With --out page.html: put models into the page, so that it explains any text by itself. "
+            "Works for gru, lstm, attn_rnn and transformer that classify texts.",
             negative=None,
             negative_bool="no-",
         ),

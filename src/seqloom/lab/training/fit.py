@@ -175,7 +175,10 @@ def prepare_resume(
     options: Mapping[str, Any],
     trust: bool = False,
 ) -> PreparedTraining:
-    """Prepare to continue the run in `out`, or the latest with this data and model in `runs`; flags may change only settings that do not change its results."""
+    """Prepare to continue an interrupted run; flags may change only settings that do not change its results.
+
+    The run is that in `out`, by default the latest with this data and model in `runs`.
+    """
     opened = None if data is None else open_data(data, options)[0]
     if out is None and opened is not None and (latest := find_latest(opened.name, settings.model, runs)):
         out = runs / latest

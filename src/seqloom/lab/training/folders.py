@@ -23,7 +23,7 @@ def choose_folder(task: str, model: str, name: str | None = None, runs: Path | s
     """
     if name is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError(
-            "several processes train together and must agree on the run: give its folder with --out, or its name as fit(name=...)"
+            "several processes train together and must agree on the run: give its folder with --out, or fit(name=...)"
         )
     if name is not None:
         folder = Path(runs) / name
