@@ -11,7 +11,7 @@ CPP := $(wildcard csrc/*.h csrc/*pp $(foreach folder, src/seqloom/kernels/cuda t
 # One worker runs all tests of a file, so that what they share is built once.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
-GPU_TESTS := $(addprefix tests/, layers/test_gpu.py kernels/test_gpu_kernels.py compiler/test_gpu_compiled.py compiler/test_gpu_gated.py tools/test_doctor.py lab/training/test_train_many.py layers/test_tcn.py lab/studies/test_trials.py layers/test_memory_safety.py conformance)
+GPU_TESTS := $(addprefix tests/, layers/test_gpu.py kernels/test_gpu_kernels.py compiler/test_gpu_compiled.py compiler/test_gpu_gated.py tools/test_doctor.py lab/training/test_train_many.py layers/test_tcn.py research/studies/test_trials.py layers/test_memory_safety.py conformance)
 
 .PHONY: compare test test-quick test-long test-cluster test-examples test-gpu fuzz hostile kills mutate sanitize audit docs results lint check format wheel clean
 
@@ -78,14 +78,14 @@ audit: .venv/installed
 # The documentation site, in build/site; a warning is an error. `make docs SERVE=1` shows it in a browser.
 docs: .venv/installed
 	$(INSTALL) -e '.[$(EXTRAS),docs]'
-	$(BIN)/python docs/prepare.py
-	PYTHONPATH=docs $(BIN)/zensical $(if $(SERVE),serve,build --clean --strict)
+	$(BIN)/python -m research prepare
+	PYTHONPATH=. $(BIN)/zensical $(if $(SERVE),serve,build --clean --strict)
 
 # Every table, verdict and page of results from the stored trials, without training; git shows what changed.
 results: .venv/installed
 	$(BIN)/seqloom results --rebuild --out docs/results/studies.md
-	$(BIN)/python docs/generate.py --tables
-	git diff --stat -- benchmarks/results docs README.md
+	$(BIN)/python -m research generate --tables
+	git diff --stat -- research/results docs README.md
 
 lint: .venv/installed
 	$(BIN)/ruff format --check .

@@ -41,7 +41,6 @@ BY_NAME = {
     "lab/compare/folder.py": "asks whether a package is installed",
     "lab/jobs/cluster.py": "asks whether a package is installed",
     "lab/jobs/call.py": "the function of a job, which has its module's name",
-    "lab/studies/study.py": "every file of the folder is a study",
     "layers/linear/__init__.py": "every file of the folder is a linear recurrence",
 }
 

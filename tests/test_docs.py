@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import runpy
 import signal
 import sys
 from collections.abc import Iterator
@@ -25,14 +24,12 @@ from pathlib import Path
 import pytest
 
 import seqloom
+from research.pages import facts, generate
+from research.pages.notebooks import Block, find_blocks, list_code, make_notebook, translate_magic
 from warm_python import WarmPython
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "docs"))  # generate.py imports its neighbours
-from notebooks import Block, find_blocks, list_code, make_notebook, translate_magic  # noqa: E402
 
-GENERATE = runpy.run_path(str(ROOT / "docs" / "generate.py"))
-FACTS = runpy.run_path(str(ROOT / "docs" / "facts.py"))
 PACKAGE = ROOT / "src" / "seqloom"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 RUN = [page for page in PAGES if page.parent != ROOT or page.name == "README.md"]
@@ -98,7 +95,7 @@ def test_every_quoted_line_is_in_the_file_it_names(page: Path) -> None:
     assert not missing, "\n" + "\n".join(missing)
 
 
-@pytest.mark.parametrize("page", [*PAGES, *ROOT.glob("examples/*.md"), *ROOT.glob("benchmarks/*.md")], ids=ids)
+@pytest.mark.parametrize("page", [*PAGES, *ROOT.glob("examples/*.md"), *ROOT.glob("research/*.md")], ids=ids)
 def test_every_link_to_a_local_file_leads_somewhere(page: Path) -> None:
     broken = [f"{ids(page)}:{line}: {target}" for line, target in links(page) if not (page.parent / target).exists()]
     assert not broken, "\n" + "\n".join(broken)
@@ -130,20 +127,20 @@ def test_the_readme_has_at_most_450_words_besides_tables_and_code() -> None:
 )
 def test_the_figures_of_a_page_are_those_of_the_stored_records(page: str) -> None:
     text = (ROOT / page).read_text()
-    assert GENERATE["fill"](text) == text, "run `python docs/generate.py`"
-    assert GENERATE["MARKS"].search(text)
+    assert generate.fill(text) == text, "run `python -m research generate`"
+    assert generate.MARKS.search(text)
 
 
-@pytest.mark.parametrize("page", sorted(FACTS["FACTS"]))
+@pytest.mark.parametrize("page", sorted(facts.FACTS))
 def test_every_number_that_a_page_states_by_hand_is_that_of_its_source(page: str) -> None:
-    missing, unchecked = FACTS["find_unchecked"]((ROOT / page).read_text(), FACTS["FACTS"][page]())
+    missing, unchecked = facts.find_unchecked((ROOT / page).read_text(), facts.FACTS[page]())
     assert not missing, f"{page} should say: {missing}"
-    assert not unchecked, f"no record or constant is known for these numbers of {page}: {unchecked}; see docs/facts.py"
+    assert not unchecked, f"no record or constant is known for these numbers of {page}: {unchecked}; see facts.py"
 
 
 def test_a_number_without_a_source_is_found() -> None:
     text = "Trained for 30 epochs. See `x = 3` and\n[three](3.md), 5 seeds.\n\n```\n7\n```\n"
-    assert FACTS["find_unchecked"](text, ["5 seeds", "with 2"]) == (
+    assert facts.find_unchecked(text, ["5 seeds", "with 2"]) == (
         ["with 2"],
         ["Trained for 30 epochs.", "See and [three], ."],
     )
@@ -151,7 +148,7 @@ def test_a_number_without_a_source_is_found() -> None:
 
 def test_the_page_on_attn_rnn_names_every_study_in_which_it_is_worse() -> None:
     text = (ROOT / "docs" / "results" / "attn-rnn.md").read_text()
-    for file in (ROOT / "benchmarks/results/studies").glob("*-fair/study.json"):
+    for file in (ROOT / "research/results/studies").glob("*-fair/study.json"):
         study = json.loads(file.read_text())
         if "attn_rnn is worse than" in study["verdict"]:
             row = next(line for line in text.splitlines() if line.startswith(f"| {study['study']}"))

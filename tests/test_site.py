@@ -9,7 +9,6 @@ import json
 import pkgutil
 import posixpath
 import re
-import sys
 import unicodedata
 from itertools import pairwise
 from pathlib import Path
@@ -19,12 +18,11 @@ import pytest
 import yaml
 
 import seqloom
+from research.pages.arguments import complete_arguments, read_arguments
+from research.pages.notebooks import find_blocks, list_code, make_notebook, translate_magic
+from research.pages.prepare import PUBLISHED, SHOWN, finish, make_pages
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "docs"))
-from arguments import complete_arguments, read_arguments  # noqa: E402
-from notebooks import find_blocks, list_code, make_notebook, translate_magic  # noqa: E402
-from prepare import PUBLISHED, SHOWN, finish, make_pages  # noqa: E402
 
 LINK = re.compile(r"\]\(([^)\s]+)[^)]*\)")
 ENTRY = re.compile(r"^::: (\S+)$", re.M)
@@ -70,7 +68,7 @@ def test_only_pages_pictures_and_notebooks_are_published(site: dict[str, bytes])
 def test_results_and_decisions_are_not_searched_and_tutorials_are(site: dict[str, bytes]) -> None:
     hidden = {name.split("/")[0] for name in site if site[name].startswith(b"---\nsearch:\n  exclude: true\n---\n")}
     assert hidden == {"results", "decisions", "changelog.md", "releasing.md"}
-    assert SHOWN["benchmarks/LOG.md"].startswith("results/")
+    assert SHOWN["research/LOG.md"].startswith("results/")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +94,7 @@ def test_words_for_the_tests_are_not_shown(site: dict[str, bytes]) -> None:
 
 
 def test_a_link_to_a_file_that_the_site_does_not_show_becomes_text() -> None:
-    text = "[log](../../benchmarks/LOG.md#a), [`make`](../../Makefile), [![x](../images/x.svg)](../index.md)"
+    text = "[log](../../research/LOG.md#a), [`make`](../../Makefile), [![x](../images/x.svg)](../index.md)"
     assert finish(text, "how-to/a.md") == "[log](../results/log.md#a), `make`, [![x](../images/x.svg)](../index.md)"
 
 
@@ -168,7 +166,7 @@ def test_a_wrong_call_is_found(code: str, wrong: list[str]) -> None:
 
 @pytest.mark.parametrize("name", [name for name in seqloom.__all__ if inspect.isclass(getattr(seqloom, name))])
 def test_the_reference_describes_every_argument_of_a_class(name: str) -> None:
-    """As docs/docstrings.py writes it: with the arguments that a layer passes on to `Recurrent`."""
+    """As research/pages/docstrings.py writes it: with the arguments that a layer passes on to `Recurrent`."""
     kind = getattr(seqloom, name)
     names = list(inspect.signature(kind).parameters)
     if issubclass(kind, seqloom.Cell):  # the page of cells describes these once

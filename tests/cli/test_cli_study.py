@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from research.studies import study
+from research.studies.study import Study
 from seqloom.cli import main
-from seqloom.lab.studies import study
-from seqloom.lab.studies.study import Study
 
 
 @dataclass(frozen=True)
@@ -163,12 +163,12 @@ def test_a_model_that_is_named_twice_is_trained_once():
 
 def test_shared_modules_are_not_listed_as_studies(here):
     assert "ledger" not in study.list_studies()
-    assert here("study", "ledger")[0] == 2 and "seqloom.lab.studies.support.ledger" in sys.modules
+    assert here("study", "ledger")[0] == 2 and "research.studies.support.ledger" in sys.modules
 
 
 def test_conditions_are_chosen_by_name_and_stand_in_the_command(here):
-    from seqloom.lab.studies.long import Long
-    from seqloom.lab.studies.state import State
+    from research.studies.long import Long
+    from research.studies.state import State
 
     settings = State.choose_settings(conditions="S3,parity")
     assert [c.name for c in settings.conditions] == ["parity", "S3"]

@@ -4,9 +4,9 @@ import math
 
 import torch
 import torch.nn.functional as F
-from published_cells import JANET, LEM, MGU, SLSTM, CoRNN, GateAfterMGU
 from torch import nn
 
+from research.speed.published_cells import JANET, LEM, MGU, SLSTM, CoRNN, GateAfterMGU
 from seqloom.core.cell import Cell
 
 

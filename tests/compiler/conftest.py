@@ -7,7 +7,7 @@ from seqloom.compiler import compile as compiling
 from seqloom.compiler import storage
 
 TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(TESTS / "kernels" / "emulation"), str(TESTS.parent / "benchmarks")]
+sys.path.insert(0, str(TESTS / "kernels" / "emulation"))
 
 
 @pytest.fixture

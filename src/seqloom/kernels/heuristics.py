@@ -1,6 +1,6 @@
 """Choose kernels and their sizes: every threshold, with the measurement or the reason behind it.
 
-Times are microseconds a step, forward + backward, on one H200 unless said otherwise; "LOG" is benchmarks/LOG.md. Sizes
+Times are microseconds a step, forward + backward, on one H200 unless said otherwise; "LOG" is research/LOG.md. Sizes
 that follow from the text of a kernel (its layout in shared memory, for example) stand beside that kernel.
 """
 

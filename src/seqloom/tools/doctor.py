@@ -59,7 +59,7 @@ def hardware() -> dict[str, Any]:
     }
 
 
-# benchmarks/without_engine.py with AVX-512; its record is benchmarks/results/2026-11-16/avx512-without-engine.json
+# research/speed/without_engine.py with AVX-512; its record is research/results/2026-11-16/avx512-without-engine.json
 COST_WITHOUT_ENGINE = "without it a GRU takes 2 to 10 times as long, AttnRNN 7 to 34, LN-GRU and LN-LSTM 4 to 14"
 
 

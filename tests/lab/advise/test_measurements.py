@@ -5,7 +5,7 @@ import pytest
 
 from seqloom.lab.advise.measurements import FILE, collect, load_measurements
 
-RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
+RESULTS = Path(__file__).parents[3] / "research" / "results"
 
 
 @pytest.mark.skipif(not RESULTS.exists(), reason="the records are not part of the package")
@@ -16,7 +16,7 @@ def test_every_number_matches_its_record():
     assert len(same) >= 5  # a record that was measured again has a later date
     for key, value in packed["values"].items():
         if value["source"] in same:
-            assert actual["values"].get(key) == value, f"{key}: run `python benchmarks/advice.py store`"
+            assert actual["values"].get(key) == value, f"{key}: run `python -m research advice store`"
 
 
 def test_every_number_has_its_origin():

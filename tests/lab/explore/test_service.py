@@ -293,4 +293,4 @@ def test_the_built_page_is_part_of_the_package():
 
 def test_the_playground_is_built_from_the_same_page():
     playground = Path(__file__).parents[3] / "docs" / "playground.html"
-    assert read_static("app.js").decode() in playground.read_text(), "run python docs/playground.py --page"
+    assert read_static("app.js").decode() in playground.read_text(), "run python -m research playground --page"

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from research.studies.support.replay import restore_study
 from seqloom.cli import main
 from seqloom.lab.compare.rung import train_rung
 from seqloom.lab.compare.timing import measure_latency
@@ -23,7 +24,6 @@ from seqloom.lab.files.trust import UntrustedError, digest, remember
 from seqloom.lab.jobs import runner
 from seqloom.lab.serve.model_version import load_version
 from seqloom.lab.serve.settings import ServeSettings
-from seqloom.lab.studies.support.replay import restore_study
 from seqloom.lab.training import checkpoint, decision
 from seqloom.lab.training.output import write_results
 from seqloom.lab.training.predict import generate

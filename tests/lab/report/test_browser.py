@@ -231,7 +231,7 @@ def test_the_page_shows_the_same_tables_without_scripts(opened):
 @pytest.mark.long
 @pytest.mark.parametrize("width", [390, 1400])
 def test_every_stored_study_is_drawn(opened, tmp_path, width):
-    files = sorted((ROOT / "benchmarks" / "results" / "studies").glob("*/study.json"))
+    files = sorted((ROOT / "research" / "results" / "studies").glob("*/study.json"))
     if not files:
         pytest.skip("no study is stored")
     for file in files:

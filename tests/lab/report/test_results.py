@@ -12,7 +12,7 @@ from seqloom.lab.report.page import Page, Table
 from seqloom.lab.report.results import build_results
 
 ROOT = Path(__file__).resolve().parents[3]
-STUDIES, PAGE = ROOT / "benchmarks" / "results" / "studies", ROOT / "docs" / "results" / "studies.md"
+STUDIES, PAGE = ROOT / "research" / "results" / "studies", ROOT / "docs" / "results" / "studies.md"
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from seqloom.lab.studies.support.mixers import make_linear
+from research.studies.support.mixers import make_linear
 from seqloom.lab.training import many
 from seqloom.lab.training.many import Recipe, SmallTraining, _train_one
 from seqloom.lab.training.stacked import StackedStep

@@ -7,9 +7,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from seqloom.cli.commands.checkout import use_research
 from seqloom.lab import console
 
-STUDIES = Path("benchmarks/results/studies")
+STUDIES = Path("research/results/studies")
 
 
 def results(
@@ -34,8 +35,9 @@ def results(
     from seqloom.lab.report.results import build_results
 
     if rebuild:
+        use_research("seqloom results --rebuild")
         with console.show_status("loading"):
-            from seqloom.lab.studies.support import replay
+            from research.studies.support import replay
         for trials in sorted(folder.glob(f"*/{replay.TRIALS}")):
             if (trials.parent / replay.STUDY).exists():
                 console.note(replay.rebuild(trials.parent))

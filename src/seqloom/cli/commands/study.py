@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from seqloom.cli.commands import INTERRUPTED, Json
+from seqloom.cli.commands.checkout import use_research
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
 from seqloom.lab import console
 
 if TYPE_CHECKING:
-    from seqloom.lab.studies.study import Study
+    from research.studies.study import Study
 
 
 def study(
@@ -49,18 +50,19 @@ def study(
     ] = False,
     json: Json = False,
 ) -> int:
-    """Run an experiment and print its table and verdict.
+    """Run an experiment and print its table and verdict. Studies are in the repository, not in the package.
 
     Parameters
     ----------
     name
         Name of the study; `seqloom study --list` lists them.
     """
+    use_research("seqloom study")
     with console.show_status("loading"):
         import torch
 
-        from seqloom.lab.studies import study as studies
-        from seqloom.lab.studies.data import place
+        from research.studies import study as studies
+        from research.studies.data import place
 
         if list or name is None:
             names = [{"study": n, "shows": studies.describe(studies.find_study(n))} for n in studies.list_studies()]
@@ -116,7 +118,7 @@ def _run(one: Study[Any, Any]) -> tuple[Sequence[Any], bool]:
 
 def _replay(one: Study[Any, Any], has_flags: bool) -> tuple[Study[Any, Any], Sequence[Any], dict[str, Any]]:
     """Return the study with its stored rows and document, with the stored settings unless flags give others."""
-    from seqloom.lab.studies.support import replay
+    from research.studies.support import replay
 
     assert one.folder is not None
     if not has_flags and (one.folder / replay.STUDY).exists():

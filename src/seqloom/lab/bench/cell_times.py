@@ -35,7 +35,7 @@ def read_cell_times() -> CellTimes:
 
 
 def summarise_times(record: Mapping[str, Any], dtype: str) -> dict[str, Any]:
-    """Return what the file holds, from a record of `benchmarks/torchrecurrent_cells.py`.
+    """Return what the file holds, from a record of `research/speed/torchrecurrent_cells.py`.
 
     Args:
         record: The record.

@@ -3,7 +3,7 @@
 Rows are drawn with replacement (Efron 1979, Ann. Statist. 7). Windows whose forecasts overlap are drawn in blocks of
 neighbours (Kuensch 1989, Ann. Statist. 17). A block is one and a half times as long as the overlap: blocks as long as
 the overlap share steps with the next, and 95% intervals contained the true value in 84 to 91% of simulated series;
-with these, in 91 to 95% (benchmarks/quality/coverage.py).
+with these, in 91 to 95% (research/quality/coverage.py).
 
 Ten blocks or more: quantiles of the resampled metric (Hesterberg 2015, Am. Stat. 69, arXiv 1411.5279). Fewer: no
 resample lies outside the lowest and the highest block, so quantiles are too narrow, and the interval is the t-interval

@@ -1,0 +1,1 @@
+"""Generate the pages from stored records."""

@@ -1,0 +1,1 @@
+"""Measure the quality of trained models, and of what the lab concludes from them."""

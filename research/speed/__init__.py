@@ -1,0 +1,1 @@
+"""Measure the speed of layers, kernels and the lab, one script per question."""
