@@ -272,7 +272,7 @@ def check_call(function: Any, node: ast.Call) -> str:
         return str(error)
     if function is seqloom.fit:
         from seqloom.lab.data.pipeline.reading import Reading
-        from seqloom.lab.training.settings import TrainSettings
+        from seqloom.lab.kinds.settings import TrainSettings
 
         known = {*signature.parameters, *TrainSettings.model_fields, *Reading.model_fields}
         return next((f"no argument {name!r}" for name in keywords if name not in known), "")

@@ -20,11 +20,11 @@ from torch import nn
 from research.record import build_parser, write_record
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.data.task import Split
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.distributed import ProcessGroup
 from seqloom.lab.training.loop import Training
 from seqloom.lab.training.model import build
 from seqloom.lab.training.optimiser import build_optimiser
-from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.step import Stepper
 from seqloom.lab.training.train import train
 

@@ -3,7 +3,7 @@ import torch
 
 from seqloom.core.errors import InputError
 from seqloom.lab.data.task import Batch
-from seqloom.lab.training.for_task import ForForecast
+from seqloom.lab.kinds.forecast import ForForecast
 from seqloom.layers.registry import make
 from seqloom.models.forecast import Forecast
 from seqloom.models.scale import SCALES, SeriesScale, forecast_loss

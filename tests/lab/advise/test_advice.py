@@ -11,7 +11,7 @@ from seqloom.lab.advise import advice, output
 from seqloom.lab.advise.advice import advise
 from seqloom.lab.advise.quick_training import NOT_TRIED, try_model
 from seqloom.lab.advise.sample import draw_sample
-from seqloom.lab.training.settings import TrainSettings
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.layers.registry import find
 
 

@@ -15,8 +15,8 @@ from seqloom.lab.compare.timing import measure_speed
 from seqloom.lab.data.registry import open_data
 from seqloom.lab.files import sealed
 from seqloom.lab.files.trust import UntrustedError, digest, remember
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.run import fingerprint
-from seqloom.lab.training.settings import TrainSettings
 
 CELL = """
 import os

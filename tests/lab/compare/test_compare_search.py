@@ -24,12 +24,12 @@ from seqloom.lab.compare.rung import Deadline, Rung
 from seqloom.lab.compare.search import Comparison
 from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.data.digits import DigitsTask
+from seqloom.lab.files import checkpoint
 from seqloom.lab.jobs import runner
-from seqloom.lab.training import checkpoint
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.folders import find_run
 from seqloom.lab.training.results import evaluate
 from seqloom.lab.training.run import Run
-from seqloom.lab.training.settings import TrainSettings
 
 BROKEN = """
 import torch, seqloom

@@ -10,11 +10,10 @@ from seqloom.lab.compare.baselines.naive import fit_ridge
 from seqloom.lab.compare.error_analysis import analyse_errors
 from seqloom.lab.compare.row_scores import score_rows
 from seqloom.lab.data.registry import open_task
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.report import write_report
 from seqloom.lab.report.page import Chart, Gallery, Page, Table
 from seqloom.lab.stats.metrics import compute_scores
-from seqloom.lab.training.calibration import decide
-from seqloom.lab.training.settings import TrainSettings
 
 SHOPS = {"Nord": 120.0, "Ost": 60.0, "Sued": 200.0, "West": 90.0}
 DAYS = 500
@@ -39,7 +38,7 @@ def shops():
 def analysed():
     task = open_task(shops(), target="sales", known="promo", lookback=28, horizon=7)
     model = fit_ridge(task)
-    decide(model, task, TrainSettings(batch=64))
+    model.fit_decision(task, TrainSettings(batch=64))
     columns = score_rows(model, task, "test", 64)
     return task, columns, analyse_errors(model, task, columns, 64)
 

@@ -7,7 +7,7 @@ import torch
 
 from seqloom.lab.compare.error_analysis import TRANSLATED_BATCHES, translate_examples
 from seqloom.lab.data.task import Batch
-from seqloom.lab.training.for_task import Prediction
+from seqloom.lab.kinds.for_task import Prediction
 
 END = 9
 

@@ -9,13 +9,13 @@ from seqloom.lab.compare.metric import rank
 from seqloom.lab.compare.significance import bootstrap, estimate
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.data.task import UNKNOWN
+from seqloom.lab.kinds.for_task import Prediction
+from seqloom.lab.kinds.registry import kind_of
+from seqloom.lab.kinds.settings import TrainSettings
+from seqloom.lab.kinds.translate import score_texts
 from seqloom.lab.stats.metrics import METRICS, compute_scores
 from seqloom.lab.stats.ngrams import compute_bleu
-from seqloom.lab.training.for_task import Prediction
 from seqloom.lab.training.model import build
-from seqloom.lab.training.objective import list_metrics
-from seqloom.lab.training.scoring import score_texts
-from seqloom.lab.training.settings import TrainSettings
 
 
 def test_bleu_of_sums_is_sacrebleus():
@@ -36,7 +36,7 @@ def test_translations_are_ranked_by_bleu(monkeypatch):
     decoded = columns["bleu"][:, 1] > 0  # rows with a reference
     assert 64 <= decoded.sum() <= 164
     values = compute_scores(columns).values
-    bleu_metric = METRICS[list_metrics(task)[0]]
+    bleu_metric = METRICS[kind_of(task).list_metrics(task)[0]]
     assert bleu_metric.name == "bleu" and bleu_metric.higher
     assert rank(bleu_metric, values) == (-values["bleu"], values["loss"])
     one = bootstrap({"bigram": [columns]}, bleu_metric)["bigram"]

@@ -11,8 +11,8 @@ from seqloom.lab.data.coders.joined import JoinedTextCoder
 from seqloom.lab.data.coders.text import TextCoder
 from seqloom.lab.data.registry import load_task, open_task
 from seqloom.lab.data.task import END
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.model import build
-from seqloom.lab.training.settings import TrainSettings
 
 WORDS = ["good", "bad", "nice", "slow", "film", "food", "room", "staff"]
 RANDOM = random.Random(0)

@@ -27,9 +27,9 @@ from seqloom.lab.export.export import export_run
 from seqloom.lab.export.graph import check_exportable
 from seqloom.lab.export.int8 import quantise, round_weights, split_int8
 from seqloom.lab.export.runner_file import join_modules
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.fit import fit
 from seqloom.lab.training.model import build
-from seqloom.lab.training.settings import TrainSettings
 from seqloom.layers.linear.layer import Mixer
 
 SMALL = {"hidden": 8, "embedding": 8}

@@ -7,8 +7,8 @@ import pytest
 
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.export.description import describe
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.model import build
-from seqloom.lab.training.settings import TrainSettings
 
 
 @pytest.mark.parametrize("target", ["a", "b", "a,b"])

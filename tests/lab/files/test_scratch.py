@@ -10,9 +10,9 @@ import pytest
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.files import scratch
 from seqloom.lab.files.scratch import write_atomically
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.fit import train_new
 from seqloom.lab.training.run import Run
-from seqloom.lab.training.settings import TrainSettings
 
 
 def dead_process():
@@ -129,8 +129,8 @@ def test_a_process_that_is_killed_while_it_makes_a_run_leaves_the_name_free(tmp_
 import os, signal
 from seqloom.lab.training.run import Run
 from seqloom.lab.data.registry import open_task
-from seqloom.lab.training.settings import TrainSettings
-from seqloom.lab.training import checkpoint
+from seqloom.lab.kinds.settings import TrainSettings
+from seqloom.lab.files import checkpoint
 checkpoint.sync_files = lambda folder: os.kill(os.getpid(), signal.SIGKILL)
 Run.create({str(tmp_path / "run")!r}, TrainSettings(), open_task("adding", steps=5))
 """

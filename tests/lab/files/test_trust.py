@@ -19,17 +19,17 @@ from seqloom.lab.data.pipeline import subprocess_reader
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.registry import open_data, open_task
 from seqloom.lab.export.hub_folder import read_hub_folder
-from seqloom.lab.files import sealed
+from seqloom.lab.files import checkpoint, sealed
 from seqloom.lab.files.trust import UntrustedError, digest, remember
 from seqloom.lab.jobs import runner
+from seqloom.lab.kinds import decision
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.serve.model_version import load_version
 from seqloom.lab.serve.settings import ServeSettings
-from seqloom.lab.training import checkpoint, decision
 from seqloom.lab.training.output import write_results
 from seqloom.lab.training.predict import generate
 from seqloom.lab.training.results import tabulate_runs
 from seqloom.lab.training.run import Run
-from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.train import train
 
 CELL = """

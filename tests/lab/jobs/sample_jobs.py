@@ -11,7 +11,7 @@ import torch
 from threadpoolctl import threadpool_info
 
 from seqloom.lab.data.registry import open_task
-from seqloom.lab.training.settings import TrainSettings
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.train import train
 
 

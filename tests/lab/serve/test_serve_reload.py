@@ -6,7 +6,7 @@ import shutil
 from small_runs import open_site
 
 import seqloom
-from seqloom.lab.training import checkpoint
+from seqloom.lab.files import checkpoint
 
 
 def train_on(run_folder):

@@ -9,11 +9,13 @@ from scipy.stats import binomtest
 from sklearn import metrics as sk
 
 from seqloom.lab.data.task import IGNORE, UNSEEN, Batch, Classes, Features, Tags, Task, Tokens, Values
+from seqloom.lab.kinds.for_task import Prediction
+from seqloom.lab.kinds.registry import KINDS
+from seqloom.lab.kinds.translate import score_texts
 from seqloom.lab.stats.class_metrics import macro_f1
-from seqloom.lab.stats.metrics import compute_scores, is_better, primary_metric
+from seqloom.lab.stats.metrics import compute_scores, is_better
 from seqloom.lab.stats.spans import find_spans, span_f1
-from seqloom.lab.training.for_task import Prediction
-from seqloom.lab.training.scoring import KINDS, score, score_texts
+from seqloom.lab.training.scoring import score
 
 
 class Plain(Task):
@@ -41,7 +43,7 @@ def batch(y, x=None, y_lengths=None, series=None):
 
 
 def measured(task, y, p, **more):
-    return compute_scores(KINDS[task.kind](task, batch(y, **more), Prediction(p))).values
+    return compute_scores(KINDS[task.kind].score(task, batch(y, **more), Prediction(p))).values
 
 
 def test_accuracy_and_macro_f1_are_scikit_learns():
@@ -153,7 +155,7 @@ def test_error_rates_are_jiwers():
     y, p = torch.randint(4, 11, (20, 12)), torch.randint(4, 11, (20, 12))
     n, m = torch.randint(4, 13, (20,)), torch.randint(1, 13, (20,))
     y[:, 0] = 5
-    actual = compute_scores(KINDS["transcribe"](task, batch(y, y_lengths=n), Prediction(p, m))).values
+    actual = compute_scores(KINDS["transcribe"].score(task, batch(y, y_lengths=n), Prediction(p, m))).values
     right, said = task.decode(y, n), task.decode(p, m)
     assert actual["cer"] == pytest.approx(jiwer.cer(right, said)) and actual["wer"] == pytest.approx(
         jiwer.wer(right, said)
@@ -206,16 +208,19 @@ def test_a_metric_knows_which_value_is_better():
         and not is_better("loss", math.nan, math.nan)
     )
     assert (
-        primary_metric("tag", {"accuracy": 1, "span_f1": 1}) == "span_f1"
-        and primary_metric("tag", {"accuracy": 1}) == "accuracy"
+        KINDS["tag"].choose_selecting({"accuracy": 1, "span_f1": 1}) == "span_f1"
+        and KINDS["tag"].choose_selecting({"accuracy": 1}) == "accuracy"
     )
-    assert primary_metric("translate", {"bleu": 1}) == "loss" and primary_metric("transcribe", {"cer": 1}) == "cer"
+    assert (
+        KINDS["translate"].choose_selecting({"bleu": 1}) == "loss"
+        and KINDS["transcribe"].choose_selecting({"cer": 1}) == "cer"
+    )
 
 
 def test_a_split_is_scored_alike_whatever_the_batches(tmp_path):
     from seqloom.lab.data.registry import open_task
+    from seqloom.lab.kinds.settings import TrainSettings
     from seqloom.lab.training.model import build
-    from seqloom.lab.training.settings import TrainSettings
 
     task = open_task("reverse", steps=5, valid=40)
     model = build(task, TrainSettings(hidden=8, embedding=8))

@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 
 from seqloom.lab.data.registry import open_task
-from seqloom.lab.training import checkpoint
+from seqloom.lab.files import checkpoint
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.run import Run
-from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.train import train
 
 torch.set_num_threads(1)

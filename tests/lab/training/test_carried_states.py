@@ -2,8 +2,8 @@
 
 import pytest
 
-from seqloom.lab.training.model import _has_fixed_state, build_layer
-from seqloom.lab.training.settings import TrainSettings
+from seqloom.lab.kinds.layers import build_layer, has_fixed_state
+from seqloom.lab.kinds.settings import TrainSettings
 
 
 @pytest.mark.parametrize(
@@ -12,5 +12,5 @@ from seqloom.lab.training.settings import TrainSettings
 def test_a_state_of_one_size_is_carried(model, is_fixed):
     layer = build_layer(TrainSettings(model=model, hidden=8, layers=1), 8)
     assert layer.training
-    assert _has_fixed_state(layer) == is_fixed
+    assert has_fixed_state(layer) == is_fixed
     assert layer.training

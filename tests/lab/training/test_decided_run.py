@@ -6,7 +6,7 @@ import pytest
 import seqloom
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import Notes
-from seqloom.lab.training import decision as decisions
+from seqloom.lab.kinds import decision as decisions
 from seqloom.lab.training.calibration import change_decision
 from seqloom.lab.training.results import evaluate
 

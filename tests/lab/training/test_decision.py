@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from seqloom.core.errors import UserError
-from seqloom.lab.training import decision as decisions
-from seqloom.lab.training.decision import Decision, fit_decision, log_loss, parse_goal
+from seqloom.lab.kinds import decision as decisions
+from seqloom.lab.kinds.decision import Decision, fit_decision, log_loss, parse_goal
 
 
 def overconfident(n=4000, factor=3.0):

@@ -14,8 +14,8 @@ from seqloom import Run
 from seqloom.cli.main import app
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.data.task import read_record, write_record
+from seqloom.lab.kinds.prediction_intervals import FILE, measure_units
 from seqloom.lab.training.fit import fit
-from seqloom.lab.training.prediction_intervals import FILE, measure_units
 from seqloom.lab.training.results import evaluate
 
 OPTIONS = {"target": "sales", "lookback": 28, "horizon": 3}

@@ -12,10 +12,10 @@ from seqloom.lab.data.coders.letters import UNKNOWN_LETTER, WORD_LETTERS
 from seqloom.lab.data.memory import MemoryTask
 from seqloom.lab.data.registry import load_task as load_saved
 from seqloom.lab.data.registry import open_task
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.stats.metrics import compute_scores
 from seqloom.lab.training.model import build
 from seqloom.lab.training.run import Run
-from seqloom.lab.training.settings import TrainSettings
 
 
 @pytest.fixture(autouse=True)

@@ -17,9 +17,9 @@ from seqloom.lab.data.coders.label_sets import LabelSetCoder
 from seqloom.lab.data.coders.step_sets import StepSetCoder
 from seqloom.lab.data.pipeline.encoding import restore_coder
 from seqloom.lab.data.registry import open_task
+from seqloom.lab.kinds.multilabel import ForMultilabel
 from seqloom.lab.stats.metrics import compute_scores
 from seqloom.lab.training.fit import fit
-from seqloom.lab.training.for_task import ForMultilabel
 from seqloom.lab.training.output import write_results
 from seqloom.lab.training.predict import predict
 from seqloom.lab.training.results import evaluate

@@ -3,10 +3,13 @@ import pytest
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.memory import MemoryTask
+from seqloom.lab.kinds.class_balance import balance_classes, find_positive
+from seqloom.lab.kinds.registry import KINDS
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training import fit as fitting
 from seqloom.lab.training.calibration import resolve_objective
-from seqloom.lab.training.objective import balance_classes, choose_objective, find_metric, find_positive, list_metrics
-from seqloom.lab.training.settings import TrainSettings
+
+CLASSIFY = KINDS["classify"]
 
 
 def texts(classes):
@@ -53,24 +56,26 @@ def test_what_the_user_chose_is_kept():
 
 def test_several_classes_are_ranked_by_balanced_accuracy():
     task = texts([(i // 3) % 20 if (i // 3) % 20 < 3 else 0 for i in range(600)])
-    assert choose_objective(task, None).metric.name == "balanced_accuracy"
+    assert CLASSIFY.choose_objective(task, None).metric.name == "balanced_accuracy"
 
 
 def test_a_metric_has_several_spellings():
-    assert find_metric(EVEN, "ROC AUC").name == "auroc"
-    assert find_metric(EVEN, "log-loss").name == "loss"
-    assert find_metric(EVEN, "balanced accuracy").name == "balanced_accuracy"
+    assert CLASSIFY.find_metric(EVEN, "ROC AUC").name == "auroc"
+    assert CLASSIFY.find_metric(EVEN, "log-loss").name == "loss"
+    assert CLASSIFY.find_metric(EVEN, "balanced accuracy").name == "balanced_accuracy"
 
 
 @pytest.mark.parametrize(("name", "reason"), [("rmse", "does not fit"), ("acuracy", "there is no metric 'acuracy'")])
 def test_a_metric_that_does_not_fit_is_refused_with_those_that_do(name, reason):
     with pytest.raises(UserError, match=f"{reason}.*accuracy, balanced_accuracy, macro_f1, f1, auroc"):
-        find_metric(EVEN, name)
+        CLASSIFY.find_metric(EVEN, name)
 
 
 def test_the_metrics_of_a_task_depend_on_its_classes():
     many = texts([i % 20 for i in range(600)])
-    assert "auroc" not in list_metrics(many) and "f1" not in list_metrics(texts([i % 3 for i in range(60)]))
+    assert "auroc" not in CLASSIFY.list_metrics(many) and "f1" not in CLASSIFY.list_metrics(
+        texts([i % 3 for i in range(60)])
+    )
 
 
 def test_balanced_weights_give_all_classes_the_same_total():

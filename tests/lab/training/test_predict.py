@@ -14,6 +14,7 @@ from seqloom.lab.data.pipeline.new_rows import CHUNK, iterate_rows
 from seqloom.lab.data.registry import open_data, reopen
 from seqloom.lab.data.task import END, PAD, START, UNKNOWN, Notes
 from seqloom.lab.files import sealed
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.fit import fit, split_settings
 from seqloom.lab.training.folders import choose_folder, find_latest, find_run
 from seqloom.lab.training.output import write_results
@@ -28,7 +29,6 @@ from seqloom.lab.training.predict import (
 )
 from seqloom.lab.training.results import evaluate
 from seqloom.lab.training.run import Run
-from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.train import train
 from seqloom.lab.training.unseen import list_unseen
 from seqloom.models.decoding.beam import Beam

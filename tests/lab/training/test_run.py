@@ -8,11 +8,10 @@ import torch
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.registry import open_task
-from seqloom.lab.files import sealed
+from seqloom.lab.files import checkpoint, sealed
 from seqloom.lab.files.sealed import DamagedError
-from seqloom.lab.training import checkpoint
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.run import Run
-from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.train import train
 
 SETTINGS = TrainSettings(steps=4, validate_every=2, hidden=8, batch=8, device="cpu")

@@ -11,14 +11,15 @@ from torch import nn
 
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.data.task import END, IGNORE, UNSEEN, Batch
+from seqloom.lab.files.checkpoint import load_weights
+from seqloom.lab.kinds.layers import Timed
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training import loop, step
-from seqloom.lab.training.checkpoint import load_weights
 from seqloom.lab.training.distributed import ProcessGroup
-from seqloom.lab.training.model import Timed, build
+from seqloom.lab.training.model import build
 from seqloom.lab.training.optimiser import Average, Schedule, build_optimiser
 from seqloom.lab.training.results import summarise_run
 from seqloom.lab.training.run import Run
-from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.step import Stepper
 from seqloom.lab.training.train import train
 from seqloom.layers.recurrent.layer import Recurrent

@@ -14,7 +14,7 @@ SCRIPT = """
 import os, sys, torch
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.training.train import train
-from seqloom.lab.training.settings import TrainSettings
+from seqloom.lab.kinds.settings import TrainSettings
 
 torch.set_num_threads(1)
 name, folder, more, path = sys.argv[1], sys.argv[2], eval(sys.argv[3]), sys.argv[4]

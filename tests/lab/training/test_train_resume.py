@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from seqloom.lab.data.registry import open_task
-from seqloom.lab.training import checkpoint, step
+from seqloom.lab.files import checkpoint
+from seqloom.lab.kinds.settings import TrainSettings
+from seqloom.lab.training import step
 from seqloom.lab.training.run import Run
-from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.train import train
 
 KILLER = Path(__file__).with_name("killed_training.py")

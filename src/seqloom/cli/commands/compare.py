@@ -169,7 +169,8 @@ def _print_next_steps(comparison: Comparison, results: Results, finished: bool) 
 def describe_result(comparison: Comparison, result: Result) -> str:
     """Return one line about a finished job: what it was, and its score, its time or its error."""
     from seqloom.core.plurals import count
-    from seqloom.lab.stats.metrics import METRICS, primary_metric
+    from seqloom.lab.kinds.registry import kind_of
+    from seqloom.lab.stats.metrics import METRICS
 
     title, value = comparison.job_factory.titles.get(result.key, result.key), result.value
     if value is None:
@@ -180,6 +181,6 @@ def describe_result(comparison: Comparison, result: Result) -> str:
         return f"{title}: {1000 * value['step']:.3g} ms for a training step"
     metric = comparison.metric
     if metric.name not in value["valid"]:  # texts are decoded at the end only
-        metric = METRICS[primary_metric(comparison.task.kind, value["valid"])]
+        metric = METRICS[kind_of(comparison.task).choose_selecting(value["valid"])]
     cut = f" (time was up after {count(value['step'], 'step')})" if value.get("is_cut") else ""
     return f"{title}: validation {metric.title} {metric.format(value['valid'].get(metric.name))}{cut}"

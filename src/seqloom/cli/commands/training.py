@@ -16,8 +16,8 @@ from seqloom.core.suggest import suggest
 from seqloom.lab import console
 from seqloom.lab.data.names import check_exists
 from seqloom.lab.data.pipeline.reading import Reading
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.layout import RUNS
-from seqloom.lab.training.settings import TrainSettings
 
 SWITCH: Any = {"negative": None, "negative_bool": "no-", "negative_iterable": "", "negative_none": ""}
 DATA = Parameter(help="A file, a folder, two parallel files (a.de,a.en) or the name of a built-in task.")

@@ -21,7 +21,7 @@ from seqloom.lab.advise.sample import Sample, draw_sample
 from seqloom.lab.compare.candidates import Candidate, choose_candidates
 from seqloom.lab.compare.sizes import EMBEDDING, default_parameters, fit_size
 from seqloom.lab.data.task import Task
-from seqloom.lab.training.settings import TrainSettings
+from seqloom.lab.kinds.settings import TrainSettings
 
 LINEAR = "linear"  # in place of a layer's name: no sequence model at all
 

@@ -14,8 +14,8 @@ from seqloom.lab.advise.curve import DistanceCurve
 from seqloom.lab.advise.dependence import autocorrelation, measure_dependence
 from seqloom.lab.advise.sample import Sample
 from seqloom.lab.data.task import Tokens
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.model import build
-from seqloom.lab.training.settings import TrainSettings
 
 NEIGHBOURS = 1_500  # examples among which the nearest is searched
 SEASON_RISE = 0.1  # by which the autocorrelation at a season must exceed the dip before it

@@ -21,8 +21,12 @@ from seqloom.lab.advise.curve import DistanceCurve, space_distances
 from seqloom.lab.advise.quick_training import QuickTraining, isolate_training
 from seqloom.lab.advise.sample import Array, Sample
 from seqloom.lab.data.task import Batch
-from seqloom.lab.training.for_task import ForGenerate, ForTag, ForTask, ForTranscribe, ForTranslate
-from seqloom.lab.training.settings import TrainSettings
+from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.generate import ForGenerate
+from seqloom.lab.kinds.settings import TrainSettings
+from seqloom.lab.kinds.tag import ForTag
+from seqloom.lab.kinds.transcribe import ForTranscribe
+from seqloom.lab.kinds.translate import ForTranslate
 from seqloom.models.embed import Embed
 
 TRAINING_STEPS = 20, 300  # at least and at most

@@ -15,7 +15,7 @@ from seqloom.lab.advise.facts import Facts
 from seqloom.lab.advise.measurements import load_measurements
 from seqloom.lab.advise.rules import MatchedRule
 from seqloom.lab.compare.plan import format_seconds
-from seqloom.lab.training.settings import TrainSettings
+from seqloom.lab.kinds.settings import TrainSettings
 
 RECOMMENDED = 3  # models to try first
 

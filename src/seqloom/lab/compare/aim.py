@@ -6,10 +6,11 @@ from typing import Any
 
 from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.data.task import Classes, Task
+from seqloom.lab.kinds.class_balance import find_positive
+from seqloom.lab.kinds.registry import kind_of
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.stats.metrics import Metric
 from seqloom.lab.training.calibration import AIM_SETTINGS, resolve_objective
-from seqloom.lab.training.objective import choose_objective, find_positive, is_binary
-from seqloom.lab.training.settings import TrainSettings
 
 
 def resolve_aim(task: Task, settings: CompareSettings) -> tuple[Metric, dict[str, Any]]:
@@ -22,6 +23,6 @@ def resolve_aim(task: Task, settings: CompareSettings) -> tuple[Metric, dict[str
     if note:
         task.notes.say(note)
     options = {name: getattr(aim, name) for name in AIM_SETTINGS}
-    if (settings.folds or 1) > 1 and is_binary(task) and isinstance(task.target, Classes):
+    if (settings.folds or 1) > 1 and isinstance(task.target, Classes) and task.target.size == 2:
         options["positive"] = task.target.names[find_positive(task, settings.positive)]  # folds may differ
-    return choose_objective(task, aim.metric).metric, options
+    return kind_of(task).choose_objective(task, aim.metric).metric, options

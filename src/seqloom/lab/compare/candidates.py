@@ -13,7 +13,8 @@ from seqloom.cells.lookup import split_name
 from seqloom.core.errors import UserError, require
 from seqloom.lab.cell_names import find_cells
 from seqloom.lab.data.task import Labels, Task
-from seqloom.lab.training.model import check_sight, looks_ahead
+from seqloom.lab.kinds.layers import looks_ahead
+from seqloom.lab.kinds.registry import kind_of
 from seqloom.layers import registry
 from seqloom.layers.linear.layer import Mixer
 
@@ -137,7 +138,7 @@ def choose_for_task(task: Task, names: Sequence[str] = (), steps: int = 100) -> 
     if tuple(names) in ((), (ALL,)):
         return [c for c in candidates if not looks_ahead(c.model)]
     for candidate in candidates:
-        check_sight(task, candidate.model)
+        kind_of(task).check_sight(task, candidate.model)
     return candidates
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from seqloom.lab.compare.row_scores import Columns
+from seqloom.lab.kinds.decision import Decision, explain_decision
 from seqloom.lab.report.page import Chart, Curve, Grid, PageBlock, Table, Words
 from seqloom.lab.stats.class_metrics import (
     describe_classes,
@@ -17,7 +18,6 @@ from seqloom.lab.stats.class_metrics import (
     trace_roc,
 )
 from seqloom.lab.stats.metrics import Array
-from seqloom.lab.training.decision import Decision, explain_decision
 
 MATRIX_CLASSES = 30  # with more classes, the most frequent confusions and the worst classes are listed instead
 CURVE_POINTS = 200

@@ -16,10 +16,10 @@ from seqloom.lab.compare.row_scores import Columns
 from seqloom.lab.compare.series_pictures import draw_classes, draw_row, is_apart
 from seqloom.lab.data.pipeline.windows import WindowsTask
 from seqloom.lab.data.task import PAD, Batch, Classes, Features, Labels, Tags, Task, Tokens, Values
+from seqloom.lab.kinds.decision import Decision
+from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.report.page import Chart, Curve, Gallery, Grid, PageBlock, Table
 from seqloom.lab.stats.metrics import Array
-from seqloom.lab.training.decision import Decision
-from seqloom.lab.training.for_task import ForClassify, ForTask
 
 WORST_ROWS = 10
 DRAWN_ROWS = 6
@@ -50,8 +50,8 @@ def analyse_errors(
         read: returns where test rows stand and their original text, given their positions.
     """
     blocks: list[PageBlock] = []
-    if task.kind == "classify" and isinstance(task.target, Classes):
-        decision = model.decision if isinstance(model, ForClassify) else Decision()
+    if isinstance(task.target, Classes):
+        decision = model.decision or Decision()
         blocks += analyse_classes(task.target.names, columns if out_of_fold is None else out_of_fold, decision)
         if (gallery := draw_classes(task, batch)) is not None:
             blocks.append(gallery)

@@ -35,10 +35,9 @@ from seqloom.lab.compare.search import Comparison
 from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.data.registry import open_data, reopen
 from seqloom.lab.data.task import Task
-from seqloom.lab.files import scratch, sealed
+from seqloom.lab.files import checkpoint, scratch, sealed
 from seqloom.lab.files.links import refuse_links
 from seqloom.lab.files.trust import check, remember
-from seqloom.lab.training import checkpoint
 from seqloom.lab.training.layout import COMPARISON_FILE
 from seqloom.lab.training.run import CELL, fingerprint
 

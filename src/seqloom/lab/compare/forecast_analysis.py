@@ -12,10 +12,10 @@ from seqloom.core.plurals import count
 from seqloom.lab.compare.row_scores import Columns
 from seqloom.lab.data.pipeline.windows import WindowsTask
 from seqloom.lab.data.task import Batch, Task, Values
+from seqloom.lab.kinds.for_task import ForTask, Prediction
 from seqloom.lab.report.page import Chart, Curve, PageBlock, Table
 from seqloom.lab.stats.forecasts import LEVELS
 from seqloom.lab.stats.metrics import METRICS, Array, compute_scores
-from seqloom.lab.training.for_task import ForTask, Prediction
 
 DRAWN_SERIES, LISTED_SERIES = 4, 50  # series with a picture, and with a row of scores
 PAST_SHARE = 2  # horizons of the past that a picture shows

@@ -8,10 +8,11 @@ from dataclasses import replace
 import torch
 
 from seqloom.lab.data.task import Batch, Task
+from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.registry import kind_of
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.cpu import use_one_thread
-from seqloom.lab.training.for_task import ForTask
 from seqloom.lab.training.model import build
-from seqloom.lab.training.settings import TrainSettings
 
 SHARES = {"valid": 0.01, "test": 0.03}  # of the budget that scoring a split once may take
 FEWEST_ROWS = 1_000  # of a split that are scored however long it takes: an accuracy of 90 % is then known to 2 points
@@ -28,7 +29,7 @@ def choose_strides(task: Task, seconds: float) -> dict[str, int]:
     """
     fewest = FEWEST_TRANSLATIONS if task.kind == "translate" else FEWEST_ROWS
     sizes = {split: task.splits[split].size or 0 for split in SHARES}
-    if task.kind == "generate" or all(size < 2 * fewest for size in sizes.values()):
+    if kind_of(task).in_pieces or all(size < 2 * fewest for size in sizes.values()):
         return {}  # a text is read piece by piece, each with the state after the one before
     row_seconds = time_row(task)
     strides = {}

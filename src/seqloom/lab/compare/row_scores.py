@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,13 @@ import numpy as np
 import torch
 
 from seqloom.lab.data.task import Task
-from seqloom.lab.stats.metrics import Array
-from seqloom.lab.training.for_task import ForTask
-from seqloom.lab.training.scoring import KINDS, score_texts
+from seqloom.lab.kinds.columns import Columns
+from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.registry import kind_of
+from seqloom.lab.training.scoring import score_loss
 
 FILE = "test.npz"
 MOST_DECODED = 1_000  # translations of a split, about: decoding takes longer than scoring
-Columns = dict[str, Array]
 
 
 @torch.no_grad()
@@ -28,24 +27,22 @@ def score_rows(model: ForTask, task: Task, split: str, batch: int) -> Columns:
         (n, ...) arrays by name. Every model reads the rows in the same order. Only some translations are decoded:
         their columns, such as "bleu" (n, 10), are 0 for the other rows.
     """
-    columns: dict[str, list[Array]] = defaultdict(list)
+    columns: dict[str, list[Any]] = defaultdict(list)
+    texts: Columns = {}
+    kind = kind_of(task)
     state: Any = None
     model.eval()
     device = next(model.parameters()).device
     every = -(-(task.splits[split].size or 1) // MOST_DECODED)
     for number, one in enumerate(b.to(device) for b in task.batches(split, batch=batch)):
         scores, state = model.scores(one, state if one.carry else None)
-        parts = {"nats": model.row_losses(scores, one), "targets": model.count_targets(one)}
-        rows = {name: part.double().cpu().numpy() for name, part in parts.items()}
-        for name, column in (rows | KINDS[task.kind](task, one, model.choose(scores, one))).items():
+        rows = score_loss(model, scores, one) | kind.score(task, one, model.choose(scores, one))
+        for name, column in rows.items():
             columns[name].append(column)
-        if task.kind == "translate":
-            decoded = number % every == 0
-            new = replace(one, y=None, y_lengths=None)  # a translation must not read its reference
-            if decoded:
-                texts = score_texts(task, one, model.predict(new))
-            for name, column in texts.items():
-                columns[name].append(column if decoded else np.zeros((len(one), *column.shape[1:])))
+        is_decoded = number % every == 0
+        texts = kind.score_decoded(task, one, model) if is_decoded else texts
+        for name, column in texts.items():
+            columns[name].append(column if is_decoded else np.zeros((len(one), *column.shape[1:])))
     return {name: np.concatenate(parts) for name, parts in columns.items()}
 
 

@@ -15,9 +15,9 @@ import torch
 from seqloom.lab.compare import cells, row_scores
 from seqloom.lab.compare.data import load_task, whole_task
 from seqloom.lab.data.task import Task
+from seqloom.lab.files.checkpoint import load_weights
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.stats.metrics import compute_scores
-from seqloom.lab.training.calibration import decide, store_decision
-from seqloom.lab.training.checkpoint import load_weights
 from seqloom.lab.training.cpu import use_one_thread
 from seqloom.lab.training.distributed import ProcessGroup
 from seqloom.lab.training.journal import Journal
@@ -26,7 +26,6 @@ from seqloom.lab.training.loop import Training
 from seqloom.lab.training.progress import ProgressReport
 from seqloom.lab.training.results import finite_or_none, summarise_run
 from seqloom.lab.training.run import METRICS, Run
-from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.train import choose_device
 
 NOT_METRICS = ("step", "epoch", "seconds")
@@ -74,7 +73,7 @@ def train_rung(
         rung.train()
         texts: dict[str, float | None] = {}
         if not test:
-            store_decision(place, rung.model)  # without a temperature: most of these runs are only a first try
+            rung.model.store_decision(place)  # without a temperature: most of these runs are only a first try
         else:
             batch = stored.settings.sizes["batch"] or 32
             row_scores.save(folder, rung.test(batch))
@@ -153,8 +152,8 @@ class Rung(Training):
         best = self.run.checkpoint("best", files=["weights"])
         assert best is not None
         load_weights(self.model, best.tensors("weights"))
-        decide(self.model, self.task, self.settings)
-        store_decision(self.run.folder, self.model)
+        self.model.fit_decision(self.task, self.settings)
+        self.model.store_decision(self.run.folder)
         columns = row_scores.score_rows(self.model, self.task, "test", batch)
         if any(line.get("split") == "test" for line in self.run.metrics()):
             return columns

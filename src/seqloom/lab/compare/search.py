@@ -43,9 +43,8 @@ from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.compare.sizes import Size, default_parameters, fit_size
 from seqloom.lab.compare.timing import measure_task
 from seqloom.lab.data.task import Task
-from seqloom.lab.files import sealed
+from seqloom.lab.files import checkpoint, sealed
 from seqloom.lab.jobs.runner import Job, Result
-from seqloom.lab.training import checkpoint
 
 SMALL_DATA, LARGE_DATA = 500, 50_000  # training examples: batches of 16 up to SMALL_DATA, of 64 above LARGE_DATA
 SPEED_SHARE, SPEED_SECONDS = 0.08, 3.0  # share of the budget for measuring speeds; at most so long for one model

@@ -11,9 +11,9 @@ from seqloom.lab.compare.forecast_analysis import draw_window
 from seqloom.lab.data.coders.series import SeriesCoder
 from seqloom.lab.data.pipeline.windows import WindowsTask
 from seqloom.lab.data.task import Batch, Classes, Features, Task
+from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.report.page import Chart, Curve, Gallery, Grid
 from seqloom.lab.stats.metrics import Array
-from seqloom.lab.training.for_task import ForTask
 
 DRAWN_CLASSES = 12
 DRAWN_FEATURES = 6  # more are drawn as shades

@@ -9,8 +9,8 @@ from torch import nn
 
 from seqloom.lab.compare.candidates import Candidate
 from seqloom.lab.data.task import Task, Tokens
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.model import build
-from seqloom.lab.training.settings import TrainSettings
 
 WIDTH_MULTIPLE = 8  # so that attention heads divide the width, and vectors are filled
 WIDEST = 2048

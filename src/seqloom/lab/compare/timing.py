@@ -16,14 +16,13 @@ from seqloom.lab.compare.cells import load_copy
 from seqloom.lab.compare.data import load_task
 from seqloom.lab.compare.row_scores import MOST_DECODED
 from seqloom.lab.data.task import Batch, Task
-from seqloom.lab.files import scratch
-from seqloom.lab.training import checkpoint
+from seqloom.lab.files import checkpoint, scratch
+from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.cpu import use_one_thread
 from seqloom.lab.training.distributed import ProcessGroup
-from seqloom.lab.training.for_task import ForTask
 from seqloom.lab.training.model import build
 from seqloom.lab.training.run import Run
-from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.step import Stepper, stepper_tensors
 from seqloom.lab.training.train import choose_device
 

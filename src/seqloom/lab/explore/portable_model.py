@@ -19,7 +19,7 @@ from seqloom.lab.data.task import Classes
 from seqloom.lab.explore.inside import find_equations
 from seqloom.lab.explore.subject import Subject
 from seqloom.lab.explore.turning_words import CONTRASTS, NEGATIONS
-from seqloom.lab.training.for_task import ForClassify
+from seqloom.lab.kinds.classify import ForClassify
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.layers.transformer.layer import Projected, Transformer
 from seqloom.models.classify import Classify

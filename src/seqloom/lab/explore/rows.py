@@ -17,7 +17,7 @@ from seqloom.lab.data.task import Batch, Labels, Tokens
 from seqloom.lab.explore.contributions import find_layer
 from seqloom.lab.explore.inside import Array
 from seqloom.lab.explore.subject import Example, Subject, cut_batch
-from seqloom.lab.training.for_task import Prediction
+from seqloom.lab.kinds.for_task import Prediction
 
 MAX_ROWS = 300  # rows of the held-out data that are listed and searched
 BATCH_ROWS = 32

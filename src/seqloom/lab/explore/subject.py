@@ -17,7 +17,7 @@ from seqloom.lab.data.coders.joined import JoinedTextCoder
 from seqloom.lab.data.coders.text import TextCoder
 from seqloom.lab.data.task import END, SPECIALS, START, UNKNOWN, Batch, Classes, Features, Labels, Tags, Task, Tokens
 from seqloom.lab.data.task import Values as ValuesTarget
-from seqloom.lab.training.for_task import ForTask
+from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.training.run import Run
 
 MAX_STEPS = 5_000  # steps that are looked into; a trace of 50,000 steps would not fit a page

@@ -23,7 +23,9 @@ from seqloom.lab.export.check import TOLERANCE, CheckError, make_rows
 from seqloom.lab.export.description import describe
 from seqloom.lab.export.graph import ExportedModel
 from seqloom.lab.files import scratch
-from seqloom.lab.training.for_task import ForClassify, ForTag, ForTask
+from seqloom.lab.kinds.classify import ForClassify
+from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.tag import ForTag
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.models.classify import Classify
 from seqloom.models.tag import Tag

@@ -15,7 +15,7 @@ from seqloom.lab.data.coders.subwords import SubwordCoder
 from seqloom.lab.data.coders.table import TableCoder
 from seqloom.lab.data.coders.text import TextCoder
 from seqloom.lab.data.task import Task, Values
-from seqloom.lab.training.for_task import ForTask
+from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.training.predict import predict_pieces
 
 LENGTHS = (1, 9, 40)  # steps of the rows that are compared

@@ -19,7 +19,10 @@ from seqloom.lab.data.coders.subwords import SubwordCoder
 from seqloom.lab.data.coders.table import TableCoder
 from seqloom.lab.data.coders.text import HAN, WORDS, TextCoder
 from seqloom.lab.data.task import Labels, Task, Values
-from seqloom.lab.training.for_task import ForClassify, ForForecast, ForTag, ForTask
+from seqloom.lab.kinds.classify import ForClassify
+from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.forecast import ForForecast
+from seqloom.lab.kinds.tag import ForTag
 
 FORMAT = 1
 TOKENIZER = "tokenizer.json"

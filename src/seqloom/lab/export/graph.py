@@ -13,8 +13,10 @@ from seqloom.core.errors import UserError
 from seqloom.lab.data.coders.audio import AudioCoder
 from seqloom.lab.data.coders.step_sets import StepSetCoder
 from seqloom.lab.data.task import Batch, Features, Task, Tokens
-from seqloom.lab.training.for_task import ForForecast, ForTag, ForTask
-from seqloom.lab.training.model import has_timespans
+from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.forecast import ForForecast
+from seqloom.lab.kinds.registry import kind_of
+from seqloom.lab.kinds.tag import ForTag
 from seqloom.lab.training.run import Run
 from seqloom.layers.registry import BI_PREFIX
 
@@ -94,7 +96,7 @@ def check_exportable(run: Run) -> None:
             f"{run.folder} reads columns beside its sequence ({listed}), which export does not write; "
             f"train with --input {','.join(task.encoding.plan.input)} alone, or use `seqloom predict`"
         )
-    if has_timespans(task):
+    if kind_of(task).has_timespans(task):
         raise UserError(f"{run.folder} reads irregular time stamps, which export does not write; use `seqloom predict`")
     if name.removeprefix(BI_PREFIX) in ONE_LENGTH:
         raise UserError(f"{name} reads a sequence in segments and exports one length only; use `seqloom predict`")

@@ -11,7 +11,7 @@ from seqloom.core.errors import UserError, require
 from seqloom.lab.data.pipeline.new_rows import iterate_rows
 from seqloom.lab.data.task import DataSource, Task
 from seqloom.lab.export.hub_folder import CONFIG, read_hub_folder
-from seqloom.lab.training.for_task import ForTask
+from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.training.predict import predict_pieces
 
 if TYPE_CHECKING:

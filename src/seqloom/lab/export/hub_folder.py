@@ -16,13 +16,12 @@ from seqloom.lab.data.registry import load_task
 from seqloom.lab.data.task import SPECIALS, Task, Tokens
 from seqloom.lab.export.card import write_card
 from seqloom.lab.export.description import write_tokenizer
-from seqloom.lab.training import decision, prediction_intervals
-from seqloom.lab.training.calibration import restore_decision
-from seqloom.lab.training.checkpoint import check_finite, check_weights, load_weights, weights_of
-from seqloom.lab.training.for_task import ForTask
+from seqloom.lab.files.checkpoint import check_finite, check_weights, load_weights, weights_of
+from seqloom.lab.kinds import decision, prediction_intervals
+from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.model import build, build_without_memory
 from seqloom.lab.training.run import Run
-from seqloom.lab.training.settings import TrainSettings
 from seqloom.layers.registry import BI_PREFIX
 
 FORMAT = 1
@@ -110,4 +109,5 @@ def read_hub_folder(folder: Path) -> tuple[ForTask, Task]:
         load_weights(model, tensors)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
-    return restore_decision(folder, model).eval(), task
+    model.restore_decision(folder)
+    return model.eval(), task

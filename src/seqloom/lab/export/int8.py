@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.registry import reopen
-from seqloom.lab.stats.metrics import compute_scores, primary_metric
-from seqloom.lab.training.for_task import ForTask
+from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.registry import kind_of
+from seqloom.lab.stats.metrics import compute_scores
 from seqloom.lab.training.run import Run
 from seqloom.lab.training.scoring import score_split
 
@@ -132,6 +133,6 @@ def measure_loss(run: Run, model: ForTask, rounded: ForTask) -> dict[str, Any]:
         compute_scores(score_split(one, task, split, **run.settings.sizes), overlap=task.overlap)
         for one in (model, rounded)
     ]
-    metric = primary_metric(task.kind, scores[0].values, run.settings.metric)
+    metric = kind_of(task).choose_selecting(scores[0].values, run.settings.metric)
     before, after = (one.values[metric] for one in scores)
     return {"metric": metric, "split": split, "rows": scores[0].rows, "float32": before, "int8": after}

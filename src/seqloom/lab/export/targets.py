@@ -18,7 +18,7 @@ from seqloom.lab.export.description import describe, write_tokenizer
 from seqloom.lab.export.graph import Graph, make_graph
 from seqloom.lab.export.int8 import compress_onnx, store_as_int8
 from seqloom.lab.export.runner_file import write_runner
-from seqloom.lab.training.for_task import ForTask
+from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.training.predict import predict_pieces
 from seqloom.tools.onnx.export import export_onnx
 
@@ -106,7 +106,7 @@ class _Loaded:
 
     def predict(self, rows: Any) -> list[dict[str, Any]]:  # noqa: ANN401  # a sequence of any rows
         """Return the results of rows."""
-        from seqloom.lab.training.for_task import pad_to_segments
+        from seqloom.lab.kinds.forecast import pad_to_segments
 
         segment = getattr(self.model, "segment", 0)
 

@@ -20,8 +20,8 @@ from threadpoolctl import threadpool_limits
 
 from seqloom.core.errors import UserError, UserTypeError
 from seqloom.core.plurals import count
+from seqloom.lab.files.checkpoint import write_file
 from seqloom.lab.jobs.runner import Job, Result
-from seqloom.lab.training.checkpoint import write_file
 from seqloom.lab.training.cpu import use_one_thread
 
 RESULT, FAILED = "result.json", "failed.txt"  # names of files in a job's folder

@@ -33,8 +33,8 @@ def run_ranks(job: Job, own: Path, count: int) -> JSON:
 
 def main(own: Path) -> None:
     """Run the job in one of the processes."""
+    from seqloom.lab.files.checkpoint import write_file
     from seqloom.lab.jobs.call import call_function, format_error
-    from seqloom.lab.training.checkpoint import write_file
 
     try:
         reply = {"value": call_function(Job(**json.loads((own / JOB).read_bytes())), own)}

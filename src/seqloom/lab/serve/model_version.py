@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 from seqloom.core.errors import UserError
+from seqloom.lab.files import checkpoint
 from seqloom.lab.files.sealed import DamagedError
+from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.serve.row_format import RowFormat
 from seqloom.lab.serve.settings import ServeSettings
 from seqloom.lab.serve.stepper import Stepper, build_stepper
-from seqloom.lab.training import checkpoint
-from seqloom.lab.training.for_task import ForTask
 from seqloom.lab.training.predict import continue_texts, predict_pieces
 from seqloom.lab.training.run import Run
 from seqloom.lab.web.problems import RequestError

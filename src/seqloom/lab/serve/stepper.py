@@ -22,19 +22,16 @@ from seqloom.lab.data.coders.scale import check_range
 from seqloom.lab.data.coders.series import SeriesCoder
 from seqloom.lab.data.pipeline.windows import WindowsTask
 from seqloom.lab.data.task import END, START, Batch, Labels, Tags, Task
+from seqloom.lab.kinds.classify import ForClassify
+from seqloom.lab.kinds.for_task import ForTask, Prediction, join_attributes
+from seqloom.lab.kinds.generate import ForGenerate
+from seqloom.lab.kinds.multilabel import ForMultilabel
+from seqloom.lab.kinds.registry import kind_of
+from seqloom.lab.kinds.regress import ForRegress
+from seqloom.lab.kinds.tag import ForTag
 from seqloom.lab.serve.row_format import WIDE
 from seqloom.lab.serve.running_readout import RunningReadout
-from seqloom.lab.training.for_task import (
-    ForClassify,
-    ForGenerate,
-    ForMultilabel,
-    ForRegress,
-    ForTag,
-    ForTask,
-    Prediction,
-    join_attributes,
-)
-from seqloom.lab.training.predict import NOT_FINITE, build_results, encode_rows, is_finite, predict_pieces
+from seqloom.lab.training.predict import NOT_FINITE, encode_rows, is_finite, predict_pieces
 from seqloom.lab.web.problems import RequestError
 from seqloom.models.classify import Classify
 
@@ -289,7 +286,7 @@ class LayerStepper(Stepper):
         if isinstance(self.model, ForClassify):
             scores, reject = self.model.decision.calibrate(scores), self.model.decision.reject
         prediction: Prediction = self.model.choose(scores.unsqueeze(1) if is_per_step else scores, nothing)
-        results = build_results(self.task, prediction, probabilities, reject)
+        results = kind_of(self.task).build_results(self.task, prediction, probabilities, reject)
         if is_per_step:  # lists of one step
             results = [{key: value[0] if value else None for key, value in result.items()} for result in results]
         return _check(results, scores)

@@ -14,8 +14,7 @@ themselves (`class_metrics`). `METRICS` lists all of them:
     smape       relative / values                    coverage     inside / bounded values, of an interval
     bleu, chrf  from n-grams (`ngrams`)
 
-To add a metric, add a `Metric` to `METRICS`, its name to the kinds in `FITTING`, and its columns to
-`lab.training.scoring`.
+To add a metric, add a `Metric` to `METRICS`, and its name and its columns to the kinds in `lab.kinds`.
 
 Intervals come from resampled rows (`resampling`). A share of rows has Wilson's interval.
 """
@@ -211,39 +210,6 @@ _ALL = (
     Metric("chrf", "chrF", ("chrf",), lambda c, w: compute_chrf(w @ c["chrf"]), True),
 )
 METRICS = {metric.name: metric for metric in _ALL}
-
-# What a user may choose for each kind of task; the first one that the data allow ranks the models by default.
-FITTING: dict[str, tuple[str, ...]] = {
-    "classify": ("accuracy", "balanced_accuracy", "macro_f1", "f1", "auroc", "average_precision", "loss"),
-    "multilabel": ("macro_f1", "micro_f1", "exact", "loss"),
-    "regress": ("rmse", "mae", "mse"),
-    "tag": ("span_f1", "accuracy"),
-    "generate": ("perplexity", "bits"),
-    "translate": ("bleu", "chrf", "exact", "cer", "wer", "perplexity"),
-    "forecast": ("rmse", "mae", "mse", "mase", "smape"),
-    "transcribe": ("cer", "wer", "exact"),
-}
-# What selects the best weights of a training by default, if it is not the loss.
-SELECTING = {
-    "classify": ("accuracy",),
-    "multilabel": ("macro_f1",),
-    "tag": ("span_f1", "accuracy"),
-    "transcribe": ("cer",),
-}
-
-
-def primary_metric(kind: str, values: Mapping[str, float], chosen: str | None = None) -> str:
-    """Return the name of the metric that selects the best weights.
-
-    Args:
-        kind: The kind of task.
-        values: The metrics that a validation computed.
-        chosen: The metric of the settings. One that needs decoded texts is not computed while training; the loss
-            then selects the weights.
-    """
-    if chosen is not None:
-        return chosen if chosen in values else "loss"
-    return next((name for name in SELECTING.get(kind, ()) if name in values), "loss")
 
 
 def is_better(name: str, value: float, than: float) -> bool:

@@ -21,12 +21,13 @@ from seqloom.lab.data.description import describe_task, format_notes
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.registry import open_data, reopen
 from seqloom.lab.data.task import DataSource, Task
+from seqloom.lab.kinds.registry import KINDS, kind_of
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.calibration import resolve_objective
 from seqloom.lab.training.folders import choose_folder, find_latest, find_run, list_names
 from seqloom.lab.training.layout import RUNS
-from seqloom.lab.training.model import build, check_sight
+from seqloom.lab.training.model import build
 from seqloom.lab.training.run import WHICH, Run, TakenError
-from seqloom.lab.training.settings import TrainSettings
 from seqloom.lab.training.train import train
 
 _RANDOM_LOCK = threading.RLock()
@@ -103,12 +104,7 @@ def check_model(task: Task, settings: TrainSettings) -> None:
 
 def check_effects(task: Task, settings: TrainSettings) -> None:
     """Raise a UserError if a setting would have no effect or cheat; not checked when a stored run is loaded."""
-    check_sight(task, settings.model)
-    if task.kind == "tag" and settings.crf and settings.label_smoothing:
-        raise UserError(
-            f"label_smoothing={settings.label_smoothing} does nothing with crf=True, "
-            "which scores whole sequences of tags; leave one of them out"
-        )
+    kind_of(task).check_settings(task, settings)
 
 
 def split_settings(settings: Mapping[str, Any]) -> tuple[TrainSettings, dict[str, Any]]:
@@ -195,6 +191,5 @@ def prepare_resume(
 
 def use_command(run: Run) -> str:
     """Return the command line that applies the run to new data."""
-    kind = run.record["task"]["kind"]
-    command = {"generate": "generate", "translate": "translate"}.get(kind, "predict")
-    return shlex.join(["seqloom", command, str(run.folder), *([] if command == "generate" else ["FILE"])])
+    kind = KINDS[run.record["task"]["kind"]]
+    return shlex.join(["seqloom", kind.command, str(run.folder), *([] if kind.in_pieces else ["FILE"])])

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import Batch, Task
-from seqloom.lab.stats.metrics import is_better, primary_metric
-from seqloom.lab.training import checkpoint
-from seqloom.lab.training.calibration import decide, prepare_decision, store_decision
-from seqloom.lab.training.checkpoint import load_weights, weights_of
+from seqloom.lab.files import checkpoint
+from seqloom.lab.files.checkpoint import load_weights, weights_of
+from seqloom.lab.kinds.registry import kind_of
+from seqloom.lab.stats.metrics import is_better
 from seqloom.lab.training.distributed import ProcessGroup
 from seqloom.lab.training.journal import Journal
 from seqloom.lab.training.model import build
@@ -57,11 +57,12 @@ class Training:
 
     def __init__(self, task: Task, run: Run, device: torch.device, processes: ProcessGroup) -> None:
         self.task, self.run, self.settings, self.processes = task, run, run.settings, processes
+        self.kind = kind_of(task)
         s = self.settings
         torch.manual_seed(s.seed)
         self.stepper = Stepper(build(task, run.settings_to_build()).to(device), s, processes)
         self.model = self.stepper.model
-        prepare_decision(self.model, task, s)
+        self.model.prepare(task, s)
         batches = task.count("train", **s.sizes, seed=s.seed)
         if batches == 0:
             raise UserError(f"task {task.name!r} has nothing to train on")
@@ -141,7 +142,7 @@ class Training:
             seconds = round(time.perf_counter() - self.began, 3)
             self.journal.write(step=at.step, epoch=at.epoch, split="valid", lr=lr, seconds=seconds, **skipped, **facts)
         self.progress.report_validation(
-            f"epoch {at.epoch}, step {at.step}", facts, primary_metric(self.task.kind, values, s.metric)
+            f"epoch {at.epoch}, step {at.step}", facts, self.kind.choose_selecting(values, s.metric)
         )
         # best before last: if killed in between, the run resumes before this validation
         for which in ("best", "last") if progress else ("last",):
@@ -172,7 +173,7 @@ class Training:
 
     def _update_best(self, values: dict[str, float]) -> bool:
         """Return whether these values are the best so far, and store them; the loss decides ties."""
-        at, name = self.at, primary_metric(self.task.kind, values, self.settings.metric)
+        at, name = self.at, self.kind.choose_selecting(values, self.settings.metric)
         value, loss = (values.get(key, math.nan) for key in (name, "loss"))
         best, best_loss = (math.nan if v is None else v for v in (at.best, at.best_loss))
         if values and not is_better(name, value, best) and not (value == best and is_better("loss", loss, best_loss)):
@@ -241,9 +242,9 @@ class Training:
         best = self.run.checkpoint("best")
         assert best is not None
         load_weights(self.model, best.tensors("weights"))
-        decide(self.model, self.task, self.settings)
+        self.model.fit_decision(self.task, self.settings)
         if self.processes.is_first:
-            store_decision(self.run.folder, self.model)
+            self.model.store_decision(self.run.folder)
         if "test" not in self.task.splits:
             return
         scores = score(
@@ -256,7 +257,7 @@ class Training:
 
 def _choose_epochs(task: Task, per_epoch: int) -> int:
     """Return the default number of epochs for data with this many steps per epoch."""
-    large = task.kind in ("classify", "multilabel", "regress") and per_epoch > LARGE_BATCHES
+    large = kind_of(task).is_per_row and per_epoch > LARGE_BATCHES
     # counting tokens is slow, so only if the number of batches does not decide
     large = large and (
         per_epoch > 20 * LARGE_BATCHES or (task.count("train", tokens=LARGE_TOKENS) or 0) > LARGE_BATCHES

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seqloom.lab.training.checkpoint import weights_of
-from seqloom.lab.training.settings import TrainSettings
+from seqloom.lab.files.checkpoint import weights_of
+from seqloom.lab.kinds.settings import TrainSettings
 
 MOMENTUM = 0.9
 

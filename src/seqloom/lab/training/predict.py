@@ -24,15 +24,13 @@ from seqloom.lab.data.task import (
     START,
     UNKNOWN,
     Batch,
-    Classes,
     DataSource,
-    Labels,
     Notes,
-    Tags,
     Task,
-    Values,
 )
-from seqloom.lab.training.for_task import ForClassify, ForTask, Prediction
+from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.registry import kind_of
+from seqloom.lab.kinds.results import Result
 from seqloom.lab.training.run import Run
 from seqloom.models.decoding.beam import Beam
 from seqloom.models.decoding.sampling import Sampling
@@ -40,8 +38,6 @@ from seqloom.models.decoding.sampling import Sampling
 NOT_FINITE = "the model computes NaN or infinity for it; check its values"
 BATCH_STEPS = 16_384  # time steps in a batch, padding included
 MAX_TOKENS = 200  # in a generated text
-
-Result = dict[str, Any]
 
 
 def predict(
@@ -133,7 +129,7 @@ def predict_pieces(
                 empty, first_empty = empty + 1, first_empty or done
             dated = {"date": dates} if isinstance(task, WindowsTask) and (dates := task.list_dates(row)) else {}
             yield _copy_columns(row, keep, f"{prefix}row {done}") | dated | result
-    if unsure and notes is not None and isinstance(model, ForClassify):
+    if unsure and notes is not None and model.decision is not None:
         notes.warn(f"unsure: {unsure:,} of {done:,} rows have a probability below {model.decision.reject:.3g}")
     if short and notes is not None:
         notes.warn(prefix + describe_short(short, done, task.lookback))
@@ -156,8 +152,9 @@ def _predict_piece(
 ) -> list[Result]:
     results: list[Result] = [{} for _ in rows]
     for part, numbers in split_by_length(encode_rows(task, rows, *where)):
-        reject = model.decision.reject if isinstance(model, ForClassify) else 0.0
-        predicted = build_results(task, model.predict(part.to(next(model.parameters()).device)), probabilities, reject)
+        reject = 0.0 if model.decision is None else model.decision.reject
+        prediction = model.predict(part.to(next(model.parameters()).device))
+        predicted = kind_of(task).build_results(task, prediction, probabilities, reject)
         if len(predicted) != len(numbers):
             raise UserError(f"the data give {len(predicted):,} results for {len(numbers):,} rows: restore the weights")
         for number, result in zip(numbers, predicted, strict=True):
@@ -213,90 +210,6 @@ def split_by_length(batch: Batch) -> Iterator[tuple[Batch, list[int]]]:
             attributes=attributes,
         )
         yield part, rows.tolist()
-
-
-def build_results(task: Task, prediction: Prediction, probabilities: bool, reject: float = 0.0) -> list[Result]:
-    """Return the results of a batch in the words and units of the data; `predict` describes them.
-
-    Args:
-        task: The task that encoded the batch.
-        prediction: What the model predicts for it.
-        probabilities: Whether to return the probabilities of all classes.
-        reject: Least probability of a class to predict it.
-    """
-    values = task.decode(prediction.values, prediction.lengths)
-    if isinstance(task.target, Values):
-        columns = {"prediction": values}
-        for level, bounds in (prediction.bounds or {}).items():
-            low, high = (task.decode(bound) for bound in bounds)
-            columns |= {f"lower_{level}": _drop_infinite(low), f"upper_{level}": _drop_infinite(high)}
-        return [
-            {name: _name_numbers(task.target, column[row]) for name, column in columns.items()}
-            for row in range(len(values))
-        ]
-    if prediction.probabilities is None:
-        return [{"prediction": value} for value in values]
-    if isinstance(task.target, Labels):
-        return _build_label_results(task.target, prediction, values, probabilities)
-    best = prediction.probabilities.gather(-1, prediction.values.unsqueeze(-1)).squeeze(-1).cpu()
-    if isinstance(task.target, Tags):
-        ends = prediction.lengths.tolist() if prediction.lengths is not None else [None] * len(values)
-        each: list[Any] = [_round(row[:end]) for row, end in zip(best, ends, strict=True)]
-    else:
-        each = _round(best)
-    results = [{"prediction": value, "probability": p} for value, p in zip(values, each, strict=True)]
-    if probabilities and isinstance(task.target, Classes):
-        for result, row in zip(results, _round(prediction.probabilities.cpu()), strict=True):
-            result["probabilities"] = dict(zip(task.target.names, row, strict=True))
-    if reject:
-        for result, p in zip(results, each, strict=True):
-            result["is_unsure"] = p < reject
-            result["prediction"] = None if p < reject else result["prediction"]
-    return results
-
-
-def _build_label_results(
-    target: Labels, prediction: Prediction, values: list[Any], probabilities: bool
-) -> list[Result]:
-    """Return the labels of each row, the most probable first, with their probabilities."""
-    assert prediction.probabilities is not None
-    results: list[Result] = []
-    for names, row in zip(values, _round(prediction.probabilities.cpu()), strict=True):
-        if target.per_step:
-            each = [_order_labels(target, *step) for step in zip(names, row, strict=False)]  # without padding
-            results.append({"prediction": [one for one, _ in each], "probability": [p for _, p in each]})
-            continue
-        ordered, p = _order_labels(target, names, row)
-        results.append({"prediction": ordered, "probability": p})
-        if probabilities:
-            results[-1]["probabilities"] = dict(zip(target.names, row, strict=True))
-    return results
-
-
-def _order_labels(target: Labels, names: list[str], row: list[float]) -> tuple[list[str], list[float]]:
-    """Return labels, the most probable first, and their probabilities."""
-    p = dict(zip(target.names, row, strict=True))
-    ordered = sorted(names, key=lambda name: -p[name])
-    return ordered, [p[name] for name in ordered]
-
-
-def _name_numbers(target: Values, value: list[Any]) -> object:
-    """Return the number or list of a single target as it is, those of several targets by name."""
-    by_name = list(map(list, zip(*value, strict=True))) if value and isinstance(value[0], list) else value
-    return by_name[0] if target.size == 1 else dict(zip(target.names, by_name, strict=True))
-
-
-def _drop_infinite(values: list[Any]) -> list[Any]:
-    """Replace infinite numbers in nested lists by None."""
-    return [
-        _drop_infinite(v) if isinstance(v, list) else None if isinstance(v, float) and math.isinf(v) else v
-        for v in values
-    ]
-
-
-def _round(p: Tensor) -> list[Any]:
-    """Return probabilities as Python numbers with six decimals, the precision of float32."""
-    return torch.round(p.double(), decimals=6).tolist()
 
 
 def translate(run: Run, pieces: Iterable[list[Any]], beam: Beam = Beam(), prefix: str = "") -> Iterator[dict[str, Any]]:

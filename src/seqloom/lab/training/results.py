@@ -9,15 +9,14 @@ from typing import Any
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.registry import reopen
-from seqloom.lab.data.task import Classes, DataSource, Labels
+from seqloom.lab.data.task import DataSource
+from seqloom.lab.files import checkpoint
 from seqloom.lab.files.sealed import DamagedError
-from seqloom.lab.stats.class_metrics import describe_classes, describe_labels
-from seqloom.lab.stats.metrics import FITTING, compute_scores
+from seqloom.lab.kinds.registry import KINDS, kind_of
+from seqloom.lab.stats.metrics import compute_scores
 from seqloom.lab.stats.resampling import explain_few_rows
-from seqloom.lab.training import checkpoint
-from seqloom.lab.training.calibration import change_decision, describe_decision
+from seqloom.lab.training.calibration import change_decision
 from seqloom.lab.training.folders import list_names
-from seqloom.lab.training.objective import find_metric
 from seqloom.lab.training.run import Run
 from seqloom.lab.training.scoring import score_split
 from seqloom.lab.training.unseen import list_unseen
@@ -60,7 +59,7 @@ def evaluate(
     Raises:
         UserError: If the data has no such split, or the metric does not fit the task.
     """
-    chosen = None if metric is None else find_metric(run.task, metric).name
+    chosen = None if metric is None else kind_of(run.task).find_metric(run.task, metric).name
     task = reopen(run.record["source"]) if data is None else run.task.open_file(data)
     held_out = [name for name in ("test", "valid") if name in task.splits]
     if split is None and not held_out:
@@ -75,16 +74,10 @@ def evaluate(
     scores = compute_scores(columns, intervals=True, overlap=task.overlap)
     names = [name for name in scores.values if chosen in (None, name)]
     warnings = [warning] if warning else []
-    if task.kind in ("forecast", "regress") or not scores.intervals:  # shares of rows have Wilson's interval
-        few = explain_few_rows(scores.rows, task.overlap, "window" if task.kind == "forecast" else "row")
+    kind = kind_of(task)
+    if kind.has_sampled_intervals or not scores.intervals:
+        few = explain_few_rows(scores.rows, task.overlap, kind.row)
         warnings += [few[0].lower() + few[1:].rstrip(".")] if few else []
-    classes: list[dict[str, Any]] = []
-    if run.task.kind == "classify" and isinstance(run.task.target, Classes):
-        classes = describe_classes(run.task.target.names, columns["y"], columns["p"])
-    labels: list[dict[str, Any]] = []
-    if isinstance(run.task.target, Labels):
-        labels = describe_labels(run.task.target.names, columns)
-    decision = describe_decision(model, run.task.target.names) if isinstance(run.task.target, Classes) else {}
     return {
         "run": str(run.folder),
         "data": task.name if data is None else str(data),
@@ -92,8 +85,7 @@ def evaluate(
         "examples": scores.rows,
         "metrics": {name: finite_or_none(scores.values[name]) for name in names},
         "intervals": {n: [finite_or_none(end) for end in scores.intervals[n]] for n in names if n in scores.intervals},
-        **({"classes": classes, "decision": decision} if classes else {}),
-        **({"labels": labels} if labels else {}),
+        **kind.describe_test(run.task, model, columns),
         "warnings": [*warnings, *(task.notes.warnings if data is not None else [])],
     }
 
@@ -185,7 +177,7 @@ def _tabulate_run(folder: Path) -> dict[str, Any]:
     except ValueError as error:
         return {"run": folder.name} | empty | {"state": str(error)}
     values = run["test"] or run["valid"]
-    metric = _choose_shown_metric(run["kind"], values, run["settings"]["metric"]) if values else None
+    metric = KINDS[run["kind"]].choose_shown(values, run["settings"]["metric"]) if values else None
     return {
         "run": run["name"],
         "model": run["model"],
@@ -198,8 +190,3 @@ def _tabulate_run(folder: Path) -> dict[str, Any]:
         "test": run["test"].get(metric),
         "state": f"{FINISHED} ({run['finished']})" if run["finished"] else "unfinished",
     }
-
-
-def _choose_shown_metric(kind: str, values: Mapping[str, Any], chosen: str | None) -> str:
-    """Return the metric that `compare` would show: the chosen one, or the usual one of the kind, or the loss."""
-    return next((name for name in (chosen or "", *FITTING.get(kind, ())) if name in values), "loss")

@@ -30,14 +30,13 @@ from seqloom.cells import lookup
 from seqloom.core.errors import UserError
 from seqloom.lab.data.registry import load_task
 from seqloom.lab.data.task import DataSource, Notes, Task
-from seqloom.lab.files import scratch, sealed, trust
+from seqloom.lab.files import checkpoint, scratch, sealed, trust
+from seqloom.lab.files.checkpoint import Checkpoint
 from seqloom.lab.files.links import refuse_links
 from seqloom.lab.files.sealed import DamagedError
-from seqloom.lab.training import checkpoint
-from seqloom.lab.training.checkpoint import Checkpoint
-from seqloom.lab.training.for_task import ForTask
+from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.layout import RUN_FILE
-from seqloom.lab.training.settings import TrainSettings
 from seqloom.layers.registry import BI_PREFIX
 
 FORMAT = 1
@@ -285,8 +284,7 @@ class Run:
             which: The checkpoint, "best" or "last".
             device: The device of the model.
         """
-        from seqloom.lab.training.calibration import restore_decision
-        from seqloom.lab.training.checkpoint import check_finite, check_weights, load_weights
+        from seqloom.lab.files.checkpoint import check_finite, check_weights, load_weights
         from seqloom.lab.training.model import build, build_without_memory
 
         is_baseline = "baseline" in self.record
@@ -297,7 +295,8 @@ class Run:
 
             with sealed.interpret(self.folder / RUN_FILE):
                 model = build_baseline(self.task, self.record["baseline"], loaded.tensors("weights"))
-            return restore_decision(self.folder, model).to(device).eval()
+            model.restore_decision(self.folder)
+            return model.to(device).eval()
         task, settings = self.task, self.settings_to_build()
         try:
             # settings that do not match the weights may describe a huge model
@@ -307,7 +306,8 @@ class Run:
             load_weights(model, loaded.tensors("weights"))
         except UserError as error:
             raise UserError(f"{self.folder}: {error}") from error
-        return restore_decision(self.folder, model).to(device).eval()
+        model.restore_decision(self.folder)
+        return model.to(device).eval()
 
     def predict(self, rows: DataSource | Iterable[Any], **options: Unpack[PredictOptions]) -> list[dict[str, Any]]:
         """Return a prediction for each row of new data, in order.

@@ -14,7 +14,7 @@ from seqloom.core.errors import UserError
 from seqloom.lab.data.description import describe_task
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.task import Task
-from seqloom.lab.training.settings import TrainSettings
+from seqloom.lab.kinds.settings import TrainSettings
 
 COMMENT_WIDTH = 100  # columns
 DETECTED = (

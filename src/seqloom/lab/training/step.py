@@ -18,10 +18,11 @@ from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
 from seqloom.lab import console
 from seqloom.lab.data.task import Batch
-from seqloom.lab.training.checkpoint import load_weights, weights_of
+from seqloom.lab.files.checkpoint import load_weights, weights_of
+from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.clipping import clip_gradients
 from seqloom.lab.training.distributed import ProcessGroup
-from seqloom.lab.training.for_task import ForTask
 from seqloom.lab.training.optimiser import (
     Average,
     CheckpointAverage,
@@ -29,7 +30,6 @@ from seqloom.lab.training.optimiser import (
     optimiser_state,
     restore_optimiser,
 )
-from seqloom.lab.training.settings import TrainSettings
 
 NAMED_ROWS = 8  # rows of a batch that an error names
 MAX_SKIPPED_IN_A_ROW = 20  # in studies, a training with more steps in a row without a finite gradient did not recover

@@ -12,11 +12,11 @@ import torch
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import Task
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.cpu import are_denormals_flushed
 from seqloom.lab.training.distributed import ProcessGroup, join_processes, local_device
 from seqloom.lab.training.loop import Training
 from seqloom.lab.training.run import Run, fingerprint
-from seqloom.lab.training.settings import TrainSettings
 
 # Settings that may change on resume. Another number of threads changes the order of sums, so it gives a warning.
 CHANGEABLE = {"device", "threads", "checkpoint_every", "checkpoint_steps", "tensorboard"}

@@ -11,6 +11,7 @@ from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
 from seqloom.lab.data.registry import reopen
 from seqloom.lab.data.task import Batch, DataSource, Task
+from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.training.run import Run
 
 BATCH = 256  # rows that are compared at a time
@@ -31,7 +32,7 @@ def list_unseen(run: Run, task: Task, file: DataSource) -> tuple[set[int] | None
     Raises:
         UserError: If no row is new.
     """
-    if task.kind == "generate":  # pieces of one long text, which depend on where it begins
+    if kind_of(task).in_pieces:  # which depend on where the text begins
         return None, ""
     try:
         trained = reopen(run.record["source"])

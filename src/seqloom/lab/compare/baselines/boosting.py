@@ -15,7 +15,8 @@ from torch import Tensor
 from seqloom.lab.compare.baselines.module import BaselineModule, wrap
 from seqloom.lab.compare.data import iterate_split
 from seqloom.lab.data.task import Features, Task, Values
-from seqloom.lab.training.for_task import ForTask, order_features
+from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.forecast import order_features
 
 Array = np.ndarray[Any, Any]
 MOST_ROWS, MOST_VALID = 30_000, 8_000  # of training and validation: a row is one step of a window

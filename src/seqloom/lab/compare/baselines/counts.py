@@ -10,7 +10,7 @@ from torch import Tensor
 from seqloom.lab.compare.baselines.module import BaselineModule, shift_target, wrap
 from seqloom.lab.compare.data import iterate_split
 from seqloom.lab.data.task import PAD, Features, Labels, Task, Tokens
-from seqloom.lab.training.for_task import ForTask
+from seqloom.lab.kinds.for_task import ForTask
 
 UNSEEN_COUNT = 1e-2  # added to every count, for what training lacks
 BACKOFF = 0.1  # share of the unigram in a bigram probability

@@ -21,8 +21,8 @@ from seqloom.lab.compare.baselines.module import BaselineModule, wrap
 from seqloom.lab.compare.baselines.rocket import UNSEEN_SCORE, choose_scale, read_series
 from seqloom.lab.compare.data import iterate_split
 from seqloom.lab.data.task import Task
+from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.stats.metrics import Array
-from seqloom.lab.training.for_task import ForTask
 
 WINDOWS = (0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.15, 0.2, 1.0)  # shares of the longest series
 MOST_SERIES = 500  # training series; choosing a window takes their square

@@ -16,9 +16,9 @@ from seqloom.lab.compare.baselines.module import BaselineModule, wrap
 from seqloom.lab.compare.data import iterate_split
 from seqloom.lab.data.task import Task, Tokens
 from seqloom.lab.files.sealed import JSON
+from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.stats.class_metrics import macro_f1_of_labels
 from seqloom.lab.stats.metrics import Array
-from seqloom.lab.training.for_task import ForTask
 
 if TYPE_CHECKING:  # takes long to import
     from scipy.sparse import csr_matrix

@@ -17,19 +17,15 @@ from torch import Tensor, nn
 from seqloom.core.cell import State
 from seqloom.lab.data.task import START, Batch, Task
 from seqloom.lab.files.sealed import JSON
-from seqloom.lab.training.for_task import (
-    ForClassify,
-    ForForecast,
-    ForGenerate,
-    ForMultilabel,
-    ForRegress,
-    ForTag,
-    ForTask,
-    ForTranscribe,
-    ForTranslate,
-    Prediction,
-    order_features,
-)
+from seqloom.lab.kinds.classify import ForClassify
+from seqloom.lab.kinds.for_task import ForTask, Prediction
+from seqloom.lab.kinds.forecast import ForForecast, order_features
+from seqloom.lab.kinds.generate import ForGenerate
+from seqloom.lab.kinds.multilabel import ForMultilabel
+from seqloom.lab.kinds.regress import ForRegress
+from seqloom.lab.kinds.tag import ForTag
+from seqloom.lab.kinds.transcribe import ForTranscribe
+from seqloom.lab.kinds.translate import ForTranslate
 
 
 class BaselineModule(nn.Module):

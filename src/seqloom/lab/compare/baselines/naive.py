@@ -12,7 +12,8 @@ from seqloom.core.masks import make_mask
 from seqloom.lab.compare.baselines.module import BaselineModule, wrap
 from seqloom.lab.compare.data import iterate_split
 from seqloom.lab.data.task import Task, Values
-from seqloom.lab.training.for_task import ForTask, order_features
+from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.forecast import order_features
 
 PERIODS = (4, 7, 12, 24, 48, 52, 96, 144, 168, 288, 336)  # quarters, weeks, months, hours, quarter hours
 RIDGE_ALPHAS = (1e-3, 1e-1, 10.0, 1e3)  # relative to the mean square of the inputs

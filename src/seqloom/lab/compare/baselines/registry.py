@@ -18,16 +18,15 @@ from seqloom.lab.compare.data import TrainingSample, load_task, whole_task
 from seqloom.lab.compare.timing import time_predictions
 from seqloom.lab.data.coders.step_sets import StepSetCoder
 from seqloom.lab.data.task import Labels, Task, Tokens
+from seqloom.lab.files import checkpoint
+from seqloom.lab.kinds.class_balance import balance_classes, find_positive
+from seqloom.lab.kinds.decision import Decision
+from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.stats.metrics import Scores, compute_scores
-from seqloom.lab.training import checkpoint
-from seqloom.lab.training.calibration import decide, store_decision
-from seqloom.lab.training.decision import Decision
-from seqloom.lab.training.for_task import ForClassify, ForTask
 from seqloom.lab.training.journal import Journal
-from seqloom.lab.training.objective import balance_classes, find_positive
 from seqloom.lab.training.results import finite_or_none
 from seqloom.lab.training.run import METRICS, Run
-from seqloom.lab.training.settings import TrainSettings
 
 Fit = Callable[..., ForTask]  # of a task, and of splits if it is in REFITTED
 ROCKET, DTW = "MiniROCKET + ridge", "1-NN with DTW"
@@ -127,7 +126,7 @@ def fit_baseline(
         fit = partial(fit, weights=weights)
     model, rows = fit_within(fit, task, seconds)
     model = model.eval()
-    if isinstance(model, ForClassify):
+    if model.decision is not None:
         model.decision = Decision(find_positive(task, settings.positive), weights=weights)
     taken = time.perf_counter() - began
     valid = compute_scores(row_scores.score_rows(model, task, "valid", batch))
@@ -136,16 +135,15 @@ def fit_baseline(
         final = fit(task, ("train", "valid")).eval()
     else:
         final = model
-    decide(model, task, settings)  # before the final fit, which may have seen the validation rows
-    if isinstance(final, ForClassify) and isinstance(model, ForClassify):
-        final.decision = model.decision
+    model.fit_decision(task, settings)  # before the final fit, which may have seen the validation rows
+    final.decision = model.decision
     model = final
     latency = time_predictions(model, task)
     columns = row_scores.score_rows(model, task, "test", batch)
     row_scores.save(folder, columns)
     shutil.rmtree(run, ignore_errors=True)  # of a process that was killed here
     stored = Run.create(run, settings, whole_task(task), source, describe_baseline(model))
-    store_decision(stored.folder, model)
+    model.store_decision(stored.folder)
     save_baseline(stored, model, taken, valid, compute_scores(columns, intervals=True, overlap=task.overlap))
     return {
         "parameters": int(model.model.size),

@@ -24,8 +24,8 @@ from seqloom.core.errors import UserError
 from seqloom.lab.compare.baselines.module import BaselineModule, wrap
 from seqloom.lab.compare.data import iterate_split
 from seqloom.lab.data.task import Task
+from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.stats.metrics import Array
-from seqloom.lab.training.for_task import ForTask
 
 KERNEL_LENGTH, CENTRE = 9, 4
 KERNELS = tuple(combinations(range(KERNEL_LENGTH), 3))  # the positions of the weights 2

@@ -18,8 +18,8 @@ from seqloom.lab.compare.baselines.module import BaselineModule, wrap
 from seqloom.lab.compare.data import iterate_split
 from seqloom.lab.data.coders.letters import FIRST_LETTER
 from seqloom.lab.data.task import Batch, Task
+from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.stats.metrics import Array
-from seqloom.lab.training.for_task import ForTask
 
 WINDOW = 2  # steps before and after the one that is tagged
 AFFIXES = (1, 2, 3, 4)  # lengths of prefixes and suffixes

@@ -72,7 +72,7 @@ class Decision:
 
 def save(folder: Path, decision: Decision) -> None:
     """Write the decision of a run to its folder."""
-    from seqloom.lab.training import checkpoint
+    from seqloom.lab.files import checkpoint
 
     checkpoint.write_file(folder / FILE, sealed.dumps({"format": FORMAT, **asdict(decision)}))
 

@@ -21,10 +21,9 @@ from torch import Tensor
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import Batch, Task
-from seqloom.lab.files import sealed
+from seqloom.lab.files import checkpoint, sealed
+from seqloom.lab.kinds.settings import Sizes
 from seqloom.lab.stats.forecasts import LEVELS, fit_widths
-from seqloom.lab.training import checkpoint
-from seqloom.lab.training.settings import Sizes
 
 FILE, FORMAT = "intervals.json", 1
 LEAST_UNIT = 0.1  # of the median unit; a window without any change would otherwise have no width

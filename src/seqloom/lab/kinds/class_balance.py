@@ -1,4 +1,4 @@
-"""What a training aims at: the metric that selects weights and ranks models, and the weights of rare classes.
+"""Classes of which some are rare: what their shares change in the aim of a training.
 
 Data are imbalanced if one class has at least 90 % of the training rows: always predicting it is then 90 % accurate,
 so accuracy says little. The metric becomes the average precision of the rare class, or the balanced accuracy of
@@ -7,102 +7,32 @@ several classes, and rows are weighted so that all classes have the same total w
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-
 import numpy as np
 
 from seqloom.core.errors import UserError
-from seqloom.core.suggest import suggest
-from seqloom.lab.data.task import Classes, Tags, Task
-from seqloom.lab.stats.metrics import FITTING, METRICS, Array, Metric
+from seqloom.lab.data.task import Classes, Task
+from seqloom.lab.kinds.objective import Objective
+from seqloom.lab.stats.metrics import METRICS, Array, Metric
 
 MAJORITY_SHARE = 0.9  # of the training rows that one class has at least in imbalanced data
 FEW_RARE_ROWS = 30  # test rows of rare classes below which a note says that scores are uncertain
-MOST_RANKED_CLASSES = 10  # classes up to which AUROC and average precision are computed, each against the rest
-OTHER_NAMES = {
-    "roc_auc": "auroc",
-    "auc": "auroc",
-    "ap": "average_precision",
-    "pr_auc": "average_precision",
-    "log_loss": "loss",
-    "exact_match": "exact",
-    "per": "wer",
-}
 # Metrics in which a rare class counts as much as a frequent one.
 BALANCED = {"balanced_accuracy", "macro_f1", "f1", "auroc", "average_precision"}
 
 
-@dataclass(frozen=True)
-class Objective:
-    """What to aim at.
-
-    Attributes:
-        metric: The metric.
-        is_chosen: Whether it differs from the default of the kind, so that it also selects the best weights.
-        class_weights: "balanced" or "none".
-        threshold: The goal of the threshold, "" for none.
-        note: Why the defaults were changed, "" if they were not.
-    """
-
-    metric: Metric
-    is_chosen: bool = False
-    class_weights: str = "none"
-    threshold: str = ""
-    note: str = ""
-
-
-def list_metrics(task: Task) -> list[str]:
-    """Return the metrics that fit a task, the default first."""
-    names = list(FITTING[task.kind])
-    if isinstance(task.target, Classes):
-        absent = {"f1"} if task.target.size != 2 else set()
-        absent |= {"auroc", "average_precision"} if not 2 <= task.target.size <= MOST_RANKED_CLASSES else set()
-        names = [name for name in names if name not in absent]
-    if isinstance(task.target, Tags) and not any(name.startswith("B-") for name in task.target.names):
-        names.remove("span_f1")
-    return names
-
-
-def find_metric(task: Task, name: str) -> Metric:
-    """Return the metric of this name, in any of its spellings.
-
-    Raises:
-        UserError: If there is no such metric, or it does not fit the task.
-    """
-    fitting = list_metrics(task)
-    plain = re.sub(r"[\s-]+", "_", name.strip().lower())
-    plain = OTHER_NAMES.get(plain, plain)
-    if plain in fitting:
-        return METRICS[plain]
-    choices = f"choose one of {', '.join(fitting)}"
-    if plain not in METRICS:
-        hint = suggest(plain, fitting)
-        raise UserError(f"there is no metric {name!r}; {hint + ' ' if hint else ''}{choices}")
-    if plain in FITTING[task.kind] and isinstance(task.target, Classes):
-        what = f"{task.target.size} classes"
-    else:
-        what = f"a task of kind {task.kind}"
-    raise UserError(f"the metric {plain} does not fit {what}; {choices}")
-
-
 def choose_objective(
-    task: Task, metric: str | None, class_weights: str | None = None, threshold: str | None = None
+    task: Task, metric: Metric | None, default: Metric, class_weights: str | None, threshold: str | None
 ) -> Objective:
-    """Choose the metric and the class weights from the settings and from the classes of the training rows.
+    """Choose the metric and the class weights of a task with classes; see `Kind.choose_objective`.
 
     Args:
         task: The task.
-        metric: The metric of the settings; None for the default.
+        metric: The metric of the settings, or None.
+        default: The metric without settings, if the classes are balanced.
         class_weights: "balanced" or "none"; None for the default.
         threshold: The threshold of the settings; None for the default.
-
-    Raises:
-        UserError: If a setting does not fit the task.
     """
-    if class_weights == "balanced" and task.kind != "classify":
-        raise UserError(f"class_weights=balanced is for classes; this is a task of kind {task.kind}")
-    chosen = METRICS[list_metrics(task)[0]] if metric is None else find_metric(task, metric)
+    chosen = default if metric is None else metric
     share, without = _find_majority(task)
     weights, goal, note = class_weights or "none", threshold or "", ""
     if share is not None and without:
@@ -126,7 +56,7 @@ def choose_objective(
 
 def _find_majority(task: Task) -> tuple[float | None, str]:
     """Return the share of the most frequent class if the data are imbalanced, and the split without other classes."""
-    if task.kind != "classify" or not isinstance(task.target, Classes) or task.target.size < 2:
+    if not isinstance(task.target, Classes) or task.target.size < 2:
         return None, ""
     counts = count_classes(task, "train")
     if not counts.sum() or counts.max() < MAJORITY_SHARE * counts.sum():
@@ -174,7 +104,7 @@ def balance_classes(task: Task) -> tuple[float, ...]:
 
 def is_binary(task: Task) -> bool:
     """Return whether a task has two classes."""
-    return task.kind == "classify" and isinstance(task.target, Classes) and task.target.size == 2
+    return isinstance(task.target, Classes) and task.target.size == 2
 
 
 def find_positive(task: Task, name: str | None) -> int:
@@ -183,7 +113,7 @@ def find_positive(task: Task, name: str | None) -> int:
     Raises:
         UserError: If there is no such class, or there are not two classes.
     """
-    if not isinstance(task.target, Classes) or not is_binary(task):
+    if not isinstance(task.target, Classes) or task.target.size != 2:
         if name is not None:
             raise UserError(f"positive={name!r} is for tasks with two classes; {_describe_target(task)}")
         return 1

@@ -1,0 +1,1 @@
+"""Kinds of task: everything that differs between them, one file per kind."""

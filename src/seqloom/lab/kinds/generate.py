@@ -1,0 +1,71 @@
+"""Continue a text: the next token of every step."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor, nn
+
+from seqloom.core.cell import State
+from seqloom.lab.data.task import Batch, Task
+from seqloom.lab.kinds.columns import Columns, to_array
+from seqloom.lab.kinds.for_task import ForTask, Prediction, get_targets
+from seqloom.lab.kinds.kind import Kind
+from seqloom.lab.kinds.layers import build_input, build_layer, has_fixed_state
+from seqloom.lab.kinds.settings import TrainSettings
+from seqloom.models.generate import Generate
+
+
+class ForGenerate(ForTask):
+    """Cross-entropy of the next token; `predict` returns each next token, `model.model.sample` continues a text."""
+
+    def __init__(self, model: nn.Module, smoothing: float = 0.0, carries: bool = False) -> None:
+        super().__init__(model, smoothing)
+        self.carries = carries
+
+    def scores(self, batch: Batch, state: Tensor | State | None = None) -> tuple[Tensor, Tensor | State | None]:
+        # without a carried state lengths are not needed: padding comes after all targets
+        logits, state = self.model(batch.x, batch.lengths if self.carries else None, state=state)
+        return logits, _detach(state) if self.carries else None
+
+    def row_losses(self, scores: Tensor, batch: Batch) -> Tensor:
+        return self._nats(scores, get_targets(batch)).sum(1)
+
+    def total_loss(self, scores: Tensor, batch: Batch) -> Tensor:
+        return self._nats(scores, get_targets(batch), "sum")
+
+    def count_targets(self, batch: Batch) -> Tensor:
+        return (get_targets(batch) >= 0).sum(1)
+
+    def choose(self, scores: Tensor, batch: Batch) -> Prediction:
+        return Prediction(scores.argmax(-1), batch.lengths)
+
+
+def _detach(state: Tensor | State) -> Tensor | State:
+    return state.detach() if isinstance(state, Tensor) else tuple(s.detach() for s in state)
+
+
+class GenerateKind(Kind):
+    """Language models: cross-entropy of the next token."""
+
+    name = "generate"
+    command = "generate"
+    metrics = ("perplexity", "bits")
+    in_pieces = True
+
+    def build(self, task: Task, settings: TrainSettings) -> ForTask:
+        embed, width = build_input(task, settings)
+        assert embed is not None
+        layer = build_layer(settings, width)
+        model = Generate(embed, layer, tied=settings.tied, dropout=settings.dropout)
+        return ForGenerate(model, settings.label_smoothing, carries=has_fixed_state(layer))
+
+    def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
+        assert batch.y is not None
+        return score_tokens(batch, prediction, batch.y >= 0)
+
+
+def score_tokens(batch: Batch, prediction: Prediction, has_target: Tensor) -> Columns:
+    """Count the right tokens of each row among those that have a target."""
+    assert batch.y is not None
+    right = (prediction.values == batch.y) & has_target
+    return {"right": to_array(right.sum(1)), "scored": to_array(has_target.sum(1)), "language": np.ones(len(batch))}

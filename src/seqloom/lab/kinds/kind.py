@@ -1,0 +1,156 @@
+"""The base class of a kind of task: what the rest of the lab asks of one.
+
+A task says only the name of its kind; `registry.kind_of(task)` returns the object of a class below. Its methods decide
+all that differs between kinds: the model with its loss, what is scored and how models rank, and what a prediction looks
+like. To add a kind, write one file with a subclass of `Kind` and one of `ForTask`, and list it in `registry.KINDS`.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from seqloom.core.errors import UserError
+from seqloom.core.suggest import suggest
+from seqloom.lab.data.task import Batch, Features, Task
+from seqloom.lab.kinds.columns import Columns
+from seqloom.lab.kinds.for_task import ForTask, Prediction
+from seqloom.lab.kinds.objective import OTHER_NAMES, Objective
+from seqloom.lab.kinds.results import Result
+from seqloom.lab.kinds.settings import TrainSettings
+from seqloom.lab.stats.metrics import METRICS, Metric
+
+
+class Kind(ABC):
+    """A kind of task.
+
+    Attributes:
+        name: Its name on the command line and on disk.
+        command: The command that applies a run to new data.
+        metrics: What a user may choose to rank models; the first that the data allow is the default.
+        selecting: What selects the best weights of a training; the first that a validation computes, else the loss.
+        is_per_row: Whether a row has a target of its own, read at its end: a class, labels or numbers.
+        reads_timespans: Whether the time between steps may be an input.
+        has_sampled_intervals: Whether no metric is a share of rows, which has Wilson's interval even for few rows.
+        row: What a row of the held-out data is called.
+        in_pieces: Whether rows are pieces of one long text, each read with the state after the one before.
+    """
+
+    name: ClassVar[str]
+    command: ClassVar[str] = "predict"
+    metrics: ClassVar[tuple[str, ...]]
+    selecting: ClassVar[tuple[str, ...]] = ()
+    is_per_row: ClassVar[bool] = False
+    reads_timespans: ClassVar[bool] = False
+    in_pieces: ClassVar[bool] = False
+    has_sampled_intervals: ClassVar[bool] = False
+    row: ClassVar[str] = "row"
+
+    # the model
+
+    @abstractmethod
+    def build(self, task: Task, settings: TrainSettings) -> ForTask:
+        """Build the model of a task, with its loss, over the layer named in the settings, with random weights."""
+
+    def check_settings(self, task: Task, settings: TrainSettings) -> None:  # noqa: B027
+        """Raise a UserError if a setting would have no effect or let the model see what it has to predict."""
+
+    def check_sight(self, task: Task, model: str) -> None:  # noqa: B027
+        """Raise a UserError if a layer of this name would see what it has to predict."""
+
+    def has_timespans(self, task: Task) -> bool:
+        """Return whether the batches of a task have irregular time stamps that its model can use."""
+        usable = self.reads_timespans and isinstance(task.input, Features)
+        return usable and task.encoding is not None and task.encoding.times is not None
+
+    # metrics
+
+    @abstractmethod
+    def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
+        """Return what each row of a batch contributes to the metrics: arrays (B, ...) by name."""
+
+    def score_decoded(self, task: Task, batch: Batch, model: ForTask) -> Columns:
+        """Return what rows contribute to metrics of decoded texts, which take longer; {} if there are none."""
+        return {}
+
+    def describe_test(self, task: Task, model: ForTask, columns: Columns) -> dict[str, Any]:
+        """Return what `evaluate` reports besides metrics, such as a table of classes, JSON-serialisable."""
+        return {}
+
+    def list_metrics(self, task: Task) -> list[str]:
+        """Return the metrics that fit a task, the default first."""
+        return list(self.metrics)
+
+    def find_metric(self, task: Task, name: str) -> Metric:
+        """Return the metric of this name, in any of its spellings.
+
+        Raises:
+            UserError: If there is no such metric, or it does not fit the task.
+        """
+        fitting = self.list_metrics(task)
+        plain = re.sub(r"[\s-]+", "_", name.strip().lower())
+        plain = OTHER_NAMES.get(plain, plain)
+        if plain in fitting:
+            return METRICS[plain]
+        choices = f"choose one of {', '.join(fitting)}"
+        if plain not in METRICS:
+            hint = suggest(plain, fitting)
+            raise UserError(f"there is no metric {name!r}; {hint + ' ' if hint else ''}{choices}")
+        what = self._describe_data(task) if plain in self.metrics else ""
+        raise UserError(f"the metric {plain} does not fit {what or f'a task of kind {self.name}'}; {choices}")
+
+    def _describe_data(self, task: Task) -> str:
+        """Say for which data of this kind a metric is missing; "" if that depends on the kind alone."""
+        return ""
+
+    def choose_objective(
+        self, task: Task, metric: str | None, class_weights: str | None = None, threshold: str | None = None
+    ) -> Objective:
+        """Choose the metric and the class weights from the settings and from the targets of the training rows.
+
+        Args:
+            task: The task.
+            metric: The metric of the settings; None for the default.
+            class_weights: "balanced" or "none"; None for the default.
+            threshold: The threshold of the settings; None for the default.
+
+        Raises:
+            UserError: If a setting does not fit the task.
+        """
+        if class_weights == "balanced":
+            raise UserError(f"class_weights=balanced is for classes; this is a task of kind {self.name}")
+        chosen = METRICS[self.list_metrics(task)[0]] if metric is None else self.find_metric(task, metric)
+        return Objective(chosen, metric is not None, class_weights or "none", threshold or "")
+
+    def choose_selecting(self, values: Mapping[str, float], chosen: str | None = None) -> str:
+        """Return the name of the metric that selects the best weights.
+
+        Args:
+            values: The metrics that a validation computed.
+            chosen: The metric of the settings. One that needs decoded texts is not computed while training; the loss
+                then selects the weights.
+        """
+        if chosen is not None:
+            return chosen if chosen in values else "loss"
+        return next((name for name in self.selecting if name in values), "loss")
+
+    def choose_shown(self, values: Mapping[str, object], chosen: str | None = None) -> str:
+        """Return the metric that tables show: the chosen one, the default of the kind, or the loss."""
+        return next((name for name in (chosen or "", *self.metrics) if name in values), "loss")
+
+    # predictions
+
+    def build_results(
+        self, task: Task, prediction: Prediction, probabilities: bool, reject: float = 0.0
+    ) -> list[Result]:
+        """Return the results of a batch in the words and units of the data.
+
+        Args:
+            task: The task that encoded the batch.
+            prediction: What the model predicts for it.
+            probabilities: Whether to return the probabilities of all classes.
+            reject: Least probability of a class to predict it.
+        """
+        return [{"prediction": value} for value in task.decode(prediction.values, prediction.lengths)]

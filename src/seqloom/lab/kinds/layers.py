@@ -1,0 +1,117 @@
+"""Parts of models that several kinds share: the layer of the settings, its input, and what precedes a head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from seqloom.core.cell import State
+from seqloom.core.errors import UserError
+from seqloom.core.init import Init
+from seqloom.lab.data.task import PAD, Features, Task
+from seqloom.lab.kinds.settings import TrainSettings
+from seqloom.layers import registry
+from seqloom.layers.dropouts import Dropouts
+from seqloom.layers.memory import Segmented
+from seqloom.layers.recurrent.layer import Recurrent
+from seqloom.layers.transformer.layer import Projected
+from seqloom.models.classify import Classify
+from seqloom.models.embed import Embed
+
+
+def build_layer(settings: TrainSettings, input_size: int, name: str | None = None) -> nn.Module:
+    """Build the layer of the settings, or the one called `name` with the same size and dropout."""
+    name = settings.model if name is None else name
+    options: dict[str, Any] = {"layers": settings.layers, "dropout": settings.dropout}
+    dropouts = Dropouts(settings.recurrent_dropout, settings.zoneout, settings.weight_dropout)
+    base = name.removeprefix(registry.BI_PREFIX)
+    if base not in registry.LAYERS:
+        options |= {"dropouts": dropouts, "init": Init(settings.init, settings.chrono or None)}
+        options |= {"residual": True} if settings.residual else {}
+    elif dropouts != Dropouts() or settings.residual:
+        raise UserError(
+            f"recurrent_dropout, zoneout, weight_dropout and residual are for recurrent cells, and {name!r} is not one"
+        )
+    return registry.make(name, input_size, settings.hidden, **options)
+
+
+def build_timed_layer(settings: TrainSettings, input_size: int, timed: bool) -> nn.Module:
+    """Build a layer; if the last input feature is a time span (`timed`) and the cell takes it, pass it to the cell."""
+    layer = build_layer(settings, input_size)
+    if not timed or not isinstance(layer, Recurrent) or "dt" not in layer.cell_at(0).takes:
+        return layer
+    return Timed(cast(Recurrent, build_layer(settings, input_size - 1)))
+
+
+def build_input(task: Task, settings: TrainSettings, timed: bool = False) -> tuple[Embed | None, int]:
+    """Return the embedding, if the inputs are ids, and the input size of the layer."""
+    if isinstance(task.input, Features):
+        return None, task.input.size + len(task.input.attributes) + timed
+    return Embed(task.input.size, settings.embedding, settings.dropout, padding=PAD), settings.embedding
+
+
+def looks_ahead(model: str) -> bool:
+    """Return whether a layer of this name reads later steps."""
+    return model.startswith(registry.BI_PREFIX) or model == "linformer"
+
+
+def normalise(model: nn.Module, settings: TrainSettings) -> nn.Module:
+    """Put a layer normalisation before the head, if the settings ask for it."""
+    if settings.normalise:
+        last: Any = model.readout if isinstance(model, Classify) else model.layer
+        model.head = nn.Sequential(nn.LayerNorm(last.output_size), cast(nn.Module, model.head))
+    return model
+
+
+def has_fixed_state(layer: nn.Module) -> bool:
+    """Return whether the state has the same size for every length, so that it can be carried to the next batch."""
+    inner = layer.layer if isinstance(layer, Projected) else layer
+    if isinstance(inner, Segmented):
+        return True
+    training = layer.training
+    with torch.no_grad():
+        x = torch.zeros(1, 5, cast(int, layer.input_size))
+        shapes = [[s.shape for s in _flatten(layer.eval()(x[:, :T])[1])] for T in (1, 2, 5)]
+    layer.train(training)
+    return shapes[0] == shapes[1] == shapes[2]
+
+
+def _flatten(state: Tensor | State | None) -> list[torch.Tensor]:
+    return [state] if isinstance(state, torch.Tensor) else list(state or ())
+
+
+class EmbedWithAttributes(nn.Module):
+    """Embed ids and keep the attributes of the row beside each vector.
+
+    Ids and attributes come as one tensor of floats, exact up to 2**24, so that a model has one input.
+    """
+
+    def __init__(self, embed: Embed, attributes: int) -> None:
+        super().__init__()
+        self.embed = embed
+        self.output_size = embed.output_size + attributes
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ids and attributes (B, T, 1 + A) to (B, T, output_size)."""
+        return torch.cat([self.embed(x[..., 0].long()), x[..., 1:]], -1)
+
+
+class Timed(nn.Module):
+    """Pass the last input feature, the time since the previous step, to the layer as `timespans`."""
+
+    batch_first = True
+
+    def __init__(self, layer: Recurrent) -> None:
+        super().__init__()
+        self.layer = layer
+        self.input_size, self.output_size = layer.input_size + 1, layer.output_size
+        self.bidirectional, self.causal = layer.bidirectional, layer.causal
+
+    def forward(
+        self, x: Tensor, state: Tensor | State | None = None, lengths: Tensor | Sequence[int] | None = None
+    ) -> tuple[Tensor, Any]:
+        """Run the layer on x (B, T, D + 1), whose last feature is the time span; return y and the state."""
+        return self.layer(x[..., :-1], state, lengths, timespans=x[..., -1])

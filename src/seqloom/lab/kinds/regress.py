@@ -1,0 +1,57 @@
+"""Numbers for each row."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seqloom.lab.data.task import Batch, Task, Values
+from seqloom.lab.kinds.columns import Columns, sum_errors
+from seqloom.lab.kinds.for_task import ForTask, Prediction, get_targets
+from seqloom.lab.kinds.kind import Kind
+from seqloom.lab.kinds.readout import build_reader
+from seqloom.lab.kinds.results import Result, build_value_results
+from seqloom.lab.kinds.settings import TrainSettings
+
+
+class ForRegress(ForTask):
+    """Squared error; NaN targets are left out."""
+
+    def row_losses(self, scores: Tensor, batch: Batch) -> Tensor:
+        y = get_targets(batch)
+        off = torch.where(y.isnan(), 0.0, scores.float() - y.nan_to_num())
+        return off.square().flatten(1).sum(1)
+
+    def count_targets(self, batch: Batch) -> Tensor:
+        return (~get_targets(batch).isnan()).flatten(1).sum(1)
+
+    def choose(self, scores: Tensor, batch: Batch) -> Prediction:
+        return Prediction(scores.float())
+
+
+class RegressKind(Kind):
+    """Numbers for each row: squared error."""
+
+    name = "regress"
+    metrics = ("rmse", "mae", "mse")
+    is_per_row = True
+    has_sampled_intervals = True
+    reads_timespans = True
+
+    def build(self, task: Task, settings: TrainSettings) -> ForTask:
+        return ForRegress(build_reader(task, settings, self.has_timespans(task), pools=False, outputs=task.target.size))
+
+    def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
+        """Return errors in the units of the data."""
+        assert batch.y is not None
+        y, p = (
+            np.array(task.decode(v), dtype=np.float64).reshape(len(batch), -1) for v in (batch.y, prediction.values)
+        )
+        return sum_errors(p - y)
+
+    def build_results(
+        self, task: Task, prediction: Prediction, probabilities: bool, reject: float = 0.0
+    ) -> list[Result]:
+        assert isinstance(task.target, Values)
+        return build_value_results(task, task.target, prediction)

@@ -1,0 +1,51 @@
+"""Parts of results: what `predict` returns for each row."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seqloom.lab.data.task import Task, Values
+from seqloom.lab.kinds.for_task import Prediction
+
+Result = dict[str, Any]
+
+
+def round_all(p: Tensor) -> list[Any]:
+    """Return probabilities as Python numbers with six decimals, the precision of float32."""
+    return torch.round(p.double(), decimals=6).tolist()
+
+
+def pick_best(prediction: Prediction) -> Tensor:
+    """Return the probability of each predicted class, on the CPU."""
+    assert prediction.probabilities is not None
+    return prediction.probabilities.gather(-1, prediction.values.unsqueeze(-1)).squeeze(-1).cpu()
+
+
+def build_value_results(task: Task, target: Values, prediction: Prediction) -> list[Result]:
+    """Return numbers in the units of the data, with the ends of their intervals."""
+    values = task.decode(prediction.values, prediction.lengths)
+    columns = {"prediction": values}
+    for level, bounds in (prediction.bounds or {}).items():
+        low, high = (task.decode(bound) for bound in bounds)
+        columns |= {f"lower_{level}": _drop_infinite(low), f"upper_{level}": _drop_infinite(high)}
+    return [
+        {name: _name_numbers(target, column[row]) for name, column in columns.items()} for row in range(len(values))
+    ]
+
+
+def _name_numbers(target: Values, value: list[Any]) -> object:
+    """Return the number or list of a single target as it is, those of several targets by name."""
+    by_name = list(map(list, zip(*value, strict=True))) if value and isinstance(value[0], list) else value
+    return by_name[0] if target.size == 1 else dict(zip(target.names, by_name, strict=True))
+
+
+def _drop_infinite(values: list[Any]) -> list[Any]:
+    """Replace infinite numbers in nested lists by None."""
+    return [
+        _drop_infinite(v) if isinstance(v, list) else None if isinstance(v, float) and math.isinf(v) else v
+        for v in values
+    ]

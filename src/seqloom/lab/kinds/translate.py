@@ -1,0 +1,119 @@
+"""A text for a text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from seqloom.core.cell import State
+from seqloom.lab.data.task import END, IGNORE, PAD, START, Batch, Task
+from seqloom.lab.kinds.columns import Columns, count_edits, mark_unknown, name_edits
+from seqloom.lab.kinds.for_task import ForTask, Prediction, get_targets
+from seqloom.lab.kinds.generate import score_tokens
+from seqloom.lab.kinds.kind import Kind
+from seqloom.lab.kinds.layers import build_input, build_layer
+from seqloom.lab.kinds.settings import TrainSettings
+from seqloom.lab.stats.ngrams import NGRAMS, count_characters
+from seqloom.layers import registry
+from seqloom.layers.transformer.block import Block
+from seqloom.layers.transformer.layer import Transformer
+from seqloom.models.decoding.recurrent import RecurrentDecoder
+from seqloom.models.decoding.transformer import TransformerDecoder
+from seqloom.models.embed import Embed, Marks
+from seqloom.models.encode import Encoder
+from seqloom.models.translate import Translate
+
+UNKNOWN_IN_REFERENCE, UNKNOWN_IN_TRANSLATION = "\ue000", "\ue001"  # private characters: one word each, never equal
+
+
+class ForTranslate(ForTask):
+    """Cross-entropy with teacher forcing; `predict` decodes greedily."""
+
+    def scores(self, batch: Batch, state: Tensor | State | None = None) -> tuple[Tensor, None]:
+        y = get_targets(batch)
+        read = torch.cat([torch.full_like(y[:, :1], START), y[:, :-1]], 1)
+        return self.model(batch.x, read, batch.lengths)[0], None
+
+    def row_losses(self, scores: Tensor, batch: Batch) -> Tensor:
+        y = get_targets(batch)
+        return self._nats(scores, y.masked_fill(y == PAD, IGNORE)).sum(1)
+
+    def count_targets(self, batch: Batch) -> Tensor:
+        return (get_targets(batch) != PAD).sum(1)
+
+    def choose(self, scores: Tensor, batch: Batch) -> Prediction:
+        return Prediction(scores.argmax(-1), batch.y_lengths)
+
+    @torch.no_grad()
+    def predict(self, batch: Batch) -> Prediction:
+        limits = 2 * batch.lengths + 20  # per row, so that a translation does not depend on the rest of the batch
+        decoded = self.model.greedy(batch.x, batch.lengths, max_length=int(limits.max()))
+        return Prediction(decoded.tokens, torch.minimum(decoded.lengths, limits))
+
+
+class TranslateKind(Kind):
+    """A text for a text: an encoder and a decoder, cross-entropy of each token."""
+
+    name = "translate"
+    command = "translate"
+    metrics = ("bleu", "chrf", "exact", "cer", "wer", "perplexity")
+
+    def build(self, task: Task, settings: TrainSettings) -> ForTask:
+        source, width = build_input(task, settings)
+        assert source is not None
+        base = settings.model.removeprefix(registry.BI_PREFIX)
+        ahead = registry.BI_PREFIX + base
+        encoder = Encoder(
+            source, build_layer(settings, width, ahead if ahead in registry.list_names() else settings.model)
+        )
+        target = Embed(task.target.size, settings.embedding, settings.dropout, padding=PAD)
+        options: dict[str, Any] = {"dropout": settings.dropout, "tied": settings.tied}
+        decoder: nn.Module
+        if base in ("transformer", "linformer"):  # linformer has no causal form
+            layers = Transformer(
+                settings.embedding,
+                layers=settings.layers,
+                causal=True,
+                memory_size=encoder.output_size,
+                position="rotary",
+                block=Block(dropout=settings.dropout),
+            )
+            decoder = TransformerDecoder(target, layers, **options)
+        else:
+            decoder = RecurrentDecoder(
+                target, build_layer(settings, settings.embedding, base), encoder.output_size, **options
+            )
+        return ForTranslate(Translate(encoder, decoder, Marks(PAD, START, END)), settings.label_smoothing)
+
+    def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
+        assert batch.y is not None
+        return score_tokens(batch, prediction, batch.y != PAD)
+
+    def score_decoded(self, task: Task, batch: Batch, model: ForTask) -> Columns:
+        new = replace(batch, y=None, y_lengths=None)  # a translation must not read its reference
+        return score_texts(task, batch, model.predict(new))
+
+
+def score_texts(task: Task, batch: Batch, prediction: Prediction) -> Columns:
+    """Compare decoded translations with the references of a batch; an unknown word is never right."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    assert batch.y is not None and batch.y_lengths is not None
+    texts = task.decode(batch.y, batch.y_lengths - 1)  # without END
+    bleu = BLEU(effective_order=True, force=True)
+    stats, exact, chrf, edits = [], [], [], []
+    for reference, written in zip(texts, task.decode(prediction.values, prediction.lengths), strict=True):
+        true, output = mark_unknown(reference, UNKNOWN_IN_REFERENCE), mark_unknown(written, UNKNOWN_IN_TRANSLATION)
+        exact.append(float(true == output))
+        one = bleu.sentence_score(output, [true])
+        counts = [*one.counts, *[0] * (NGRAMS - len(one.counts)), *one.totals, *[0] * (NGRAMS - len(one.totals))]
+        stats.append([one.sys_len, one.ref_len, *counts])
+        chrf.append(count_characters(true, output))
+        edits.append(count_edits(true, output))
+    columns = {"exact": np.array(exact), "rows": np.ones(len(batch))}
+    columns |= {"bleu": np.array(stats, dtype=np.float64), "chrf": np.array(chrf, dtype=np.float64)}
+    return columns | name_edits(edits)
