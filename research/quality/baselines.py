@@ -5,9 +5,10 @@ import time
 from pathlib import Path
 
 from research.record import build_parser, write_record
-from seqloom.lab.compare.baselines.registry import baselines, fit_baseline
+from seqloom.lab.compare.baselines.registry import fit_baseline
 from seqloom.lab.compare.data import load_task
 from seqloom.lab.compare.row_scores import load
+from seqloom.lab.kinds.baselines.registry import baselines
 from seqloom.lab.stats.metrics import compute_scores
 from seqloom.lab.training.cpu import use_one_thread
 

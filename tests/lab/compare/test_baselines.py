@@ -5,19 +5,13 @@ import polars as pl
 import pytest
 import torch
 
-from seqloom.lab.compare.baselines.registry import (
-    ROCKET,
-    baselines,
-    build_baseline,
-    describe_baseline,
-    fit_baseline,
-    fit_within,
-)
-from seqloom.lab.compare.baselines.window import fit_window
+from seqloom.lab.compare.baselines.registry import describe_baseline, fit_baseline, fit_within
 from seqloom.lab.compare.data import load_task
 from seqloom.lab.compare.row_scores import load, score_rows
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.data.task import Split
+from seqloom.lab.kinds.baselines.registry import ROCKET, baselines, build_baseline
+from seqloom.lab.kinds.baselines.window import fit_window
 from seqloom.lab.stats.metrics import compute_scores
 from seqloom.lab.training.run import Run
 

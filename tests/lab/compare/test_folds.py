@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from seqloom.core.errors import UserError
-from seqloom.lab.compare.baselines.registry import BLIND, baselines
+from seqloom.lab.compare.baselines.registry import BLIND
 from seqloom.lab.compare.choice import choose_row
 from seqloom.lab.compare.folder import resume_comparison, start_comparison, store_models
 from seqloom.lab.compare.folds import join_folds
@@ -18,6 +18,7 @@ from seqloom.lab.compare.results import collect_results
 from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.jobs import runner
+from seqloom.lab.kinds.baselines.registry import baselines
 from seqloom.lab.training.run import Run
 
 STEPS = {"models": "rnn", "steps": 4, "tune": 1}

@@ -6,10 +6,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from seqloom.lab.compare.baselines.naive import fit_ridge
 from seqloom.lab.compare.error_analysis import analyse_errors
 from seqloom.lab.compare.row_scores import score_rows
 from seqloom.lab.data.registry import open_task
+from seqloom.lab.kinds.baselines.naive import fit_ridge
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.report import write_report
 from seqloom.lab.report.page import Chart, Gallery, Page, Table

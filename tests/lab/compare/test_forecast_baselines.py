@@ -9,10 +9,10 @@ import pytest
 import torch
 from threadpoolctl import threadpool_limits
 
-from seqloom.lab.compare.baselines.boosting import MOST_VALID, _collect, _Sizes, _to_arrays, fit_boosting
-from seqloom.lab.compare.baselines.module import BaselineModule, wrap
-from seqloom.lab.compare.baselines.naive import fit_last_value, fit_ridge, fit_seasonal
 from seqloom.lab.data.registry import open_task
+from seqloom.lab.kinds.baselines.boosting import MOST_VALID, _collect, _Sizes, _to_arrays, fit_boosting
+from seqloom.lab.kinds.baselines.module import BaselineModule, wrap
+from seqloom.lab.kinds.baselines.naive import fit_last_value, fit_ridge, fit_seasonal
 from seqloom.lab.training.scoring import score
 
 OPTIONS = {"target": "sales", "lookback": 21, "horizon": 5}

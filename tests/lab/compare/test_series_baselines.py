@@ -4,11 +4,12 @@ import pytest
 import torch
 
 from seqloom.core.errors import UserError
-from seqloom.lab.compare.baselines import dtw, rocket
-from seqloom.lab.compare.baselines.registry import DTW, ROCKET, baselines, fit_baseline
+from seqloom.lab.compare.baselines.registry import fit_baseline
 from seqloom.lab.compare.data import load_task
 from seqloom.lab.compare.row_scores import load, score_rows
 from seqloom.lab.data.registry import open_task
+from seqloom.lab.kinds.baselines import dtw, rocket
+from seqloom.lab.kinds.baselines.registry import DTW, ROCKET, baselines
 from seqloom.lab.stats.metrics import compute_scores
 from seqloom.lab.training.run import Run
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from seqloom.lab.compare import timing
-from seqloom.lab.compare.baselines.counts import ConstantText
 from seqloom.lab.compare.timing import TaskSize, measure_speed, measure_task
 from seqloom.lab.data.registry import open_task
+from seqloom.lab.kinds.baselines.counts import ConstantText
 from seqloom.lab.kinds.settings import TrainSettings
 
 TICK = 0.25

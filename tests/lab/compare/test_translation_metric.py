@@ -4,11 +4,11 @@ import pytest
 from sacrebleu.metrics import bleu
 
 from seqloom.lab.compare import row_scores
-from seqloom.lab.compare.baselines.registry import baselines
 from seqloom.lab.compare.metric import rank
 from seqloom.lab.compare.significance import bootstrap, estimate
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.data.task import UNKNOWN
+from seqloom.lab.kinds.baselines.registry import baselines
 from seqloom.lab.kinds.for_task import Prediction
 from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.kinds.settings import TrainSettings

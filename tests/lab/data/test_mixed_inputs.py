@@ -6,11 +6,12 @@ import polars as pl
 import pytest
 import torch
 
-from seqloom.lab.compare.baselines.registry import baselines, build_baseline, describe_baseline
+from seqloom.lab.compare.baselines.registry import describe_baseline
 from seqloom.lab.data.coders.joined import JoinedTextCoder
 from seqloom.lab.data.coders.text import TextCoder
 from seqloom.lab.data.registry import load_task, open_task
 from seqloom.lab.data.task import END
+from seqloom.lab.kinds.baselines.registry import baselines, build_baseline
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.model import build
 

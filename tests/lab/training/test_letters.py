@@ -4,14 +4,15 @@ import pytest
 import torch
 
 from seqloom.core.errors import InputError
-from seqloom.lab.compare.baselines import window
-from seqloom.lab.compare.baselines.registry import WINDOW, fit_baseline
+from seqloom.lab.compare.baselines.registry import fit_baseline
 from seqloom.lab.compare.data import load_task
 from seqloom.lab.compare.row_scores import load, score_rows
 from seqloom.lab.data.coders.letters import UNKNOWN_LETTER, WORD_LETTERS
 from seqloom.lab.data.memory import MemoryTask
 from seqloom.lab.data.registry import load_task as load_saved
 from seqloom.lab.data.registry import open_task
+from seqloom.lab.kinds.baselines import window
+from seqloom.lab.kinds.baselines.registry import WINDOW
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.stats.metrics import compute_scores
 from seqloom.lab.training.model import build

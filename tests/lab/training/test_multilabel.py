@@ -9,7 +9,6 @@ import torch
 from sklearn import metrics as sk
 
 from seqloom.core.errors import UserError
-from seqloom.lab.compare.baselines.registry import baselines
 from seqloom.lab.compare.candidates import choose_for_task
 from seqloom.lab.compare.error_analysis import analyse_errors
 from seqloom.lab.compare.row_scores import score_rows
@@ -17,6 +16,7 @@ from seqloom.lab.data.coders.label_sets import LabelSetCoder
 from seqloom.lab.data.coders.step_sets import StepSetCoder
 from seqloom.lab.data.pipeline.encoding import restore_coder
 from seqloom.lab.data.registry import open_task
+from seqloom.lab.kinds.baselines.registry import baselines
 from seqloom.lab.kinds.multilabel import ForMultilabel
 from seqloom.lab.stats.metrics import compute_scores
 from seqloom.lab.training.fit import fit

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from seqloom.lab.advise.sample import Array, Sample
-from seqloom.lab.compare.baselines.linear import Ngrams, SeriesFeatures
 from seqloom.lab.data.task import Features, Tokens, Values
+from seqloom.lab.kinds.baselines.linear import Ngrams, SeriesFeatures
 
 if TYPE_CHECKING:  # both take long to import
     from scipy.sparse import csr_matrix

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from torch import Tensor
 from seqloom.lab.data.registry import reopen
 from seqloom.lab.data.task import Batch, Note, Notes, Split, Task
 
-ENDLESS_BATCHES = 16  # batches of an endless split that a baseline is fitted to
 STRIDES = "strides"  # key of a source record: split -> n, if only every n-th row of the split is scored
 
 
@@ -28,12 +26,6 @@ def load_task(source: Mapping[str, Any]) -> Task:
 def _load_task(source: str) -> Task:
     record = json.loads(source)
     return sample_held_out(reopen(record), record.get(STRIDES, {}))
-
-
-def iterate_split(task: Task, split: str, batch: int = 256) -> Iterator[Batch]:
-    """Iterate over a split once, or over ENDLESS_BATCHES batches of an endless one."""
-    batches = task.batches(split, batch=batch)
-    return islice(batches, ENDLESS_BATCHES) if task.splits[split].size is None else batches
 
 
 def sample_held_out(task: Task, strides: Mapping[str, int]) -> Task:

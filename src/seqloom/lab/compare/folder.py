@@ -26,7 +26,6 @@ import torch
 
 from seqloom.core.errors import UserError
 from seqloom.lab.compare import cells
-from seqloom.lab.compare.baselines.registry import baselines
 from seqloom.lab.compare.data import STRIDES, sample_held_out
 from seqloom.lab.compare.folds import add_fold, open_folds
 from seqloom.lab.compare.held_out import choose_strides
@@ -38,6 +37,7 @@ from seqloom.lab.data.task import Task
 from seqloom.lab.files import checkpoint, scratch, sealed
 from seqloom.lab.files.links import refuse_links
 from seqloom.lab.files.trust import check, remember
+from seqloom.lab.kinds.baselines.registry import baselines
 from seqloom.lab.training.layout import COMPARISON_FILE
 from seqloom.lab.training.run import CELL, fingerprint
 

@@ -9,7 +9,6 @@ from statistics import fmean
 from typing import Any
 
 from seqloom.lab.compare import row_scores
-from seqloom.lab.compare.baselines.registry import baselines
 from seqloom.lab.compare.choice import mark_choice
 from seqloom.lab.compare.folds import find_common_folds, join_folds
 from seqloom.lab.compare.jobs import baseline_key, latency_key
@@ -18,6 +17,7 @@ from seqloom.lab.compare.plan import format_seconds, longer_budget
 from seqloom.lab.compare.rows import Results, Row
 from seqloom.lab.compare.search import Comparison
 from seqloom.lab.compare.significance import bootstrap, estimate
+from seqloom.lab.kinds.baselines.registry import baselines
 
 
 def collect_results(comparison: Comparison) -> Results:

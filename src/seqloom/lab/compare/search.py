@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from seqloom.lab.compare.aim import resolve_aim
-from seqloom.lab.compare.baselines.registry import baselines
 from seqloom.lab.compare.candidates import (
     PROPOSALS_AT_ONCE,
     Candidate,
@@ -45,6 +44,7 @@ from seqloom.lab.compare.timing import measure_task
 from seqloom.lab.data.task import Task
 from seqloom.lab.files import checkpoint, sealed
 from seqloom.lab.jobs.runner import Job, Result
+from seqloom.lab.kinds.baselines.registry import baselines
 
 SMALL_DATA, LARGE_DATA = 500, 50_000  # training examples: batches of 16 up to SMALL_DATA, of 64 above LARGE_DATA
 SPEED_SHARE, SPEED_SECONDS = 0.08, 3.0  # share of the budget for measuring speeds; at most so long for one model

@@ -115,6 +115,7 @@ class ClassifyKind(Kind):
 
     name = "classify"
     metrics = ("accuracy", "balanced_accuracy", "macro_f1", "f1", "auroc", "average_precision", "loss")
+    baselines = ("majority", "logistic", "logistic of letters", "rocket", "nearest series")
     selecting = ("accuracy",)
     is_per_row = True
     reads_timespans = True
@@ -139,6 +140,9 @@ class ClassifyKind(Kind):
             METRICS[self.list_metrics(task)[0]],
         )
         return class_balance.choose_objective(task, chosen, default, class_weights, threshold)
+
+    def wrap_baseline(self, task: Task, module: nn.Module) -> ForTask:
+        return ForClassify(module)
 
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
         assert batch.y is not None

@@ -97,6 +97,7 @@ class ForecastKind(Kind):
 
     name = "forecast"
     metrics = ("rmse", "mae", "mse", "mase", "smape")
+    baselines = ("mean of past", "last value", "season", "ridge of past", "boosting")
     has_sampled_intervals = True
     row = "window"
 
@@ -124,6 +125,9 @@ class ForecastKind(Kind):
                 dropout=settings.dropout,
             )
         return ForForecast(model, order)
+
+    def wrap_baseline(self, task: Task, module: nn.Module) -> ForTask:
+        return ForForecast(module, order_features(task))
 
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
         """Return errors in the units of a single target, or in standard deviations of several ones."""

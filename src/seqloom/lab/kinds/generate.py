@@ -44,12 +44,20 @@ def _detach(state: Tensor | State) -> Tensor | State:
     return state.detach() if isinstance(state, Tensor) else tuple(s.detach() for s in state)
 
 
+class WithoutState(ForGenerate):
+    """A language model that has no state."""
+
+    def scores(self, batch: Batch, state: Tensor | State | None = None) -> tuple[Tensor, None]:
+        return self.model(batch.x), None
+
+
 class GenerateKind(Kind):
     """Language models: cross-entropy of the next token."""
 
     name = "generate"
     command = "generate"
     metrics = ("perplexity", "bits")
+    baselines = ("unigram", "bigram")
     in_pieces = True
 
     def build(self, task: Task, settings: TrainSettings) -> ForTask:
@@ -58,6 +66,9 @@ class GenerateKind(Kind):
         layer = build_layer(settings, width)
         model = Generate(embed, layer, tied=settings.tied, dropout=settings.dropout)
         return ForGenerate(model, settings.label_smoothing, carries=has_fixed_state(layer))
+
+    def wrap_baseline(self, task: Task, module: nn.Module) -> ForTask:
+        return WithoutState(module)
 
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
         assert batch.y is not None

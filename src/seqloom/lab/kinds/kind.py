@@ -12,6 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from torch import nn
+
 from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
 from seqloom.lab.data.task import Batch, Features, Task
@@ -31,6 +33,7 @@ class Kind(ABC):
         command: The command that applies a run to new data.
         metrics: What a user may choose to rank models; the first that the data allow is the default.
         selecting: What selects the best weights of a training; the first that a validation computes, else the loss.
+        baselines: What to fit for comparison, the simplest first: keys of `baselines.registry.FITS`.
         is_per_row: Whether a row has a target of its own, read at its end: a class, labels or numbers.
         reads_timespans: Whether the time between steps may be an input.
         has_sampled_intervals: Whether no metric is a share of rows, which has Wilson's interval even for few rows.
@@ -42,6 +45,7 @@ class Kind(ABC):
     command: ClassVar[str] = "predict"
     metrics: ClassVar[tuple[str, ...]]
     selecting: ClassVar[tuple[str, ...]] = ()
+    baselines: ClassVar[tuple[str, ...]] = ()
     is_per_row: ClassVar[bool] = False
     reads_timespans: ClassVar[bool] = False
     in_pieces: ClassVar[bool] = False
@@ -64,6 +68,10 @@ class Kind(ABC):
         """Return whether the batches of a task have irregular time stamps that its model can use."""
         usable = self.reads_timespans and isinstance(task.input, Features)
         return usable and task.encoding is not None and task.encoding.times is not None
+
+    @abstractmethod
+    def wrap_baseline(self, task: Task, module: nn.Module) -> ForTask:
+        """Give a fitted baseline the loss and the predictions of this kind."""
 
     # metrics
 

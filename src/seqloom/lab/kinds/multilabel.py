@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import Batch, Labels, Task
@@ -53,6 +53,7 @@ class MultilabelKind(Kind):
 
     name = "multilabel"
     metrics = ("macro_f1", "micro_f1", "exact", "loss")
+    baselines = ("frequent labels", "labels of step", "labels", "labels of letters")
     selecting = ("macro_f1",)
     is_per_row = True
     reads_timespans = True
@@ -80,6 +81,9 @@ class MultilabelKind(Kind):
             raise UserError(
                 f"{model} looks ahead, and the labels of a step are the input of the next one; use {other} instead"
             )
+
+    def wrap_baseline(self, task: Task, module: nn.Module) -> ForTask:
+        return ForMultilabel(module)
 
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
         """Return how often each label is true, predicted and right in each row (B, K), and counts over all labels.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from seqloom.lab.data.task import Batch, Task, Values
 from seqloom.lab.kinds.columns import Columns, sum_errors
@@ -35,12 +35,16 @@ class RegressKind(Kind):
 
     name = "regress"
     metrics = ("rmse", "mae", "mse")
+    baselines = ("mean", "ridge", "ridge of letters", "rocket")
     is_per_row = True
     has_sampled_intervals = True
     reads_timespans = True
 
     def build(self, task: Task, settings: TrainSettings) -> ForTask:
         return ForRegress(build_reader(task, settings, self.has_timespans(task), pools=False, outputs=task.target.size))
+
+    def wrap_baseline(self, task: Task, module: nn.Module) -> ForTask:
+        return ForRegress(module)
 
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
         """Return errors in the units of the data."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from seqloom.core.cell import State
 from seqloom.core.errors import UserError
@@ -56,6 +56,7 @@ class TagKind(Kind):
 
     name = "tag"
     metrics = ("span_f1", "accuracy")
+    baselines = ("tag", "tag of token", "window")
     selecting = ("span_f1", "accuracy")
     reads_timespans = True
 
@@ -85,6 +86,9 @@ class TagKind(Kind):
 
     def list_metrics(self, task: Task) -> list[str]:
         return [name for name in self.metrics if name != "span_f1" or _has_spans(_get_target(task))]
+
+    def wrap_baseline(self, task: Task, module: nn.Module) -> ForTask:
+        return ForTag(module)
 
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
         assert batch.y is not None

@@ -40,17 +40,31 @@ class ForTranscribe(ForTask):
         return Prediction(values, torch.tensor([len(row) for row in rows]))
 
 
+class WithoutLoss(ForTranscribe):
+    """A text for each recording, without probabilities; `model(x, lengths)` returns ids (B, S)."""
+
+    def row_losses(self, scores: object, batch: Batch) -> Tensor:
+        return torch.full((len(batch),), torch.nan)
+
+    def choose(self, scores: Tensor, batch: Batch) -> Prediction:  # type: ignore[override]
+        return Prediction(scores, torch.full((len(batch),), scores.shape[1]))
+
+
 class TranscribeKind(Kind):
     """A text for a recording or a series: CTC."""
 
     name = "transcribe"
     metrics = ("cer", "wer", "exact")
+    baselines = ("text",)
     selecting = ("cer",)
 
     def build(self, task: Task, settings: TrainSettings) -> ForTask:
         layer = build_layer(settings, settings.stack * task.input.size)
         model = Transcribe(layer, task.target.size - 1, stack=settings.stack, dropout=settings.dropout)
         return ForTranscribe(normalise(model, settings))
+
+    def wrap_baseline(self, task: Task, module: nn.Module) -> ForTask:
+        return WithoutLoss(module)
 
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
         assert batch.y is not None

@@ -34,9 +34,7 @@ class ForTranslate(ForTask):
     """Cross-entropy with teacher forcing; `predict` decodes greedily."""
 
     def scores(self, batch: Batch, state: Tensor | State | None = None) -> tuple[Tensor, None]:
-        y = get_targets(batch)
-        read = torch.cat([torch.full_like(y[:, :1], START), y[:, :-1]], 1)
-        return self.model(batch.x, read, batch.lengths)[0], None
+        return self.model(batch.x, shift_target(get_targets(batch)), batch.lengths)[0], None
 
     def row_losses(self, scores: Tensor, batch: Batch) -> Tensor:
         y = get_targets(batch)
@@ -55,12 +53,33 @@ class ForTranslate(ForTask):
         return Prediction(decoded.tokens, torch.minimum(decoded.lengths, limits))
 
 
+class WithoutSource(ForTranslate):
+    """A translation model that reads only the target so far."""
+
+    def scores(self, batch: Batch, state: Tensor | State | None = None) -> tuple[Tensor, None]:
+        return self.model(shift_target(get_targets(batch))), None
+
+    def predict(self, batch: Batch) -> Prediction:
+        """Decode greedily, with the limits of a translation."""
+        limits = 2 * batch.lengths + 20
+        tokens = [torch.full((len(batch), 1), START, device=batch.x.device)]
+        for _ in range(int(limits.max())):
+            tokens.append(self.model(tokens[-1]).argmax(-1))
+        return Prediction(torch.cat(tokens[1:], 1), limits)
+
+
+def shift_target(y: Tensor) -> Tensor:
+    """Return what a decoder reads: START, then each token but the last."""
+    return torch.cat([torch.full_like(y[:, :1], START), y[:, :-1]], 1)
+
+
 class TranslateKind(Kind):
     """A text for a text: an encoder and a decoder, cross-entropy of each token."""
 
     name = "translate"
     command = "translate"
     metrics = ("bleu", "chrf", "exact", "cer", "wer", "perplexity")
+    baselines = ("unigram", "bigram")
 
     def build(self, task: Task, settings: TrainSettings) -> ForTask:
         source, width = build_input(task, settings)
@@ -88,6 +107,9 @@ class TranslateKind(Kind):
                 target, build_layer(settings, settings.embedding, base), encoder.output_size, **options
             )
         return ForTranslate(Translate(encoder, decoder, Marks(PAD, START, END)), settings.label_smoothing)
+
+    def wrap_baseline(self, task: Task, module: nn.Module) -> ForTask:
+        return WithoutSource(module)
 
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
         assert batch.y is not None

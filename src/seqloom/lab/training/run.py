@@ -291,7 +291,7 @@ class Run:
         loaded = self.checkpoint("best" if is_baseline else which, files=["weights"])
         assert loaded is not None
         if is_baseline:
-            from seqloom.lab.compare.baselines.registry import build_baseline
+            from seqloom.lab.kinds.baselines.registry import build_baseline
 
             with sealed.interpret(self.folder / RUN_FILE):
                 model = build_baseline(self.task, self.record["baseline"], loaded.tensors("weights"))

@@ -1,4 +1,4 @@
-"""The baselines of each kind of task, and the job that fits one."""
+"""The job that fits a baseline."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from seqloom.lab.compare import row_scores
-from seqloom.lab.compare.baselines import boosting, counts, dtw, letters, linear, naive, rocket, window
-from seqloom.lab.compare.baselines.module import BaselineModule, wrap
 from seqloom.lab.compare.data import TrainingSample, load_task, whole_task
 from seqloom.lab.compare.timing import time_predictions
-from seqloom.lab.data.coders.step_sets import StepSetCoder
-from seqloom.lab.data.task import Labels, Task, Tokens
+from seqloom.lab.data.task import Task
 from seqloom.lab.files import checkpoint
+from seqloom.lab.kinds.baselines import linear
+from seqloom.lab.kinds.baselines.module import BaselineModule
+from seqloom.lab.kinds.baselines.registry import DTW, ROCKET, Fit, baselines
 from seqloom.lab.kinds.class_balance import balance_classes, find_positive
 from seqloom.lab.kinds.decision import Decision
 from seqloom.lab.kinds.for_task import ForTask
@@ -28,9 +26,6 @@ from seqloom.lab.training.journal import Journal
 from seqloom.lab.training.results import finite_or_none
 from seqloom.lab.training.run import METRICS, Run
 
-Fit = Callable[..., ForTask]  # of a task, and of splits if it is in REFITTED
-ROCKET, DTW = "MiniROCKET + ridge", "1-NN with DTW"
-WINDOW = "window + logistic regression"
 # These choose their settings on training rows alone, so that the final model can be fitted to validation rows too.
 REFITTED = {ROCKET, DTW}
 WEIGHTED = {linear.fit_logistic, linear.fit_logistic_of_letters}  # these take class weights
@@ -40,61 +35,6 @@ ESTIMATE_SHARE = 0.6  # of the time that a larger sample may take by estimate; t
 # These use at most one token of the input: a model that is no better has learned nothing.
 BLIND = {"majority", "most frequent labels", "mean", "most frequent tag", "most frequent text", "unigram", "bigram"}
 QUICK = BLIND | {"mean of the past", "last value", "seasonal naive"}  # take milliseconds on small data
-
-
-def baselines(task: Task) -> dict[str, Fit]:
-    """Return the baselines for a task by name, the simplest first."""
-    text = isinstance(task.input, Tokens)
-    logistic = "TF-IDF + logistic regression" if text else "logistic regression"
-    ridge = "TF-IDF + ridge" if text else "ridge"
-    bigram: dict[str, Fit] = {"bigram": counts.fit_bigram} if counts.can_fit_bigram(task) else {}
-    of_tokens: dict[str, Fit] = {"most frequent tag of each token": counts.fit_tag_of_token, WINDOW: window.fit_window}
-    attributed = bool(task.input.attributes)  # the linear baselines read attributes, those of series alone do not
-    rockets: dict[str, Fit] = {} if text or attributed else {ROCKET: rocket.fit_rocket}
-    nearest: dict[str, Fit] = {}
-    if not text and not attributed and task.kind == "classify" and dtw.can_fit_dtw(task):
-        nearest = {DTW: dtw.fit_dtw}
-    spelled: dict[str, dict[str, Fit]] = {"classify": {}, "multilabel": {}, "regress": {}}
-    if text and letters.can_spell(task):
-        spelled["classify"] = {"character TF-IDF + logistic": linear.fit_logistic_of_letters}
-        spelled["multilabel"] = {"character TF-IDF + logistic": linear.fit_labels_of_letters}
-        spelled["regress"] = {"character TF-IDF + ridge": linear.fit_ridge_of_letters}
-    if isinstance(task.target, Labels) and task.target.per_step:
-        same: dict[str, Fit] = {"labels of the input step": counts.fit_labels_of_step} if _shares_labels(task) else {}
-        return {"most frequent labels": counts.fit_frequent_labels, **same}
-    kinds: dict[str, dict[str, Fit]] = {
-        "classify": {
-            "majority": counts.fit_majority,
-            logistic: linear.fit_logistic,
-            **spelled["classify"],
-            **rockets,
-            **nearest,
-        },
-        "multilabel": {
-            "most frequent labels": counts.fit_frequent_labels,
-            logistic: linear.fit_labels,
-            **spelled["multilabel"],
-        },
-        "regress": {"mean": counts.fit_mean, ridge: linear.fit_ridge, **spelled["regress"], **rockets},
-        "tag": {"most frequent tag": counts.fit_tag, **(of_tokens if text else {})},
-        "generate": {"unigram": counts.fit_unigram, **bigram},
-        "translate": {"unigram": counts.fit_unigram, **bigram},
-        "forecast": {
-            "mean of the past": naive.fit_mean_of_past,
-            "last value": naive.fit_last_value,
-            "seasonal naive": naive.fit_seasonal,
-            "ridge": naive.fit_ridge,
-            "gradient boosting on lags": boosting.fit_boosting,
-        },
-        "transcribe": {"most frequent text": counts.fit_text},
-    }
-    return kinds[task.kind]
-
-
-def _shares_labels(task: Task) -> bool:
-    """Return whether input steps are sets of labels, some of which are to be predicted."""
-    is_set = task.encoding is not None and isinstance(task.encoding.x, StepSetCoder)
-    return is_set and bool(set(task.encoding.x.names) & set(task.encoding.y.names))  # type: ignore[union-attr]
 
 
 def fit_baseline(
@@ -192,14 +132,3 @@ def save_baseline(run: Run, model: ForTask, seconds: float, valid: Scores, test:
     intervals = {f"{name}_interval": [finite_or_none(end) for end in ends] for name, ends in test.intervals.items()}
     journal.write(step=0, split="test", rows=test.rows, **test.values, **intervals)
     journal.close()
-
-
-def build_baseline(task: Task, description: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> ForTask:
-    """Build a saved baseline again.
-
-    Args:
-        task: the task of its run.
-        description: what `describe_baseline` returned; it can only name one of the classes of this folder.
-        arrays: what was fitted.
-    """
-    return wrap(task, BaselineModule.by_name[description["class"]].build(arrays, description["settings"]))

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from seqloom.core.masks import make_mask
-from seqloom.lab.compare.baselines.module import BaselineModule, wrap
-from seqloom.lab.compare.data import iterate_split
 from seqloom.lab.data.task import Task, Values
+from seqloom.lab.kinds.baselines.module import BaselineModule, iterate_split, wrap
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.kinds.forecast import order_features
 

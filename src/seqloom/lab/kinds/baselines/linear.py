@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from seqloom.core.errors import UserError
-from seqloom.lab.compare.baselines.letters import LetterNgrams
-from seqloom.lab.compare.baselines.module import BaselineModule, wrap
-from seqloom.lab.compare.data import iterate_split
 from seqloom.lab.data.task import Task, Tokens
 from seqloom.lab.files.sealed import JSON
+from seqloom.lab.kinds.baselines.letters import LetterNgrams
+from seqloom.lab.kinds.baselines.module import BaselineModule, iterate_split, wrap
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.stats.class_metrics import macro_f1_of_labels
 from seqloom.lab.stats.metrics import Array

@@ -8,24 +8,25 @@ wrap(task, module)                                         with the loss and pre
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
-from seqloom.core.cell import State
-from seqloom.lab.data.task import START, Batch, Task
+from seqloom.lab.data.task import Batch, Task
 from seqloom.lab.files.sealed import JSON
-from seqloom.lab.kinds.classify import ForClassify
-from seqloom.lab.kinds.for_task import ForTask, Prediction
-from seqloom.lab.kinds.forecast import ForForecast, order_features
-from seqloom.lab.kinds.generate import ForGenerate
-from seqloom.lab.kinds.multilabel import ForMultilabel
-from seqloom.lab.kinds.regress import ForRegress
-from seqloom.lab.kinds.tag import ForTag
-from seqloom.lab.kinds.transcribe import ForTranscribe
-from seqloom.lab.kinds.translate import ForTranslate
+from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.registry import kind_of
+
+ENDLESS_BATCHES = 16  # batches of an endless split that a baseline is fitted to
+
+
+def iterate_split(task: Task, split: str, batch: int = 256) -> Iterator[Batch]:
+    """Iterate over a split once, or over ENDLESS_BATCHES batches of an endless one."""
+    batches = task.batches(split, batch=batch)
+    return islice(batches, ENDLESS_BATCHES) if task.splits[split].size is None else batches
 
 
 class BaselineModule(nn.Module):
@@ -69,57 +70,8 @@ class BaselineModule(nn.Module):
         return cls(**options)
 
 
-class WithoutState(ForGenerate):
-    """A language model that has no state."""
-
-    def scores(self, batch: Batch, state: Tensor | State | None = None) -> tuple[Tensor, None]:
-        return self.model(batch.x), None
-
-
-class WithoutSource(ForTranslate):
-    """A translation model that reads only the target so far."""
-
-    def scores(self, batch: Batch, state: Tensor | State | None = None) -> tuple[Tensor, None]:
-        assert batch.y is not None
-        return self.model(shift_target(batch.y)), None
-
-    def predict(self, batch: Batch) -> Prediction:
-        """Decode greedily, with the limits of a translation."""
-        limits = 2 * batch.lengths + 20
-        tokens = [torch.full((len(batch), 1), START, device=batch.x.device)]
-        for _ in range(int(limits.max())):
-            tokens.append(self.model(tokens[-1]).argmax(-1))
-        return Prediction(torch.cat(tokens[1:], 1), limits)
-
-
-class WithoutLoss(ForTranscribe):
-    """A text for each recording, without probabilities; `model(x, lengths)` returns ids (B, S)."""
-
-    def row_losses(self, scores: object, batch: Batch) -> Tensor:
-        return torch.full((len(batch),), torch.nan)
-
-    def choose(self, scores: Tensor, batch: Batch) -> Prediction:  # type: ignore[override]
-        return Prediction(scores, torch.full((len(batch),), scores.shape[1]))
-
-
 def wrap(task: Task, module: BaselineModule) -> ForTask:
     """Return the module with the loss and the predictions of the task's kind."""
-    if task.kind == "forecast":
-        return ForForecast(module, order_features(task))
-    kinds: dict[str, type[ForTask]] = {
-        "classify": ForClassify,
-        "multilabel": ForMultilabel,
-        "regress": ForRegress,
-        "tag": ForTag,
-        "generate": WithoutState,
-        "translate": WithoutSource,
-        "transcribe": WithoutLoss,
-    }
-    model = kinds[task.kind](module)
+    model = kind_of(task).wrap_baseline(task, module)
     model.attributed = module.reads_attributes and bool(task.input.attributes)
     return model
-
-
-def shift_target(y: Tensor) -> Tensor:
-    """Return what a decoder reads: START, then each token but the last."""
-    return torch.cat([torch.full_like(y[:, :1], START), y[:, :-1]], 1)

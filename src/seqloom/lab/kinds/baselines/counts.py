@@ -7,10 +7,10 @@ from collections import Counter
 import torch
 from torch import Tensor
 
-from seqloom.lab.compare.baselines.module import BaselineModule, shift_target, wrap
-from seqloom.lab.compare.data import iterate_split
 from seqloom.lab.data.task import PAD, Features, Labels, Task, Tokens
+from seqloom.lab.kinds.baselines.module import BaselineModule, iterate_split, wrap
 from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.translate import shift_target
 
 UNSEEN_COUNT = 1e-2  # added to every count, for what training lacks
 BACKOFF = 0.1  # share of the unigram in a bigram probability

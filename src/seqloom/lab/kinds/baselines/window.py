@@ -14,10 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seqloom.lab.compare.baselines.module import BaselineModule, wrap
-from seqloom.lab.compare.data import iterate_split
 from seqloom.lab.data.coders.letters import FIRST_LETTER
 from seqloom.lab.data.task import Batch, Task
+from seqloom.lab.kinds.baselines.module import BaselineModule, iterate_split, wrap
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.stats.metrics import Array
 

@@ -17,10 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seqloom.lab.compare.baselines.module import BaselineModule, wrap
-from seqloom.lab.compare.baselines.rocket import UNSEEN_SCORE, choose_scale, read_series
-from seqloom.lab.compare.data import iterate_split
 from seqloom.lab.data.task import Task
+from seqloom.lab.kinds.baselines.module import BaselineModule, iterate_split, wrap
+from seqloom.lab.kinds.baselines.rocket import UNSEEN_SCORE, choose_scale, read_series
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.stats.metrics import Array
 

@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seqloom.lab.compare.baselines.module import BaselineModule, wrap
-from seqloom.lab.compare.data import iterate_split
 from seqloom.lab.data.task import Features, Task, Values
+from seqloom.lab.kinds.baselines.module import BaselineModule, iterate_split, wrap
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.kinds.forecast import order_features
 

@@ -1,0 +1,1 @@
+"""Baselines: simple models of each kind of task, from counts to gradient boosting."""
