@@ -32,7 +32,7 @@ def test_the_second_opening_reads_nothing(tmp_path, monkeypatch):
     def never(*_):
         raise AssertionError("read again")
 
-    monkeypatch.setattr("seqloom.lab.data.pipeline.build._build", never)
+    monkeypatch.setattr("seqloom.lab.data.pipeline.files.build_files", never)
     monkeypatch.setattr("seqloom.lab.data.readers.table._scan", never)
     again = open_task(tmp_path / "a.jsonl")
     assert rows(again) == rows(task) and again.splits == task.splits and again.notes == task.notes
@@ -62,7 +62,7 @@ def test_a_large_file_is_read_in_a_separate_process(tmp_path, monkeypatch):
         raise AssertionError("read here")
 
     monkeypatch.setattr("seqloom.lab.data.pipeline.subprocess_reader.LARGE", 0)
-    monkeypatch.setattr("seqloom.lab.data.pipeline.build._build", never)
+    monkeypatch.setattr("seqloom.lab.data.pipeline.files.build_files", never)
     monkeypatch.setattr("seqloom.lab.data.readers.table._scan", never)
     task = open_task(tmp_path / "a.jsonl", valid=0.2)
     assert task.splits["valid"].size == 8 and len(rows(task)) > 1
@@ -76,13 +76,13 @@ from seqloom.lab.data.pipeline.reading import make_reading
 subprocess_reader.LARGE = 0
 subprocess_reader.ENTRY = '''
 import os, time
-import seqloom.lab.data.pipeline.build
+import seqloom.lab.data.pipeline.files
 from pathlib import Path
 def never_end(*_):
     Path("new").write_text(str(os.getpid()))
     Path("new").rename("reader")
     time.sleep(600)
-seqloom.lab.data.pipeline.build.open_files = never_end
+seqloom.lab.data.pipeline.files.open_files = never_end
 from seqloom.lab.data.pipeline.subprocess_reader import main; main()
 '''
 subprocess_reader.fill_cache("a.jsonl", make_reading())

@@ -23,7 +23,7 @@ from seqloom.lab.data.pipeline.reading import Reading
 if TYPE_CHECKING:  # they need torch, which takes long to import
     from seqloom.lab.compare.rows import Results
     from seqloom.lab.compare.search import Comparison
-    from seqloom.lab.jobs.runner import Result
+    from seqloom.lab.jobs.job import Result
 
 MOST_SLOWNESS = 4.0  # a slow disk also makes the wall time longer than the CPU time
 

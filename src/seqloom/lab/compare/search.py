@@ -43,7 +43,7 @@ from seqloom.lab.compare.sizes import Size, default_parameters, fit_size
 from seqloom.lab.compare.timing import measure_task
 from seqloom.lab.data.task import Task
 from seqloom.lab.files import checkpoint, sealed
-from seqloom.lab.jobs.runner import Job, Result
+from seqloom.lab.jobs.job import Job, Result
 from seqloom.lab.kinds.baselines.registry import baselines
 
 SMALL_DATA, LARGE_DATA = 500, 50_000  # training examples: batches of 16 up to SMALL_DATA, of 64 above LARGE_DATA

@@ -15,10 +15,10 @@ from seqloom.lab.data.coders.text import TextCoder, guess_unit
 from seqloom.lab.data.names import Kind
 from seqloom.lab.data.pipeline import cache
 from seqloom.lab.data.pipeline.encoding import Encoding, InputCoder
-from seqloom.lab.data.pipeline.plan import TaskPlan
 from seqloom.lab.data.pipeline.ragged import Ragged
 from seqloom.lab.data.pipeline.reading import Reading, make_reading
 from seqloom.lab.data.pipeline.rows import RowsTask
+from seqloom.lab.data.pipeline.task_plan import TaskPlan
 from seqloom.lab.data.task import Split
 
 Array = np.ndarray[Any, Any]

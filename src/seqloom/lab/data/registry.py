@@ -75,7 +75,7 @@ def open_task(path_or_name: DataSource, /, **options: object) -> Task:
     """
     if isinstance(path_or_name, str) and path_or_name in TASKS and not Path(path_or_name).exists():
         return _build(path_or_name, options)
-    from seqloom.lab.data.pipeline.build import open_files
+    from seqloom.lab.data.pipeline.files import open_files
     from seqloom.lab.data.pipeline.subprocess_reader import fill_cache
 
     reading = make_reading(**options)
@@ -89,7 +89,7 @@ def load_task(folder: Path | str) -> Task:
     with interpret(Path(folder) / RECORD_FILE):
         if record["task"] != "files":
             return _build(record["task"], record["options"])
-        from seqloom.lab.data.pipeline.build import load_files
+        from seqloom.lab.data.pipeline.files import load_files
 
         return load_files(Path(folder), data=False)
 

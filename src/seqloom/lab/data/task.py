@@ -35,7 +35,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -44,9 +44,6 @@ from torch import Tensor
 from seqloom.core.errors import UserError
 from seqloom.lab.data.names import Kind
 from seqloom.lab.files import sealed
-
-if TYPE_CHECKING:
-    from seqloom.lab.data.pipeline.encoding import Encoding
 
 PAD, UNKNOWN, START, END = range(4)  # the first ids of every vocabulary
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
@@ -276,7 +273,7 @@ class Task(ABC):
     splits: Mapping[str, Split] = field(default_factory=dict)
     notes: Notes = field(default_factory=Notes)
     columns: Sequence[Column] = ()
-    encoding: Encoding | None = field(default=None, init=False, repr=False)  # of data that were read from files
+    encoding: Any = field(default=None, init=False, repr=False)  # a `pipeline.encoding.Encoding` of data from files
     group: str | None = field(default=None, init=False, repr=False)  # column whose rows form one series
     units: Any = field(default=None, init=False, repr=False)  # (series, K) of a table: see WindowsTask
     lookback: int = field(default=0, init=False, repr=False)  # steps of a window or a piece; 0 for separate rows

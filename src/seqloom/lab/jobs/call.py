@@ -1,28 +1,22 @@
-"""Run a job: one thread, its own random numbers, and a stored result. Also runs jobs one by one in this process."""
+"""Run a job and store its result. Also runs jobs one by one in this process."""
 
 from __future__ import annotations
 
-import hashlib
-import importlib
 import json
-import random
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 import torch
 from filelock import FileLock
-from threadpoolctl import threadpool_limits
 
 from seqloom.core.errors import UserError, UserTypeError
 from seqloom.core.plurals import count
 from seqloom.lab.files.checkpoint import write_file
-from seqloom.lab.jobs.runner import Job, Result
-from seqloom.lab.training.cpu import use_one_thread
+from seqloom.lab.jobs.function import call_function, format_error
+from seqloom.lab.jobs.job import Job, Result
+from seqloom.lab.jobs.ranks import run_ranks
 
 RESULT, FAILED = "result.json", "failed.txt"  # names of files in a job's folder
 SHOWN = 3  # differences that an error message names
@@ -61,52 +55,12 @@ def _call_locked(job: Job, own: Path, folder: Path) -> Result:
 
 
 def _call_on_gpus(job: Job, own: Path) -> object:
-    from seqloom.lab.jobs.ranks import run_ranks
-
     available = torch.cuda.device_count()
     if job.gpus > available:
         raise UserError(
             f"the job needs {count(job.gpus, 'GPU')} and has {available}; use fewer workers or a larger machine"
         )
     return run_ranks(job, own, int(job.gpus))
-
-
-def call_function(job: Job, own: Path) -> object:
-    """Call the function of a job and return its value."""
-    module, name = job.function.split(":")
-    function = getattr(importlib.import_module(module), name)
-    with _isolate(job.key):
-        return function(**job.settings, folder=own)
-
-
-@contextmanager
-def _isolate(key: str) -> Iterator[None]:
-    """Make the result depend on the job only, not on where it runs.
-
-    One thread for torch and for the BLAS of numpy and scikit-learn (more threads change the order of sums), flushed
-    denormals, and random seeds derived from the job's key.
-    """
-    state, numpy_state = random.getstate(), np.random.get_state()
-    seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4])
-    try:
-        with (
-            threadpool_limits(limits=1),
-            use_one_thread(),
-            torch.random.fork_rng(range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []),
-        ):
-            torch.manual_seed(seed)
-            random.seed(seed)
-            np.random.seed(seed)  # used by scikit-learn
-            yield
-    finally:
-        random.setstate(state)
-        np.random.set_state(numpy_state)
-
-
-def format_error(error: BaseException) -> str:
-    """Return an error as one line."""
-    first = str(error).strip().partition("\n")[0][:300]
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def _compare(before: object, now: object) -> str:

@@ -11,12 +11,13 @@ import threading
 import uuid
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
-from seqloom.lab.jobs.call import call, format_error
-from seqloom.lab.jobs.runner import RESTARTS, Cluster, Job, Result
+from seqloom.lab.jobs.call import call
+from seqloom.lab.jobs.function import format_error
+from seqloom.lab.jobs.job import RESTARTS, Job, Result
 from seqloom.lab.jobs.storage import Storage, copy_periodically
 
 if TYPE_CHECKING:  # an optional package
@@ -25,10 +26,23 @@ if TYPE_CHECKING:  # an optional package
 ANSWER_SECONDS = 3.0  # time limit of each of two checks
 
 
+class ClusterOptions(Protocol):
+    """Where the cluster is and how it is used; `runner.Cluster` describes the attributes."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def storage(self) -> str | None: ...
+    @property
+    def copy_every(self) -> float: ...
+    @property
+    def at_once(self) -> int | None: ...
+
+
 class OnRay:
     """Runs jobs on a Ray cluster."""
 
-    def __init__(self, folder: Path, cluster: Cluster) -> None:
+    def __init__(self, folder: Path, cluster: ClusterOptions) -> None:
         check_cluster(cluster.address)
         import ray
 
@@ -100,7 +114,7 @@ def _connect(ray: ModuleType, address: str) -> None:
         raise UserError(f"the Ray cluster at {address!r} cannot be used: {error}") from error
 
 
-def run_task(job: Job, folder: Path, marker: Path, cluster: Cluster, path: list[str]) -> Result:
+def run_task(job: Job, folder: Path, marker: Path, cluster: ClusterOptions, path: list[str]) -> Result:
     """Run a job on the machine that Ray chose; `path` is the module path of the machine that started it."""
     sys.path.extend(place for place in path if place not in sys.path)
     if cluster.storage is None:

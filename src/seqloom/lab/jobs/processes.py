@@ -16,7 +16,8 @@ from pathlib import Path
 
 from seqloom.lab.jobs import memory
 from seqloom.lab.jobs.call import read_result
-from seqloom.lab.jobs.runner import RESTARTS, Job, Result
+from seqloom.lab.jobs.environment import child_environment
+from seqloom.lab.jobs.job import RESTARTS, Job, Result
 from seqloom.lab.jobs.worker import end_group
 
 
@@ -178,22 +179,6 @@ class Worker:
         killed = code == -signal.SIGKILL
         name = signal.Signals(-code).name
         return f"was killed by {name}" + (", probably because memory ran out" if killed else "")
-
-
-def child_environment(**more: str) -> dict[str, str]:
-    """Return the environment of a child process: this one's, with the same module path and one thread.
-
-    PYTHONSAFEPATH keeps `python -m` from importing modules of the current folder, which may be a downloaded one.
-    """
-    path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
-    return {
-        **os.environ,
-        "PYTHONPATH": path,
-        "PYTHONSAFEPATH": "1",
-        "OMP_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-        **more,
-    }
 
 
 def choose_core(number: int, workers: int) -> int | None:

@@ -10,9 +10,11 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
+from seqloom.lab.files.checkpoint import write_file
 from seqloom.lab.files.sealed import JSON
-from seqloom.lab.jobs.processes import child_environment
-from seqloom.lab.jobs.runner import Job
+from seqloom.lab.jobs.environment import child_environment
+from seqloom.lab.jobs.function import call_function, format_error
+from seqloom.lab.jobs.job import Job
 
 JOB, ANSWER = ".job.json", ".answer.json"
 
@@ -33,9 +35,6 @@ def run_ranks(job: Job, own: Path, count: int) -> JSON:
 
 def main(own: Path) -> None:
     """Run the job in one of the processes."""
-    from seqloom.lab.files.checkpoint import write_file
-    from seqloom.lab.jobs.call import call_function, format_error
-
     try:
         reply = {"value": call_function(Job(**json.loads((own / JOB).read_bytes())), own)}
     except Exception as error:

@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from seqloom.lab.jobs import memory
-from seqloom.lab.jobs.runner import Job
+from seqloom.lab.jobs.job import Job
 
 
 def main(folder: Path, core: str) -> None:

@@ -12,15 +12,16 @@ import gc
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from seqloom.lab.training.clipping import clip_gradients
 from seqloom.lab.training.cpu import use_one_thread
+from seqloom.lab.training.recipe import SmallTraining
 from seqloom.lab.training.stacked import BATCH_SEED_OFFSET, StackedStep
 
 LOSS_SPANS = 50  # spans of a training, each with its mean loss
@@ -29,48 +30,6 @@ MAX_STEPS_AHEAD = 8  # of the host before a stream
 NO_MEMORY = torch.OutOfMemoryError.__name__
 
 logger = logging.getLogger(__name__)
-
-Tensors = tuple[Tensor, ...]
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Settings of AdamW with a linear warm-up and a cosine decay to zero, or with a constant learning rate."""
-
-    steps: int
-    lr: float
-    warm_up: float = 0.1  # share of all steps
-    clip: float = 1.0
-    weight_decay: float = 0.0
-    constant: bool = False
-
-    def rate(self, step: int) -> float:
-        """Return the learning rate of a step."""
-        if self.constant:
-            return self.lr
-        warm = max(1, round(self.warm_up * self.steps))
-        if step < warm:
-            return self.lr * (step + 1) / warm
-        return self.lr * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, self.steps - warm)))
-
-
-@dataclass(frozen=True)
-class SmallTraining:
-    """One training. `batch` draws from the generator, returns the same shapes each time, and must not synchronise."""
-
-    name: str
-    model: Callable[[], nn.Module]  # called under manual_seed(seed)
-    batch: Callable[[torch.Generator, torch.device], Tensors]
-    loss: Callable[[nn.Module, Tensors], Tensor]
-    recipe: Recipe
-    seed: int
-    dtype: torch.dtype = torch.float32  # of the weights
-    # Called before every step with the model, the generator and the number of finished steps. It is not recorded with
-    # the step, so what is due once in many steps belongs here: every kernel of a recorded step takes its time.
-    prepare: Callable[[nn.Module, torch.Generator, int], None] | None = None
-    # Trainings with the same name here have models of one shape, the same loss and number of steps, and no dropout;
-    # `torch.vmap` can run their models. On a GPU they are trained as one model.
-    stack: str = ""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ from seqloom.lab.data.task import (
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.kinds.results import Result
-from seqloom.lab.training.run import Run
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.models.decoding.beam import Beam
 from seqloom.models.decoding.sampling import Sampling
 
@@ -40,8 +40,23 @@ BATCH_STEPS = 16_384  # time steps in a batch, padding included
 MAX_TOKENS = 200  # in a generated text
 
 
+class TrainedRun(Protocol):
+    """What is asked of a `run.Run`, which offers predictions as a method."""
+
+    @property
+    def folder(self) -> Path: ...
+    @property
+    def record(self) -> dict[str, Any]: ...
+    @property
+    def settings(self) -> TrainSettings: ...
+    @property
+    def task(self) -> Task: ...
+    def model(self, which: str = "best", device: str = "cpu") -> ForTask:
+        """Return the trained model in eval mode."""
+
+
 def predict(
-    run: Run,
+    run: TrainedRun,
     data: DataSource | Iterable[Any],
     *,
     which: str = "best",
@@ -85,14 +100,14 @@ def predict(
     return predict_pieces(model, run.task, pieces, probabilities, keep, notes, prefix)
 
 
-def check_can_predict(run: Run) -> None:
+def check_can_predict(run: TrainedRun) -> None:
     """Raise a UserError if the run is a language model, which has no prediction for a row."""
     _check_not_baseline(run, "generate")  # which `seqloom generate` refuses, too
     if run.task.kind == "generate":
         raise UserError(f"{run.folder} is a language model, which continues a text; use `seqloom generate`")
 
 
-def _check_not_baseline(run: Run, command: str) -> None:
+def _check_not_baseline(run: TrainedRun, command: str) -> None:
     """Raise a UserError for a baseline from counts, which only a comparison needs."""
     if "baseline" in run.record and run.task.kind == command:
         use = "`seqloom predict` shows its outputs" if command == "translate" else "choose a trained model"
@@ -212,7 +227,9 @@ def split_by_length(batch: Batch) -> Iterator[tuple[Batch, list[int]]]:
         yield part, rows.tolist()
 
 
-def translate(run: Run, pieces: Iterable[list[Any]], beam: Beam = Beam(), prefix: str = "") -> Iterator[dict[str, Any]]:
+def translate(
+    run: TrainedRun, pieces: Iterable[list[Any]], beam: Beam = Beam(), prefix: str = ""
+) -> Iterator[dict[str, Any]]:
     """Translate rows by beam search.
 
     Args:
@@ -259,7 +276,7 @@ class TextSampling(Sampling):
 
 
 def generate(
-    run: Run,
+    run: TrainedRun,
     prompts: Sequence[str] = ("",),
     sampling: Sampling = Sampling(),
     max_tokens: int = MAX_TOKENS,

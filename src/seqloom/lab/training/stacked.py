@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-if TYPE_CHECKING:
-    from seqloom.lab.training.many import SmallTraining
+from seqloom.lab.training.recipe import SmallTraining
 
 BATCH_SEED_OFFSET = 1 << 32  # so that batches and weights draw different numbers
 BETAS, EPS = (0.9, 0.999), 1e-8  # as torch.optim.AdamW

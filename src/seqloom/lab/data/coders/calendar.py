@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from seqloom.core.errors import UserError
+from seqloom.lab.data.coders.times import UNIX_RANGE, UNIX_UNITS, find_unix_unit, to_seconds
 
 Array = np.ndarray[Any, Any]
 Unit = Literal["seconds", "business days", "months"]
@@ -20,8 +21,6 @@ REGULAR_SHARE = 0.9  # of the steps that must be regular
 MODE_SHARE = 0.3  # of the steps that must be equal for the most frequent one to be the tick; otherwise the median is
 NAMES = {MINUTE: "every minute", HOUR: "hourly", DAY: "daily", WEEK: "weekly"}
 MONTH_NAMES = {1: "monthly", 3: "quarterly", 12: "yearly"}
-UNIX_RANGE = (946_684_800, 2_208_988_800)  # seconds from 1970 to the years 2000 and 2040
-UNIX_UNITS: dict[Style, int] = {"unix": 1, "unix ms": 10**3, "unix us": 10**6, "unix ns": 10**9}  # in a second
 DATE_RANGE = (-62_135_596_800.0, 250_000_000_000.0)  # seconds: from the year 1 to 9892, room for a forecast
 FORMATS = {"time": "%Y-%m-%d %H:%M:%S", "date": "%Y-%m-%d", "month": "%Y-%m"}
 
@@ -134,8 +133,6 @@ class Calendar:
         Raises:
             UserError: If it is not a time stamp like those of the file.
         """
-        from seqloom.lab.data.coders.times import to_seconds
-
         last = to_seconds(pl.Series([stamp]))
         is_number = self.style == "number" or self.style in UNIX_UNITS
         if not np.isfinite(last).all() or not (is_number or DATE_RANGE[0] <= last[0] <= DATE_RANGE[1]):
@@ -170,15 +167,6 @@ def find_style(stamps: pl.Series, seconds: Array) -> Style:
     if stamps.dtype == pl.String and bool((stamps.drop_nulls().str.len_chars() == 7).all()):
         return "month"
     return "date" if bool((seconds % DAY == 0).all()) else "time"
-
-
-def find_unix_unit(numbers: Array) -> int:
-    """Return 1,000, 1,000,000 or 1,000,000,000 if all numbers are times since 1970 in that part of a second, else 1."""
-    known = numbers[np.isfinite(numbers)]
-    for unit in list(UNIX_UNITS.values())[1:] if len(known) else ():
-        if known.min() >= UNIX_RANGE[0] * unit and known.max() < UNIX_RANGE[1] * unit:
-            return unit
-    return 1
 
 
 def _find_tick(spans: Array) -> float:

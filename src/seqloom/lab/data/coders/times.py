@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 
 from seqloom.core.errors import UserError
-from seqloom.lab.data.coders.calendar import find_unix_unit
 
 Array = np.ndarray[Any, Any]
+UnixStyle = Literal["unix", "unix ms", "unix us", "unix ns"]
+UNIX_RANGE = (946_684_800, 2_208_988_800)  # seconds from 1970 to the years 2000 and 2040
+UNIX_UNITS: dict[UnixStyle, int] = {"unix": 1, "unix ms": 10**3, "unix us": 10**6, "unix ns": 10**9}  # in a second
 TOLERANCE = 1e-6  # relative difference up to which intervals are equal
 YEAR_LAST = r"^(\d{1,2})([./-])(\d{1,2})[./-](\d{4})\b"
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -123,3 +125,12 @@ def parse_stamps(stamps: pl.Series, place: Callable[[int], str]) -> Array:
         problem = f"{stamps[row]!r} in {stamps.name!r} is not a time stamp"
         raise UserError(f"{place(row)}: {problem}; write 2026-01-31 or 2026-01-31 23:59:00")
     return seconds
+
+
+def find_unix_unit(numbers: Array) -> int:
+    """Return 1,000, 1,000,000 or 1,000,000,000 if all numbers are times since 1970 in that part of a second, else 1."""
+    known = numbers[np.isfinite(numbers)]
+    for unit in list(UNIX_UNITS.values())[1:] if len(known) else ():
+        if known.min() >= UNIX_RANGE[0] * unit and known.max() < UNIX_RANGE[1] * unit:
+            return unit
+    return 1

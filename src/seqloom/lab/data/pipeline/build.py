@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from seqloom import __version__
 from seqloom.core.errors import UserError
-from seqloom.core.plurals import list_some
 from seqloom.lab.data.coders.attributes import AttributesCoder
 from seqloom.lab.data.coders.audio import AudioCoder
 from seqloom.lab.data.coders.joined import JoinedTextCoder
@@ -23,61 +20,30 @@ from seqloom.lab.data.coders.letters import LettersCoder, are_words
 from seqloom.lab.data.coders.series import SeriesCoder, ValuesCoder
 from seqloom.lab.data.coders.step_sets import StepSetCoder, are_shifted
 from seqloom.lab.data.coders.subwords import SubwordCoder
-from seqloom.lab.data.coders.text import TextCoder, guess_unit
+from seqloom.lab.data.coders.text import TextCoder
 from seqloom.lab.data.coders.times import TimesCoder
 from seqloom.lab.data.pipeline import cache
+from seqloom.lab.data.pipeline.choice import choose_plan
 from seqloom.lab.data.pipeline.columns import describe_columns, warn_of_leaks
 from seqloom.lab.data.pipeline.encoding import Encoding
 from seqloom.lab.data.pipeline.long_tables import mention_other_series, shorten_pieces, warn_of_no_order
-from seqloom.lab.data.pipeline.plan import TaskPlan, choose_plan, resolve_names, separate_series
+from seqloom.lab.data.pipeline.plan import resolve_names, separate_series
 from seqloom.lab.data.pipeline.ragged import Writer
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.row_filter import find_usable, has_step_sets, join_long_rows, sample_rows
-from seqloom.lab.data.pipeline.rows import RowsTask
 from seqloom.lab.data.pipeline.source import Source, read_source
 from seqloom.lab.data.pipeline.splits import split_rows
-from seqloom.lab.data.task import END, RECORD_FORMAT, UNSEEN, DataSource, Notes, Split, Task, read_record
+from seqloom.lab.data.pipeline.stream import build_stream
+from seqloom.lab.data.pipeline.task_plan import TaskPlan
+from seqloom.lab.data.pipeline.text_coder import SAMPLE_ROWS, make_text_coder
+from seqloom.lab.data.task import END, RECORD_FORMAT, UNSEEN, DataSource, Notes, Split
 
 MOST_LABELS = 2_000  # of a multi-label task: each row stores a number for every label
 LIKELY_SEPARATORS = ("|", ";")  # of labels in a class name; a comma may be part of it
-SAMPLE_ROWS = 2_000  # rows of a text column from which its unit is guessed
 Array = np.ndarray[Any, Any]
 
 
-def open_files(path: DataSource, options: Reading) -> Task:
-    """Open the task of a path; it is encoded once and then taken from the cache."""
-    notes = Notes()
-    source = read_source(path, options, notes)
-    labels = " ".join(part.label for part in source.parts)
-    key = cache.digest(__version__, str(RECORD_FORMAT), source.fingerprint, labels, options.model_dump_json())
-    try:
-        place = cache.find_or_build(f"task-{key}", partial(_build, source, options), notes)
-    except ImportError:
-        raise
-    except UserError as error:
-        message = " ".join(str(error).splitlines())  # a column's name may hold line ends
-        if not any(part.label in message for part in source.parts):
-            message = f"{list_some([part.label for part in source.parts], 3)}: {message}"
-        error.args = (message, *error.args[1:])
-        raise
-    task = load_files(place)
-    task.notes[:0] = [note for note in notes if note not in task.notes]
-    return task
-
-
-def load_files(place: Path, data: bool = True) -> Task:
-    """Load the task in a folder of the cache, or of a run (`data=False`: without rows)."""
-    from seqloom.lab.data.pipeline.stream import StreamTask
-    from seqloom.lab.data.pipeline.windows import WindowsTask
-
-    encoding = Encoding.load(read_record(place))
-    kinds: dict[str, Any] = {"table": WindowsTask, "stream": StreamTask}
-    task: Task = kinds.get(encoding.plan.layout, RowsTask)(encoding, place if data else None)
-    return task
-
-
-def _build(source: Source, options: Reading, work: Path) -> None:
-    from seqloom.lab.data.pipeline.stream import build_stream
+def build_files(source: Source, options: Reading, work: Path) -> None:
     from seqloom.lab.data.pipeline.tables import build_windows
 
     notes = Notes()
@@ -212,26 +178,6 @@ def _make_letters_coder(source: Source, plan: TaskPlan, x: Any) -> LettersCoder 
     return LettersCoder(x.column) if are_words(sample) else None
 
 
-def make_text_coder(
-    source: Source, column: str, kind: str, options: Reading, notes: Notes, end: bool
-) -> TextCoder | SubwordCoder:
-    """Make a coder for a text column, with the unit from the options or a guess."""
-    sample = source.frame().select(column).head(SAMPLE_ROWS).collect().to_series()
-    lower = options.lowercase
-    if sample.dtype.is_nested():
-        return TextCoder(column, "tokens", options.vocabulary, options.min_count, bool(lower), end)
-    unit: str = options.unit
-    if unit == "auto":
-        unit = "characters" if kind == "transcribe" or source.stream else guess_unit(sample)
-        notes.say(f"{column!r} is split into {unit}; choose another unit with unit=...")
-    if unit in ("bpe", "unigram"):
-        return SubwordCoder(column, unit, options.vocabulary, bool(lower), end)
-    if lower is None:
-        lower = unit == "words" and kind in ("classify", "multilabel", "regress")
-    min_count = options.min_count if unit == "words" else 1
-    return TextCoder(column, unit, options.vocabulary, min_count, lower, end)
-
-
 def _check_classes(source: Source, encoding: Encoding, index: dict[str, Array], notes: Notes) -> None:
     """Refuse a single class; warn of classes with one training example and of labels that training lacks."""
     if not isinstance(encoding.y, LabelCoder):
@@ -359,8 +305,11 @@ def _cut_rows(values: Array, lengths: Array, limit: int, end: bool) -> tuple[Arr
     return cut, cut_lengths
 
 
-def open_other_rows(path: DataSource, encoding: Encoding) -> Task:
-    """Open another file with the same coders; rows without a usable input or target are left out."""
+def build_other_rows(path: DataSource, encoding: Encoding) -> Path:
+    """Encode another file with the same coders and return its place.
+
+    Rows without a usable input or target are left out.
+    """
     notes = Notes()
     source = read_source(path, encoding.options, notes)
     plan, names = encoding.plan, source.frame().collect_schema().names()
@@ -382,4 +331,4 @@ def open_other_rows(path: DataSource, encoding: Encoding) -> Task:
         _write(rows, copy, index, work)
         copy.save(work)
 
-    return load_files(cache.find_or_build(f"task-{key}", build, notes))
+    return cache.find_or_build(f"task-{key}", build, notes)

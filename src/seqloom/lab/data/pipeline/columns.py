@@ -13,8 +13,8 @@ import polars as pl
 from seqloom.lab.data.coders.calendar import UNIX_RANGE
 from seqloom.lab.data.coders.times import DAY_AND_NAME, NAME_AND_DAY
 from seqloom.lab.data.names import SPLITS
-from seqloom.lab.data.pipeline.plan import TaskPlan
 from seqloom.lab.data.pipeline.source import Source
+from seqloom.lab.data.pipeline.task_plan import TaskPlan
 from seqloom.lab.data.task import Column, Notes
 
 SAMPLE_ROWS, SAMPLE_STEPS = 2_000, 16  # sampled rows, and steps of each

@@ -23,8 +23,8 @@ from seqloom.lab.data.coders.subwords import SubwordCoder
 from seqloom.lab.data.coders.table import TableCoder
 from seqloom.lab.data.coders.text import TextCoder
 from seqloom.lab.data.coders.times import TimesCoder
-from seqloom.lab.data.pipeline.plan import TaskPlan
 from seqloom.lab.data.pipeline.reading import Reading
+from seqloom.lab.data.pipeline.task_plan import TaskPlan
 from seqloom.lab.data.task import Column, Note, Notes, Split, write_record
 
 InputCoder: TypeAlias = TextCoder | SubwordCoder | JoinedTextCoder | SeriesCoder | AudioCoder | StepSetCoder

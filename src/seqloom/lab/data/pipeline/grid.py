@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from seqloom.lab.data.coders.calendar import Calendar, find_style
-from seqloom.lab.data.pipeline.plan import MOST_REPEATS
+from seqloom.lab.data.pipeline.task_plan import MOST_REPEATS
 from seqloom.lab.data.task import Notes
 
 Array = np.ndarray[Any, Any]

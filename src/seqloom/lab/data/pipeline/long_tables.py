@@ -12,9 +12,9 @@ from seqloom.core.plurals import count
 from seqloom.lab.data.names import Kind
 from seqloom.lab.data.pipeline.columns import is_id_name
 from seqloom.lab.data.pipeline.order import have_order
-from seqloom.lab.data.pipeline.plan import TARGETS, TaskPlan
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.source import Source
+from seqloom.lab.data.pipeline.task_plan import TARGETS, TaskPlan
 from seqloom.lab.data.task import Column, Notes
 
 DEFAULTS = Reading()

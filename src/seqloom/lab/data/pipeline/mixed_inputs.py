@@ -9,6 +9,7 @@ from seqloom.core.errors import UserError
 from seqloom.lab.data.names import Kind
 from seqloom.lab.data.pipeline.columns import is_id_name
 from seqloom.lab.data.pipeline.reading import Reading
+from seqloom.lab.data.pipeline.task_plan import TaskPlan
 from seqloom.lab.data.task import Column
 
 SEQUENCES = ("text", "tokens", "series", "audio")
@@ -69,8 +70,6 @@ def list_mixed_choices(
         kinds: The kind of task for each target that is possible.
         common: Further fields of the plans.
     """
-    from seqloom.lab.data.pipeline.plan import TaskPlan
-
     sequences, attributes = split_inputs(columns, options, place)
     if not sequences:
         return []

@@ -10,9 +10,10 @@ from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline.columns import DAY_FIRST, STAMP
 from seqloom.lab.data.pipeline.event_logs import find_events_without_target
 from seqloom.lab.data.pipeline.order import have_order
-from seqloom.lab.data.pipeline.plan import TaskPlan, list_choices, list_flags
+from seqloom.lab.data.pipeline.plan import list_choices, list_flags
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.source import Source
+from seqloom.lab.data.pipeline.task_plan import TaskPlan
 from seqloom.lab.data.task import Column
 
 MOST_COLUMNS = 12  # columns that a message lists

@@ -11,8 +11,8 @@ import polars as pl
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.coders.times import parse_stamps
-from seqloom.lab.data.pipeline.plan import TaskPlan
 from seqloom.lab.data.pipeline.source import Part, Source
+from seqloom.lab.data.pipeline.task_plan import TaskPlan
 from seqloom.lab.data.task import Notes
 
 Array = np.ndarray[Any, Any]

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
+from seqloom.lab.data.pipeline.build import build_other_rows
 from seqloom.lab.data.pipeline.encoding import Encoding
 from seqloom.lab.data.pipeline.ragged import Ragged
-from seqloom.lab.data.task import IGNORE, PAD, START, Batch, DataSource, Features, Labels, Task
+from seqloom.lab.data.task import IGNORE, PAD, START, Batch, DataSource, Features, Labels, Task, read_record
 
 Array = np.ndarray[Any, Any]
 POOL = 50  # number of batches whose examples are sorted by length together
@@ -164,9 +165,8 @@ class RowsTask(Task):
         return numbers
 
     def open_file(self, path: DataSource) -> Task:
-        from seqloom.lab.data.pipeline.build import open_other_rows
-
-        return open_other_rows(path, self.encoding)
+        place = build_other_rows(path, self.encoding)
+        return RowsTask(Encoding.load(read_record(place)), place)
 
     def read_rows(self, path: DataSource, chunk: int = 1024) -> Iterator[list[dict[str, Any]]]:
         from seqloom.lab.data.pipeline.new_rows import read_file_rows

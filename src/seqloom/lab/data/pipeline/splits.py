@@ -12,9 +12,9 @@ from seqloom.core.plurals import count
 from seqloom.lab.data.coders.times import parse_stamps
 from seqloom.lab.data.names import SPLITS
 from seqloom.lab.data.pipeline.duplicates import cluster_texts, hash_texts
-from seqloom.lab.data.pipeline.plan import TaskPlan
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.source import Source
+from seqloom.lab.data.pipeline.task_plan import TaskPlan
 from seqloom.lab.data.task import Notes
 
 

@@ -17,6 +17,7 @@ from seqloom.lab.data.pipeline.encoding import Encoding
 from seqloom.lab.data.pipeline.new_rows import make_frame, read_file_rows
 from seqloom.lab.data.pipeline.ragged import Ragged, Writer
 from seqloom.lab.data.pipeline.source import Source, read_source
+from seqloom.lab.data.pipeline.text_coder import make_text_coder
 from seqloom.lab.data.task import IGNORE, PAD, Batch, DataSource, Split, Task, read_record
 
 Array = np.ndarray[Any, Any]
@@ -113,8 +114,6 @@ class StreamTask(Task):
 
 def build_stream(source: Source, encoding: Encoding, work: Path) -> None:
     """Fit the vocabulary on the training part of a text, then write all parts."""
-    from seqloom.lab.data.pipeline.build import make_text_coder
-
     encoding.x = make_text_coder(source, "text", "generate", encoding.options, encoding.notes, end=False)
     masks = _split_text(source, encoding)
     encoding.x.fit(f.filter(masks["train"][start : start + len(f)]) for start, f in source.chunks(["text"]))

@@ -26,7 +26,7 @@ def fill_cache(path: DataSource, options: Reading) -> None:
 
 def main() -> None:
     """Run as the subprocess."""
-    from seqloom.lab.data.pipeline.build import open_files
+    from seqloom.lab.data.pipeline.files import open_files
 
     subprocess_call.answer(lambda request: open_files(request["path"], make_reading(**request["options"])))
 

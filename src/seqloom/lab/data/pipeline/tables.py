@@ -20,10 +20,10 @@ from seqloom.lab.data.coders.times import parse_stamps
 from seqloom.lab.data.pipeline import cache
 from seqloom.lab.data.pipeline.encoding import Encoding
 from seqloom.lab.data.pipeline.grid import STAMP, Ranges, infer_calendar, put_on_grid
-from seqloom.lab.data.pipeline.plan import TaskPlan
 from seqloom.lab.data.pipeline.ragged import Writer
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.source import Source
+from seqloom.lab.data.pipeline.task_plan import TaskPlan
 from seqloom.lab.data.task import Notes, Split
 
 Array = np.ndarray[Any, Any]

@@ -1,0 +1,40 @@
+"""The kind of a task and the use of every column, as one record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from seqloom.lab.data.names import Kind
+
+Layout = Literal["rows", "wide", "long", "table", "stream"]
+TARGETS = ("label", "labels", "target", "class", "y", "output", "sentiment", "category", "tag", "tags")
+INPUTS = ("text", "tokens", "series", "audio")
+MOST_REPEATS = 0.01  # share of the rows of a table that may repeat a time stamp: the hour when summer time ends
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """The kind of task and the use of every column.
+
+    Layouts: "rows" (a row is an example), "wide" (a row is an example, its columns of numbers are the steps), "long"
+    (a group of rows is an example), "table" (rows are the steps of one series), "stream" (one long text).
+    """
+
+    kind: Kind
+    input: tuple[str, ...]
+    target: tuple[str, ...]
+    layout: Layout = "rows"
+    group: str | None = None
+    time: str | None = None
+    split: str | None = None
+    known: tuple[str, ...] = ()  # inputs of a forecast whose future is known
+    attributes: tuple[str, ...] = ()  # numbers and names of a row that are read beside its sequence
+
+    @property
+    def uses(self) -> dict[str, str]:
+        """The use of each column by name: input, target, known, group, time or split."""
+        uses = dict.fromkeys(self.target, "target")
+        uses |= {name: "input" if name not in uses else "input, target" for name in self.input}
+        uses |= dict.fromkeys(self.known, "input, known") | dict.fromkeys(self.attributes, "input")
+        return uses | {v: k for k in ("group", "time", "split") if (v := getattr(self, k))}
