@@ -26,6 +26,21 @@ FLOORS = (
     {"core"},
 )
 FLOOR = {folder: depth for depth, folders in enumerate(FLOORS) for folder in folders}
+# The same inside the lab, where no folder imports one beside it on its floor; files of the lab count as folders.
+LAB_FLOORS = (
+    {"bench"},
+    {"compare", "advise", "explore", "serve", "export", "estimators"},
+    {"training"},
+    {"kinds"},
+    {"data"},
+    {"stats", "report", "jobs", "web", "cell_names"},
+    {"files", "console"},
+)
+KINDS = ("classify", "multilabel", "regress", "tag", "generate", "translate", "forecast", "transcribe")
+ONE_KIND = r"\b(Classes|Labels|Tags|Values|ValuesTarget|For[A-Z]\w+)\b"  # classes of a target or model of one kind
+# What is left to move into lab/kinds: modules of the lab outside of it that name a kind, how often they do, and how
+# often they ask for the class of a target or of a model of one kind. These ceilings may only fall.
+MOST_NAMING, MOST_NAMES, MOST_CLASS_CHECKS = 67, 299, 54
 LAB = ("Run", "SequenceClassifier", "SequenceRegressor", "SequenceTagger", "explore", "fit")
 FILES = sorted(file for file in PACKAGE.rglob("*.py") if file != PACKAGE / "__init__.py")  # which re-exports everything
 MODULES = {".".join(("seqloom", *file.relative_to(PACKAGE).with_suffix("").parts)): file for file in FILES}
@@ -40,7 +55,7 @@ BY_NAME = {
     "lab/bench/race.py": "optional packages",
     "lab/compare/folder.py": "asks whether a package is installed",
     "lab/jobs/cluster.py": "asks whether a package is installed",
-    "lab/jobs/call.py": "the function of a job, which has its module's name",
+    "lab/jobs/function.py": "the function of a job, which has its module's name",
     "layers/linear/__init__.py": "every file of the folder is a linear recurrence",
 }
 
@@ -76,6 +91,60 @@ def test_a_module_imports_only_downwards():
             if mine != theirs and FLOOR[mine] >= FLOOR[theirs]:
                 wrong.append(f"{name} imports {module}, which is not below it")
     assert not wrong
+
+
+def lab_folder_of(module):
+    return module.split(".")[2]
+
+
+def list_imports_in_lab():
+    """Return pairs of modules of the lab, the first of which imports the second."""
+    inside = {name: file for name, file in MODULES.items() if name.startswith("seqloom.lab.")}
+    return [(name, module) for name, file in inside.items() for module in find_imports(file) if module in inside]
+
+
+def test_the_lab_has_the_floors_of_the_architecture():
+    floor = {folder: depth for depth, folders in enumerate(LAB_FLOORS) for folder in folders}
+    pairs = list_imports_in_lab()
+    assert {lab_folder_of(name) for name in MODULES if name.startswith("seqloom.lab.")} == set(floor)
+    wrong = []
+    for name, module in pairs:
+        mine, theirs = lab_folder_of(name), lab_folder_of(module)
+        if mine != theirs and floor[mine] >= floor[theirs]:
+            wrong.append(f"{name} imports {module}, which is not below it")
+    assert not wrong
+
+
+def test_no_modules_of_the_lab_import_each_other_in_a_circle():
+    imported = {}
+    for name, module in list_imports_in_lab():
+        imported.setdefault(name, set()).add(module)
+    left = dict(imported)
+    while free := [name for name, modules in left.items() if not modules & set(left)]:
+        left = {name: modules for name, modules in left.items() if name not in free}
+    assert not left
+
+
+def count_kinds(file):
+    """Return how often a module names a kind of task, and how often it asks for the class of a target or model."""
+    names = checks = 0
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Constant) and node.value in KINDS:
+            names += 1
+        is_check = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance"
+        if is_check and re.search(
+            r"\b(Classes|Labels|Tags|Values|ValuesTarget|For[A-Z]\w+)\b", ast.unparse(node.args[1])
+        ):
+            checks += 1
+    return names, checks
+
+
+def test_what_differs_between_kinds_of_task_is_in_their_files():
+    files = [file for file in (PACKAGE / "lab").rglob("*.py") if "kinds" not in file.relative_to(PACKAGE / "lab").parts]
+    counts = [count_kinds(file) for file in files]
+    assert sum(names > 0 for names, _ in counts) <= MOST_NAMING
+    assert sum(names for names, _ in counts) <= MOST_NAMES
+    assert sum(checks for _, checks in counts) <= MOST_CLASS_CHECKS
 
 
 def test_private_modules_and_names_are_used_in_their_own_folder():

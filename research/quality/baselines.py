@@ -8,9 +8,9 @@ from research.record import build_parser, write_record
 from seqloom.lab.compare.baselines.registry import fit_baseline
 from seqloom.lab.compare.data import load_task
 from seqloom.lab.compare.row_scores import load
+from seqloom.lab.jobs.cpu import use_one_thread
 from seqloom.lab.kinds.baselines.registry import baselines
 from seqloom.lab.stats.metrics import compute_scores
-from seqloom.lab.training.cpu import use_one_thread
 
 
 def main() -> None:

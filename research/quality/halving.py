@@ -47,15 +47,15 @@ def main() -> None:
 def train_all(name: str, data: Path, steps: int) -> dict[str, Any]:
     """Train every candidate of a data set once and return its validation curve."""
     from seqloom.cli.commands.training import explicit_options
-    from seqloom.lab.compare.candidates import default_hyperparameters
     from seqloom.lab.compare.data import STRIDES
     from seqloom.lab.compare.folder import start_comparison
     from seqloom.lab.compare.jobs import CandidateTrial
     from seqloom.lab.compare.plan import plan_steps
     from seqloom.lab.compare.rung import train_rung
     from seqloom.lab.compare.settings import CompareSettings
-    from seqloom.lab.compare.sizes import fit_size
     from seqloom.lab.data.pipeline.reading import Reading
+    from seqloom.lab.training.candidates import default_hyperparameters
+    from seqloom.lab.training.sizes import fit_size
 
     words = iter(SETS[name].options.replace("--", "").split() if name in SETS else [])
     options = explicit_options(Reading(**{key: next(words) for key in words}))

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from research.studies.study import Study
 from research.studies.support.forms import CHUNK, FORMS, HEADS, KERNEL, WINDOW, Count, Form
 from research.studies.support.ledger import Ledger
+from seqloom.lab.jobs.cpu import use_one_thread
 from seqloom.lab.report.page import Chart, Curve, PageBlock, Table
-from seqloom.lab.training.cpu import use_one_thread
 from seqloom.tools.measure import saved_bytes
 from seqloom.tools.timing import ROUND
 

@@ -20,8 +20,8 @@ from research.studies.support.gradient_norms import LEAST
 from research.studies.support.ledger import Ledger
 from seqloom.core.plurals import count
 from seqloom.lab.data.synthetic.adding import adding
+from seqloom.lab.jobs.cpu import use_one_thread
 from seqloom.lab.report.page import PageBlock, Table
-from seqloom.lab.training.cpu import use_one_thread
 from seqloom.lab.training.many import Recipe, SmallTraining, train_many
 from seqloom.layers.recurrent.layer import Recurrent
 

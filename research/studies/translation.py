@@ -20,8 +20,8 @@ from research.studies.support.trials import Tensors
 from seqloom.attention.score import AdditiveScore, DotScore
 from seqloom.core.errors import UserError, require
 from seqloom.core.plurals import count
+from seqloom.lab.jobs.cpu import use_one_thread
 from seqloom.lab.report.page import PageBlock, Table
-from seqloom.lab.training.cpu import use_one_thread
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.layers.transformer.block import Block as Shape
 from seqloom.layers.transformer.layer import Transformer

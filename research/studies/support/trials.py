@@ -31,8 +31,8 @@ from research.studies.support.ledger import Ledger
 from research.studies.support.metric import TrialMetric
 from research.studies.support.outcome import Contest, Trial, contests, format_contests, groups, read_trial
 from research.studies.support.reproduction import describe_reproduction
+from seqloom.lab.jobs.cpu import use_one_thread
 from seqloom.lab.report.page import PageBlock
-from seqloom.lab.training.cpu import use_one_thread
 from seqloom.lab.training.many import Recipe, SmallTraining, TrainedModel, train_many
 
 Tensors = tuple[Tensor, ...]

@@ -63,6 +63,14 @@ def describe_invalid(name: str, message: str) -> str:
     return f"{name}{separator}{reason}"
 
 
+def format_seconds(seconds: float) -> str:
+    """Format a duration as 90s, 10m or 2h."""
+    for unit, size in (("h", 3600), ("m", 60)):
+        if seconds >= 2 * size or seconds == size:
+            return f"{round(seconds / size, 1):g}{unit}"
+    return f"{seconds:.2g}s" if seconds < 10 else f"{seconds:.0f}s"
+
+
 def text_width() -> int:
     """Return the columns that prose may use: those of the terminal or of COLUMNS."""
     return shutil.get_terminal_size((PROSE_WIDTH, 24)).columns

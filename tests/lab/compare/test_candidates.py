@@ -4,17 +4,17 @@ import pytest
 
 from seqloom import testing
 from seqloom.lab.cell_names import find_cells
-from seqloom.lab.compare.candidates import (
+from seqloom.lab.data.digits import DigitsTask
+from seqloom.lab.data.names import KINDS
+from seqloom.lab.data.registry import find
+from seqloom.lab.training.candidates import (
     Candidate,
     Hyperparameters,
     choose_candidates,
     default_hyperparameters,
     propose_hyperparameters,
 )
-from seqloom.lab.compare.sizes import fit_size, measure_size
-from seqloom.lab.data.digits import DigitsTask
-from seqloom.lab.data.names import KINDS
-from seqloom.lab.data.registry import find
+from seqloom.lab.training.sizes import fit_size, measure_size
 
 MY_CELL = Path(__file__).parents[3] / "examples" / "my_cell.py"
 

@@ -2,7 +2,8 @@ import re
 
 import pytest
 
-from seqloom.lab.compare.plan import Limits, TrainingCost, TrainingPlan, format_seconds, plan_budget, share_time
+from seqloom.lab.compare.plan import Limits, TrainingCost, TrainingPlan, plan_budget, share_time
+from seqloom.lab.console import format_seconds
 
 MODELS = {f"m{i}": TrainingCost(0.01 * (1 + i % 3), 0.1, 0.2) for i in range(14)}
 

@@ -10,7 +10,6 @@ import torch
 from seqloom import Cell
 from seqloom.cli.commands.compare import compare
 from seqloom.lab.compare import rung, search, timing
-from seqloom.lab.compare.candidates import Hyperparameters
 from seqloom.lab.compare.folder import choose_name, resume_comparison, start_comparison, store_models
 from seqloom.lab.compare.jobs import CandidateTrial
 from seqloom.lab.compare.leaderboard import build_leaderboard
@@ -27,6 +26,7 @@ from seqloom.lab.jobs import runner
 from seqloom.lab.kinds.baselines import counts, linear, rocket
 from seqloom.lab.kinds.baselines.registry import baselines
 from seqloom.lab.kinds.settings import TrainSettings
+from seqloom.lab.training.candidates import Hyperparameters
 from seqloom.lab.training.folders import find_run
 from seqloom.lab.training.results import evaluate
 from seqloom.lab.training.run import Run

@@ -9,7 +9,6 @@ import torch
 from sklearn import metrics as sk
 
 from seqloom.core.errors import UserError
-from seqloom.lab.compare.candidates import choose_for_task
 from seqloom.lab.compare.error_analysis import analyse_errors
 from seqloom.lab.compare.row_scores import score_rows
 from seqloom.lab.data.coders.label_sets import LabelSetCoder
@@ -19,6 +18,7 @@ from seqloom.lab.data.registry import open_task
 from seqloom.lab.kinds.baselines.registry import baselines
 from seqloom.lab.kinds.multilabel import ForMultilabel
 from seqloom.lab.stats.metrics import compute_scores
+from seqloom.lab.training.candidates import choose_for_task
 from seqloom.lab.training.fit import fit
 from seqloom.lab.training.output import write_results
 from seqloom.lab.training.predict import predict

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from seqloom.lab.training.cpu import are_denormals_flushed, use_one_thread
+from seqloom.lab.jobs.cpu import are_denormals_flushed, use_one_thread
 
 
 def test_the_number_of_threads_is_restored():

@@ -18,10 +18,10 @@ from seqloom.lab.advise.measurements import load_measurements
 from seqloom.lab.advise.quick_training import NOT_TRIED, QuickResult, try_model
 from seqloom.lab.advise.rules import RULES, MatchedRule, match_rules
 from seqloom.lab.advise.sample import Sample, draw_sample
-from seqloom.lab.compare.candidates import Candidate, choose_candidates
-from seqloom.lab.compare.sizes import EMBEDDING, default_parameters, fit_size
 from seqloom.lab.data.task import Task
 from seqloom.lab.kinds.settings import TrainSettings
+from seqloom.lab.training.candidates import Candidate, choose_candidates
+from seqloom.lab.training.sizes import EMBEDDING, default_parameters, fit_size
 
 LINEAR = "linear"  # in place of a layer's name: no sequence model at all
 

@@ -14,7 +14,7 @@ from seqloom.lab.advise.curve import REACH_SHARE, DistanceCurve
 from seqloom.lab.advise.facts import Facts
 from seqloom.lab.advise.measurements import load_measurements
 from seqloom.lab.advise.rules import MatchedRule
-from seqloom.lab.compare.plan import format_seconds
+from seqloom.lab.console import format_seconds
 from seqloom.lab.kinds.settings import TrainSettings
 
 RECOMMENDED = 3  # models to try first

@@ -13,8 +13,8 @@ import torch
 
 from seqloom.lab.advise.sample import Sample
 from seqloom.lab.data.task import Batch
+from seqloom.lab.jobs.cpu import use_one_thread
 from seqloom.lab.kinds.settings import TrainSettings
-from seqloom.lab.training.cpu import use_one_thread
 from seqloom.lab.training.distributed import ProcessGroup
 from seqloom.lab.training.model import build
 from seqloom.lab.training.step import Stepper

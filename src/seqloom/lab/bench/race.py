@@ -21,7 +21,7 @@ from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
 from seqloom.kernels.registry import ANY, KERNELS, find_kernel
 from seqloom.lab.bench.settings import BenchSettings
-from seqloom.lab.training.cpu import use_one_thread
+from seqloom.lab.jobs.cpu import use_one_thread
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.tools import doctor, testing
 from seqloom.tools.explain import explain

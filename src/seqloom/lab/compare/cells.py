@@ -14,9 +14,9 @@ from pathlib import Path
 
 from seqloom.cells import lookup
 from seqloom.core.errors import UserError
-from seqloom.lab.compare.candidates import split_model
 from seqloom.lab.files import checkpoint, trust
 from seqloom.lab.files.sealed import DamagedError
+from seqloom.lab.training.candidates import split_model
 
 FOLDER = "cells"
 

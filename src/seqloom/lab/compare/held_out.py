@@ -8,10 +8,10 @@ from dataclasses import replace
 import torch
 
 from seqloom.lab.data.task import Batch, Task
+from seqloom.lab.jobs.cpu import use_one_thread
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.kinds.settings import TrainSettings
-from seqloom.lab.training.cpu import use_one_thread
 from seqloom.lab.training.model import build
 
 SHARES = {"valid": 0.01, "test": 0.03}  # of the budget that scoring a split once may take

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from seqloom.lab.compare.candidates import Candidate, Hyperparameters
 from seqloom.lab.compare.plan import TrainingCost, TrainingPlan
-from seqloom.lab.compare.sizes import embedding_size
 from seqloom.lab.compare.timing import TaskSize
 from seqloom.lab.jobs.job import Job
 from seqloom.lab.kinds.settings import TrainSettings
+from seqloom.lab.training.candidates import Candidate, Hyperparameters
+from seqloom.lab.training.sizes import embedding_size
 
 GPU_SHARE = 0.25  # of a GPU that a job takes, if the machine has one
 

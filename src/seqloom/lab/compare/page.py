@@ -19,11 +19,12 @@ from seqloom.lab.compare.folder import BEST, choose_name, find_run_of
 from seqloom.lab.compare.folds import FEW_ROWS, FOLDS, join_folds
 from seqloom.lab.compare.jobs import baseline_key
 from seqloom.lab.compare.leaderboard import build_leaderboard, caption
-from seqloom.lab.compare.plan import format_seconds, longer_budget
+from seqloom.lab.compare.plan import longer_budget
 from seqloom.lab.compare.rows import Results, Row
 from seqloom.lab.compare.search import Comparison
 from seqloom.lab.compare.significance import Estimate
 from seqloom.lab.compare.verdict import write_verdict
+from seqloom.lab.console import format_seconds
 from seqloom.lab.data.description import format_space, summarize_task, tabulate_columns
 from seqloom.lab.data.pipeline.original import read_original
 from seqloom.lab.data.registry import TASKS

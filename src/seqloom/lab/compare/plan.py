@@ -15,6 +15,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from seqloom.lab.console import format_seconds
+
 FIRST_RUNG, SECOND_RUNG = 9, 3  # the rungs end after 1/9 and 1/3 of the steps
 PLANNED_SHARE = 0.85  # of the remaining time; the rest is a reserve for errors of the estimates
 JOB_OVERHEAD = 0.5  # seconds that a job takes in addition to its steps
@@ -255,11 +257,3 @@ def _format_epochs(count: float) -> str:
 def longer_budget(seconds: float) -> float:
     """Return a usual budget of at least twice the seconds."""
     return next((budget for budget in BUDGETS if budget >= 2 * seconds), 2 * seconds)
-
-
-def format_seconds(seconds: float) -> str:
-    """Format a duration as 90s, 10m or 2h."""
-    for unit, size in (("h", 3600), ("m", 60)):
-        if seconds >= 2 * size or seconds == size:
-            return f"{round(seconds / size, 1):g}{unit}"
-    return f"{seconds:.2g}s" if seconds < 10 else f"{seconds:.0f}s"

@@ -13,10 +13,11 @@ from seqloom.lab.compare.choice import mark_choice
 from seqloom.lab.compare.folds import find_common_folds, join_folds
 from seqloom.lab.compare.jobs import baseline_key, latency_key
 from seqloom.lab.compare.metric import rank
-from seqloom.lab.compare.plan import format_seconds, longer_budget
+from seqloom.lab.compare.plan import longer_budget
 from seqloom.lab.compare.rows import Results, Row
 from seqloom.lab.compare.search import Comparison
 from seqloom.lab.compare.significance import bootstrap, estimate
+from seqloom.lab.console import format_seconds
 from seqloom.lab.kinds.baselines.registry import baselines
 
 

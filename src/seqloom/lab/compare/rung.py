@@ -16,9 +16,9 @@ from seqloom.lab.compare import cells, row_scores
 from seqloom.lab.compare.data import load_task, whole_task
 from seqloom.lab.data.task import Task
 from seqloom.lab.files.checkpoint import load_weights
+from seqloom.lab.jobs.cpu import use_one_thread
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.stats.metrics import compute_scores
-from seqloom.lab.training.cpu import use_one_thread
 from seqloom.lab.training.distributed import ProcessGroup
 from seqloom.lab.training.journal import Journal
 from seqloom.lab.training.layout import RUN_FILE

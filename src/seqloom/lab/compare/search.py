@@ -17,14 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from seqloom.lab.compare.aim import resolve_aim
-from seqloom.lab.compare.candidates import (
-    PROPOSALS_AT_ONCE,
-    Candidate,
-    Hyperparameters,
-    choose_for_task,
-    default_hyperparameters,
-    propose_hyperparameters,
-)
 from seqloom.lab.compare.folds import add_fold
 from seqloom.lab.compare.jobs import CandidateTrial, JobFactory, rung_key
 from seqloom.lab.compare.metric import rank
@@ -39,12 +31,20 @@ from seqloom.lab.compare.plan import (
     share_time,
 )
 from seqloom.lab.compare.settings import CompareSettings
-from seqloom.lab.compare.sizes import Size, default_parameters, fit_size
 from seqloom.lab.compare.timing import measure_task
 from seqloom.lab.data.task import Task
 from seqloom.lab.files import checkpoint, sealed
 from seqloom.lab.jobs.job import Job, Result
 from seqloom.lab.kinds.baselines.registry import baselines
+from seqloom.lab.training.candidates import (
+    PROPOSALS_AT_ONCE,
+    Candidate,
+    Hyperparameters,
+    choose_for_task,
+    default_hyperparameters,
+    propose_hyperparameters,
+)
+from seqloom.lab.training.sizes import Size, default_parameters, fit_size
 
 SMALL_DATA, LARGE_DATA = 500, 50_000  # training examples: batches of 16 up to SMALL_DATA, of 64 above LARGE_DATA
 SPEED_SHARE, SPEED_SECONDS = 0.08, 3.0  # share of the budget for measuring speeds; at most so long for one model

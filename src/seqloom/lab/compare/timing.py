@@ -17,9 +17,9 @@ from seqloom.lab.compare.data import load_task
 from seqloom.lab.compare.row_scores import MOST_DECODED
 from seqloom.lab.data.task import Batch, Task
 from seqloom.lab.files import checkpoint, scratch
+from seqloom.lab.jobs.cpu import use_one_thread
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.kinds.settings import TrainSettings
-from seqloom.lab.training.cpu import use_one_thread
 from seqloom.lab.training.distributed import ProcessGroup
 from seqloom.lab.training.model import build
 from seqloom.lab.training.run import Run

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
+from seqloom.lab.jobs.cpu import use_one_thread
 from seqloom.lab.jobs.job import Job
-from seqloom.lab.training.cpu import use_one_thread
 
 
 def call_function(job: Job, own: Path) -> object:

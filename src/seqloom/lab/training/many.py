@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from seqloom.lab.jobs.cpu import use_one_thread
 from seqloom.lab.training.clipping import clip_gradients
-from seqloom.lab.training.cpu import use_one_thread
 from seqloom.lab.training.recipe import SmallTraining
 from seqloom.lab.training.stacked import BATCH_SEED_OFFSET, StackedStep
 

@@ -12,8 +12,8 @@ import torch
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import Task
+from seqloom.lab.jobs.cpu import are_denormals_flushed
 from seqloom.lab.kinds.settings import TrainSettings
-from seqloom.lab.training.cpu import are_denormals_flushed
 from seqloom.lab.training.distributed import ProcessGroup, join_processes, local_device
 from seqloom.lab.training.loop import Training
 from seqloom.lab.training.run import Run, fingerprint

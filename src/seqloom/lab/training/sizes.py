@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from seqloom.lab.compare.candidates import Candidate
 from seqloom.lab.data.task import Task, Tokens
 from seqloom.lab.kinds.settings import TrainSettings
+from seqloom.lab.training.candidates import Candidate
 from seqloom.lab.training.model import build
 
 WIDTH_MULTIPLE = 8  # so that attention heads divide the width, and vectors are filled
