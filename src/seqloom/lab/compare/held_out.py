@@ -29,7 +29,7 @@ def choose_strides(task: Task, seconds: float) -> dict[str, int]:
     """
     fewest = FEWEST_TRANSLATIONS if task.kind == "translate" else FEWEST_ROWS
     sizes = {split: task.splits[split].size or 0 for split in SHARES}
-    if kind_of(task).in_pieces or all(size < 2 * fewest for size in sizes.values()):
+    if kind_of(task).continues_text or all(size < 2 * fewest for size in sizes.values()):
         return {}  # a text is read piece by piece, each with the state after the one before
     row_seconds = time_row(task)
     strides = {}

@@ -116,7 +116,7 @@ def _explain(subject: Subject, example: Example, request: Request) -> Explanatio
     arrays = _collect_arrays(subject, example, inside)
     document = {
         "name": subject.name,
-        "kind": subject.kind,
+        "kind": subject.kind.name,
         "parameters": sum(p.numel() for p in subject.network.parameters()),
         "steps": list(example.steps),
         "unknown": [i for i, unknown in enumerate(example.unknown) if unknown],

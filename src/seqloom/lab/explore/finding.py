@@ -65,7 +65,7 @@ def describe(
         occlusion: Windows, and the target's value minus its value without each.
         run: Runs the model, with the interventions that a person chose.
     """
-    if subject.kind in ("regress", "forecast"):
+    if subject.kind.has_values:
         return _describe_value(example, inside, target, occlusion)
     statements = [_describe_turn(subject, example, inside, target, occlusion, run)]
     if (flip := _describe_flip(example, inside, target, growth, occlusion)) is not None:
@@ -314,7 +314,7 @@ def _describe_beginning(
 ) -> list[Statement]:
     """Say how many steps at the end give the same prediction alone."""
     n = len(example.steps)
-    if n < LEAST_STEPS or subject.is_per_step or subject.kind == "transcribe":
+    if n < LEAST_STEPS or subject.is_per_step or subject.has_blank:
         return []
     p = _value(inside, target)
     counts = sorted({round(n * share / 10) for share in range(1, 10)} - {0, n})

@@ -100,7 +100,7 @@ def look_inside(
 
 def _align(subject: Subject, example: Example, outputs: Outputs) -> Array | None:
     """Return the attention of a recurrent decoder to its source, (1, T, S)."""
-    if subject.kind != "translate" or not hasattr(subject.network, "align"):
+    if not subject.kind.writes or not hasattr(subject.network, "align"):
         return None
     encoding = subject.task.encoding
     if encoding is None:

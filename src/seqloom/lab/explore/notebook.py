@@ -17,9 +17,15 @@ from seqloom.lab.data.task import Batch
 from seqloom.lab.explore.explanation import Request, explain
 from seqloom.lab.explore.saved_page import build_page, record_explanation, write_page
 from seqloom.lab.explore.subject import MAX_STEPS, Example, Outputs, Subject, cut_batch, open_subject
+from seqloom.lab.kinds.classify import ClassifyKind
+from seqloom.lab.kinds.kind import Kind
+from seqloom.lab.kinds.regress import RegressKind
 from seqloom.lab.training.run import Run
 
 HEIGHT = 900  # pixels of the page in a notebook
+
+
+WITH_CLASSES, WITH_VALUES = ClassifyKind(), RegressKind()  # what the outputs of a module are taken for
 
 
 class ModuleSubject(Subject):
@@ -32,8 +38,12 @@ class ModuleSubject(Subject):
         self._is_per_step, self._width = False, 0
 
     @property
-    def kind(self) -> str:
-        return "classify" if _has_classes(self.module) else "regress"
+    def kind(self) -> Kind:
+        return WITH_CLASSES if _has_classes(self.module) else WITH_VALUES
+
+    @property
+    def has_blank(self) -> bool:
+        return False
 
     @property
     def network(self) -> nn.Module:
@@ -60,10 +70,10 @@ class ModuleSubject(Subject):
             raise InputError(f"explore needs a model whose output is (B, K) or (B, T, K), got {got}")
         self._is_per_step = y.ndim == 3
         self._width = batch.x.shape[2] if batch.x.ndim == 3 else 0
-        values = y.float().softmax(-1) if self.kind == "classify" else y.float()
+        values = y.float() if self.kind.has_values else y.float().softmax(-1)
         labels = self.classes if len(self.classes) == y.shape[-1] else tuple(map(str, range(y.shape[-1])))
         steps = tuple(map(str, range(y.shape[1]))) if y.ndim == 3 else ()
-        best = "" if y.ndim == 3 or self.kind != "classify" else labels[int(values[0].argmax())]
+        best = "" if y.ndim == 3 or self.kind.has_values else labels[int(values[0].argmax())]
         return Outputs(values, labels, steps, best)
 
 

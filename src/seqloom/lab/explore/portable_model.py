@@ -19,7 +19,6 @@ from seqloom.lab.data.task import Classes
 from seqloom.lab.explore.inside import find_equations
 from seqloom.lab.explore.subject import Subject
 from seqloom.lab.explore.turning_words import CONTRASTS, NEGATIONS
-from seqloom.lab.kinds.classify import ForClassify
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.layers.transformer.layer import Projected, Transformer
 from seqloom.models.classify import Classify
@@ -33,8 +32,8 @@ UNITS = ("words", "characters")
 def explain_not_portable(subject: Subject) -> str:
     """Return why a page cannot run a model by itself; "" if it can."""
     network, coder = subject.network, None if subject.task.encoding is None else subject.task.encoding.x
-    if not isinstance(subject.model, ForClassify):
-        return f"a page runs models that classify, not those that {subject.kind}"
+    if subject.model.decision is None:
+        return f"a page runs models that classify, not those that {subject.kind.name}"
     if not isinstance(network, Classify):
         return "a page runs trained models, not baselines"
     if not isinstance(coder, TextCoder) or coder.unit not in UNITS or coder.end or not isinstance(network.embed, Embed):
@@ -68,8 +67,8 @@ def pack_model(subject: Subject) -> dict[str, Any]:
     """Return everything that a page needs to run a model, JSON-serialisable; weights are float32 in base64."""
     network, coder, target = subject.network, subject.task.encoding.x, subject.task.target  # type: ignore[union-attr]
     assert isinstance(network, Classify) and isinstance(network.embed, Embed) and isinstance(target, Classes)
-    assert isinstance(subject.model, ForClassify)
     decision, weights = subject.model.decision, network.state_dict()
+    assert decision is not None
     return {
         "labels": list(target.names),
         "words": list(coder.words),

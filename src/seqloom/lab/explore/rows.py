@@ -13,7 +13,7 @@ from torch import Tensor
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.registry import reopen
-from seqloom.lab.data.task import Batch, Labels, Tokens
+from seqloom.lab.data.task import Batch, Tokens
 from seqloom.lab.explore.contributions import find_layer
 from seqloom.lab.explore.inside import Array
 from seqloom.lab.explore.subject import Example, Subject, cut_batch
@@ -113,20 +113,9 @@ def join_tokens(subject: Subject, steps: tuple[str, ...]) -> str:
 
 
 def _write_truth(subject: Subject, batch: Batch, i: int) -> str:
-    if batch.y is None or subject.kind == "generate":
+    if batch.y is None:
         return ""
-    y = batch.y[i : i + 1]
-    if subject.kind == "classify":
-        names = subject.task.target.names  # type: ignore[union-attr]
-        return names[int(y[0])] if int(y[0]) >= 0 else "unseen"
-    if isinstance(subject.task.target, Labels):
-        y = y[..., :-1].clamp(min=0)
-    lengths = batch.lengths[i : i + 1] if subject.is_per_step else batch.y_lengths
-    if subject.is_per_step and not isinstance(subject.task.target, Labels):
-        y = y.clamp(min=0)
-    if lengths is not None and len(lengths) != 1:
-        lengths = lengths[i : i + 1]
-    return _shorten(subject.task.decode(y, lengths)[0])
+    return _shorten(subject.kind.decode_target(subject.task, batch, i))
 
 
 def _shorten(value: object) -> str:

@@ -55,7 +55,12 @@ class Entry:
         if self.run is None and self._subject is None:
             return {"name": self.name, "problem": self.problem}
         if self.run is None:
-            facts = {"kind": self.subject.kind, "data": "", "model": type(self.subject.network).__name__, "unit": ""}
+            facts = {
+                "kind": self.subject.kind.name,
+                "data": "",
+                "model": type(self.subject.network).__name__,
+                "unit": "",
+            }
             return {"name": self.name, "problem": "", "features": list(self.subject.features)} | facts
         try:
             task = self.run.task

@@ -15,9 +15,11 @@ from torch import Tensor, nn
 from seqloom.core.errors import UserError
 from seqloom.lab.data.coders.joined import JoinedTextCoder
 from seqloom.lab.data.coders.text import TextCoder
-from seqloom.lab.data.task import END, SPECIALS, START, UNKNOWN, Batch, Classes, Features, Labels, Tags, Task, Tokens
+from seqloom.lab.data.task import END, SPECIALS, START, UNKNOWN, Batch, Features, Task, Tokens
 from seqloom.lab.data.task import Values as ValuesTarget
 from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.kind import Kind
+from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.training.run import Run
 
 MAX_STEPS = 5_000  # steps that are looked into; a trace of 50,000 steps would not fit a page
@@ -70,8 +72,9 @@ class Subject:
     lock: threading.RLock = field(default_factory=threading.RLock)  # a recording changes the model while it runs
 
     @property
-    def kind(self) -> str:
-        return str(self.task.kind)
+    def kind(self) -> Kind:
+        """The kind of the task."""
+        return kind_of(self.task)
 
     @property
     def network(self) -> nn.Module:
@@ -90,8 +93,12 @@ class Subject:
     @property
     def is_per_step(self) -> bool:
         """Whether each input step has its own output."""
-        target = self.task.target
-        return self.kind in ("tag", "generate") or (isinstance(target, Labels) and target.per_step)
+        return self.kind.is_per_step(self.task)
+
+    @property
+    def has_blank(self) -> bool:
+        """Whether the first output of each step stands for nothing (CTC)."""
+        return self.model.has_blank
 
     @property
     def deletes(self) -> bool:
@@ -167,10 +174,10 @@ class Subject:
             batch: Inputs.
             wanted: (1, S) tokens of a translation to score; by default the model's own.
         """
-        if self.kind == "translate":
+        if self.kind.writes:
             return self._translate(batch, wanted)
         scores = self.model.scores(batch)[0]
-        if self.kind == "transcribe":
+        if self.model.has_blank:
             log_p, lengths = scores
             first = cut_rows(batch, 1)
             with torch.no_grad():
@@ -180,9 +187,9 @@ class Subject:
             return Outputs(log_p.exp(), ("(blank)", *self._name_outputs(log_p.shape[-1])[1:]), steps, text)
         with torch.no_grad():
             text = self._describe(batch, scores)
-        if isinstance(self.task.target, ValuesTarget):
+        if self.kind.has_values:
             return self._scale_values(scores, text)
-        p = scores.float().sigmoid() if self.kind == "multilabel" else scores.float().softmax(-1)
+        p = self.model.finish(scores)
         steps = tuple(map(str, range(p.shape[1]))) if p.ndim == 3 else ()
         return Outputs(p, self._name_outputs(p.shape[-1]), steps, text)
 
@@ -222,8 +229,8 @@ class Subject:
     @cache  # noqa: B019  # a subject lives as long as the page
     def _name_outputs(self, count: int) -> tuple[str, ...]:
         target = self.task.target
-        if isinstance(target, Classes | Labels | Tags):
-            return target.names
+        if names := getattr(target, "names", ()):
+            return tuple(names)
         coder: Any = None
         if self.task.encoding is not None:
             coder = self.task.encoding.y or self.task.encoding.x

@@ -17,15 +17,14 @@ from torch import Tensor, nn
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.coders.series import SeriesCoder
-from seqloom.lab.data.task import Features, Task, Tokens, Values
+from seqloom.lab.data.task import Features, Task, Tokens
 from seqloom.lab.export.c_code import Writer, declare
 from seqloom.lab.export.check import TOLERANCE, CheckError, make_rows
 from seqloom.lab.export.description import describe
 from seqloom.lab.export.graph import ExportedModel
 from seqloom.lab.files import scratch
-from seqloom.lab.kinds.classify import ForClassify
 from seqloom.lab.kinds.for_task import ForTask
-from seqloom.lab.kinds.tag import ForTag
+from seqloom.lab.kinds.registry import kind_of
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.models.classify import Classify
 from seqloom.models.tag import Tag
@@ -38,16 +37,16 @@ LOWEST = -3.4e38  # the largest output before the first step
 def check_streamable(model: ForTask, task: Task) -> None:
     """Raise a UserError if a model cannot run step by step in C."""
     instead = "use --to onnx"
-    if task.kind == "forecast":
+    if not model.streams:
         raise UserError(f"a forecast needs its whole past, which a stream in C does not keep; {instead}")
     layer = model.model.layer
     if not isinstance(layer, Recurrent):
         raise UserError(f"--to c writes recurrent cells, and {type(layer).__name__} is not one; {instead}")
     if layer.bidirectional:
         raise UserError(f"a bidirectional layer needs the whole sequence, so it cannot run step by step; {instead}")
-    if isinstance(model, ForTag) and model.model.crf is not None:
+    if getattr(model.model, "crf", None) is not None:
         raise UserError(f"a CRF chooses tags after the last step, so it cannot run step by step; {instead}")
-    if isinstance(model, ForTag) and model.model.reads_letters:
+    if getattr(model.model, "reads_letters", False):
         raise UserError(
             f"this model reads the letters of words, which the C file does not; train with --letters 0, or {instead}"
         )
@@ -59,13 +58,13 @@ class Stream(nn.Module):
     def __init__(self, model: ForTask, task: Task) -> None:
         super().__init__()
         self.model: Any = model
-        self.exported = ExportedModel(model, task.kind, ("x", "lengths"))
+        self.exported = ExportedModel(model, ("x", "lengths"))
         self.layer: Recurrent = self.model.model.layer
         cells = [self.layer.cell_at(i) for i in range(len(self.layer.cells))]
         self.counts = [len(cell.start(torch.zeros(1, 1, cell.input_size))) for cell in cells]  # of states
         coder = task.encoding.x if task.encoding is not None else None
         self.scale = coder.scale if isinstance(coder, SeriesCoder) else None
-        self.target = task.encoding.y.scale if task.encoding is not None and isinstance(task.target, Values) else None
+        self.target = task.encoding.y.scale if task.encoding is not None and kind_of(task).has_values else None
         inner: Classify | Tag = self.model.model
         self.readout = inner.readout if isinstance(inner, Classify) else None
 
@@ -134,14 +133,11 @@ class Stream(nn.Module):
 
     def _finish(self, scores: Tensor) -> Tensor:
         """Return probabilities, or values in the units of the data."""
-        if isinstance(self.model, ForClassify):
-            return self.model.decision.calibrate(scores).softmax(-1)
-        if self.exported.kind == "multilabel":
-            return scores.sigmoid()
+        decision = self.exported.inner.decision
         if self.target is not None:
             mean, deviation = (torch.tensor(v, dtype=torch.float32) for v in (self.target.mean, self.target.deviation))
             return scores * deviation + mean
-        return scores.softmax(-1)
+        return self.exported.inner.finish(scores if decision is None else decision.calibrate(scores))
 
 
 def write_c(model: ForTask, task: Task, folder: Path, int8: bool, name: str = "model") -> dict[str, Any]:

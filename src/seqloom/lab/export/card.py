@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from seqloom.lab.data.task import Classes, Labels, Tags, Task
+from seqloom.lab.data.task import Task
+from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.training.results import summarise_run
 from seqloom.lab.training.run import Run
-
-PIPELINES = {"classify": "text-classification", "multilabel": "text-classification", "tag": "token-classification"}
-MOST_LABELS = 20  # that a card lists
 
 
 def write_card(run: Run, licence: str = "") -> str:
@@ -23,10 +21,8 @@ def write_card(run: Run, licence: str = "") -> str:
     facts, task = summarise_run(run), run.task
     name = run.name
     lines = ["---", f"license: {licence or 'unknown'}", "library_name: seqloom"]
-    if task.kind in PIPELINES and getattr(task.input, "unit", None):
-        lines.append(f"pipeline_tag: {PIPELINES[task.kind]}")
-    elif task.kind == "forecast":
-        lines.append("pipeline_tag: time-series-forecasting")
+    if pipeline := kind_of(task).find_pipeline(task):
+        lines.append(f"pipeline_tag: {pipeline}")
     lines += ["tags:", "- seqloom", f"- {_quote(run.settings.model)}", f"- {task.kind}", "---", "", f"# {name}", ""]
     lines += [f"{_describe(task)} Model: `{run.settings.model}`, {run.settings.hidden} units, layers: "]
     lines[-1] += f"{run.settings.layers}. Trained with seqloom."
@@ -54,14 +50,7 @@ def _quote(text: str) -> str:
 
 
 def _describe(task: Task) -> str:
-    target, inputs = task.target, getattr(task.input, "unit", "numbers")
-    if isinstance(target, Classes | Labels | Tags):
-        names = list(target.names)
-        more = f" and {len(names) - MOST_LABELS} more" if len(names) > MOST_LABELS else ""
-        kind = {"classify": "Classifies", "multilabel": "Finds the labels of", "tag": "Tags"}[task.kind]
-        return f"{kind} sequences of {inputs}; labels: {', '.join(names[:MOST_LABELS])}{more}."
-    kind = "Forecasts" if task.kind == "forecast" else "Predicts"
-    return f"{kind} {', '.join(getattr(target, 'names', ()))} from sequences of {inputs}."
+    return kind_of(task).describe_use(task, getattr(task.input, "unit", "numbers"))
 
 
 def _describe_data(run: Run) -> str:

@@ -16,6 +16,7 @@ from seqloom.lab.data.coders.table import TableCoder
 from seqloom.lab.data.coders.text import TextCoder
 from seqloom.lab.data.task import Task, Values
 from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.training.predict import predict_pieces
 
 LENGTHS = (1, 9, 40)  # steps of the rows that are compared
@@ -108,8 +109,9 @@ def compare_predictions(
 def _list_units(task: Task) -> dict[str, float]:
     """Return the deviation of each target; "" is that of a single one."""
     assert task.encoding is not None
-    if not isinstance(task.target, Values):
+    if not kind_of(task).has_values:
         return {}
+    assert isinstance(task.target, Values)
     deviations = task.encoding.y.scale.deviation.tolist()
     return dict(zip(task.target.names, deviations, strict=True)) | {"": deviations[0]}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
 import sys
 from functools import cache
@@ -18,11 +17,9 @@ from seqloom.lab.data.coders.series import SeriesCoder
 from seqloom.lab.data.coders.subwords import SubwordCoder
 from seqloom.lab.data.coders.table import TableCoder
 from seqloom.lab.data.coders.text import HAN, WORDS, TextCoder
-from seqloom.lab.data.task import Labels, Task, Values
-from seqloom.lab.kinds.classify import ForClassify
+from seqloom.lab.data.task import Task, Values
 from seqloom.lab.kinds.for_task import ForTask
-from seqloom.lab.kinds.forecast import ForForecast
-from seqloom.lab.kinds.tag import ForTag
+from seqloom.lab.kinds.registry import kind_of
 
 FORMAT = 1
 TOKENIZER = "tokenizer.json"
@@ -41,48 +38,20 @@ def describe(model: ForTask, task: Task) -> dict[str, Any]:
     about: dict[str, Any] = {
         "format": FORMAT,
         "kind": task.kind,
-        "limit": encoding.options.limit if task.kind != "forecast" else task.lookback,
+        "limit": encoding.options.limit,
         "names": list(getattr(task.target, "names", ())),
         "encoder": _describe_encoder(encoding.x, task, model),
     }
     example = _write_example(about["encoder"], task)
     about["example"] = shlex.quote(example) if len(example) <= MOST_EXAMPLE else "--file rows.jsonl"
-    if isinstance(model, ForClassify):
-        rule = model.decision
-        about["decision"] = {
-            "positive": rule.positive,
-            "temperature": rule.temperature,
-            "weights": list(rule.weights),
-            "threshold": rule.threshold,
-            "reject": rule.reject,
-        }
-    if isinstance(task.target, Labels):
-        about["per_step"] = task.target.per_step
-    if isinstance(task.target, Values):
-        about["scale"] = encoding.y.scale.state()
-    if isinstance(model, ForTag) and model.model.crf is not None:
-        about["crf"] = {name: getattr(model.model.crf, name).tolist() for name in "Abc"}
-    if isinstance(model, ForForecast):
-        count = task.target.size
-        about["segment"] = model.segment
-        about["target_features"] = list(range(count)) if model.order is None else model.order[:count]
-        if model.intervals is not None:
-            about["intervals"] = {
-                "season": model.intervals.season,
-                "floor": model.intervals.floor.tolist(),
-                "widths": {
-                    str(level): [[v if math.isfinite(v) else None for v in row] for row in width.tolist()]
-                    for level, width in model.intervals.widths.items()
-                },
-            }
-    return about
+    return about | kind_of(task).describe_export(task, model)
 
 
 def _describe_encoder(coder: Any, task: Task, model: ForTask) -> dict[str, Any]:  # noqa: ANN401  # any input coder
     if isinstance(coder, TextCoder):
         about = {name: getattr(coder, name) for name in ("column", "unit", "lowercase", "end", "words")}
         about |= {"type": "text", "pattern": write_pattern() if coder.unit == "words" else ""}
-        if isinstance(model, ForTag) and model.model.reads_letters and task.encoding is not None:
+        if getattr(model.model, "reads_letters", False) and task.encoding is not None:
             about |= {"letters": task.encoding.letters.letters, "word_letters": WORD_LETTERS}
         return about
     if isinstance(coder, SubwordCoder):

@@ -14,13 +14,10 @@ from seqloom.lab.data.coders.audio import AudioCoder
 from seqloom.lab.data.coders.step_sets import StepSetCoder
 from seqloom.lab.data.task import Batch, Features, Task, Tokens
 from seqloom.lab.kinds.for_task import ForTask
-from seqloom.lab.kinds.forecast import ForForecast
-from seqloom.lab.kinds.registry import kind_of
-from seqloom.lab.kinds.tag import ForTag
+from seqloom.lab.kinds.registry import KINDS, kind_of
 from seqloom.lab.training.run import Run
 from seqloom.layers.registry import BI_PREFIX
 
-KINDS = ("classify", "multilabel", "tag", "regress", "forecast")
 ONE_LENGTH = ("transformer_xl", "memory_transformer")  # torch.export would fix the length of the example
 MOST_ROWS, MOST_STEPS = 65_535, 1_048_575  # of a batch that torch.export promises to take
 EXAMPLE_ROWS, EXAMPLE_STEPS = 3, 7  # torch.export takes 0 and 1 as fixed
@@ -31,26 +28,17 @@ class ExportedModel(nn.Module):
 
     Args:
         model: The trained model.
-        kind: The kind of its task.
         names: Names of the inputs; x and lengths first.
     """
 
-    def __init__(self, model: ForTask, kind: str, names: tuple[str, ...]) -> None:
+    def __init__(self, model: ForTask, names: tuple[str, ...]) -> None:
         super().__init__()
-        self.inner, self.kind, self.names = model, kind, names
+        self.inner, self.names = model, names
 
     def forward(self, x: Tensor, lengths: Tensor, *more: Tensor) -> Tensor:
         """Return the output for ids (B, T) or features (B, T, D) with lengths (B,)."""
         batch = Batch(x, lengths, lengths, **dict(zip(self.names[2:], more, strict=True)))  # type: ignore[arg-type]
-        model: Any = self.inner
-        if isinstance(model, ForForecast) and model.segment:  # the runner pads to segments
-            return model.model(x if model.order is None else x[..., model.order], lengths)
-        scores: Tensor = model.scores(batch)[0]
-        if self.kind == "multilabel":
-            return scores.float().sigmoid()
-        if self.kind == "classify" or (isinstance(model, ForTag) and model.model.crf is None):
-            return scores.float().softmax(-1)
-        return scores.float()
+        return self.inner.compute_output(batch)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,11 +66,12 @@ def check_exportable(run: Run) -> None:
             f"{run.folder} is a baseline ({name}), which has no layers to export; choose a trained model "
             f"(`seqloom runs {run.folder.parent}` lists them)"
         )
-    use = {"translate": "`seqloom translate`", "generate": "`seqloom generate`", "transcribe": "`seqloom predict`"}
-    if task.kind not in KINDS:
+    kind = kind_of(task)
+    if not kind.is_exportable:
+        listed = [one.name for one in KINDS.values() if one.is_exportable]
         raise UserError(
             f"{run.folder} was trained to {task.kind}, which needs a search for every step; export writes "
-            f"{', '.join(KINDS[:-1])} and {KINDS[-1]} models, so use {use[task.kind]}"
+            f"{', '.join(listed[:-1])} and {listed[-1]} models, so use `seqloom {kind.command}`"
         )
     if task.encoding is None:
         raise UserError(f"{run.folder} was trained on generated data ({task.name}); export a run on a file of yours")
@@ -96,7 +85,7 @@ def check_exportable(run: Run) -> None:
             f"{run.folder} reads columns beside its sequence ({listed}), which export does not write; "
             f"train with --input {','.join(task.encoding.plan.input)} alone, or use `seqloom predict`"
         )
-    if kind_of(task).has_timespans(task):
+    if kind.has_timespans(task):
         raise UserError(f"{run.folder} reads irregular time stamps, which export does not write; use `seqloom predict`")
     if name.removeprefix(BI_PREFIX) in ONE_LENGTH:
         raise UserError(f"{name} reads a sequence in segments and exports one length only; use `seqloom predict`")
@@ -119,13 +108,10 @@ def make_graph(model: ForTask, task: Task) -> Graph:
     else:
         inputs = {"x": torch.randn(B, T * (w or 1), task.input.size)}
     inputs["lengths"], shapes = lengths, [time, {0: rows}]
-    if isinstance(task.input, Tokens) and isinstance(model, ForTag) and model.model.reads_letters:
+    if isinstance(task.input, Tokens) and getattr(model.model, "reads_letters", False):
         inputs["letters"] = torch.randint(1, task.input.alphabet, (B, T, 5))
         shapes.append(time | {2: Dim("letters", min=1, max=255)})
     if isinstance(task.input, Features) and task.input.known:
         inputs["future"] = torch.randn(B, task.target.steps, len(task.input.known))  # type: ignore[union-attr]
         shapes.append({0: rows})
-    output = {"regress": "values", "forecast": "values"}.get(task.kind, "probabilities")
-    if isinstance(model, ForTag) and model.model.crf is not None:
-        output = "scores"
-    return Graph(ExportedModel(model, task.kind, tuple(inputs)).eval(), inputs, tuple(shapes), output)
+    return Graph(ExportedModel(model, tuple(inputs)).eval(), inputs, tuple(shapes), model.output)

@@ -117,9 +117,7 @@ class _Loaded:
                 lengths = lengths if padded is None else padded
             more = [getattr(batch, name) for name in list(self.graph.inputs)[2:]]
             y = self.program(x, lengths, *more)
-            if self.graph.output == "probabilities":
-                y = torch.logit(y.double()).float() if self.task.kind == "multilabel" else y.log()
-            return y, None
+            return self.model.invert_output(y), None
 
         self.model.__dict__["scores"] = scores
         return list(predict_pieces(self.model, self.task, [list(rows)], probabilities=True))

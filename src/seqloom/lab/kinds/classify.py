@@ -20,7 +20,7 @@ from seqloom.lab.kinds.kind import Kind
 from seqloom.lab.kinds.layers import normalise
 from seqloom.lab.kinds.objective import Objective
 from seqloom.lab.kinds.readout import build_reader
-from seqloom.lab.kinds.results import Result, pick_best, round_all
+from seqloom.lab.kinds.results import Result, describe_labels_use, pick_best, round_all
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.stats.class_metrics import describe_classes
 from seqloom.lab.stats.metrics import METRICS
@@ -35,6 +35,8 @@ class ForClassify(ForTask):
         decision: How scores become probabilities and a class, outside training.
         class_weights: (K,) weights of the classes in the training loss, or None.
     """
+
+    streams = True
 
     decision: Decision
 
@@ -114,6 +116,7 @@ class ClassifyKind(Kind):
     """One class for each row: cross-entropy, with a threshold or a reject option."""
 
     name = "classify"
+    is_exportable = True
     metrics = ("accuracy", "balanced_accuracy", "macro_f1", "f1", "auroc", "average_precision", "loss")
     baselines = ("majority", "logistic", "logistic of letters", "rocket", "nearest series")
     selecting = ("accuracy",)
@@ -144,6 +147,27 @@ class ClassifyKind(Kind):
     def wrap_baseline(self, task: Task, module: nn.Module) -> ForTask:
         return ForClassify(module)
 
+    def list_classes(self, task: Task) -> list[str] | None:
+        return list(_get_names(task))
+
+    def decode_target(self, task: Task, batch: Batch, row: int) -> object:
+        assert batch.y is not None
+        k = int(batch.y[row])
+        return _get_names(task)[k] if k >= 0 else "unseen"
+
+    def describe_export(self, task: Task, model: ForTask) -> dict[str, Any]:
+        assert model.decision is not None
+        rule = asdict(model.decision)
+        return {
+            "decision": {name: rule[name] for name in ("positive", "temperature", "weights", "threshold", "reject")}
+        }
+
+    def find_pipeline(self, task: Task) -> str:
+        return "text-classification" if getattr(task.input, "unit", None) else ""
+
+    def describe_use(self, task: Task, inputs: str) -> str:
+        return describe_labels_use("Classifies", _get_names(task), inputs)
+
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
         assert batch.y is not None
         y, p = batch.y.cpu().numpy(), prediction.values.cpu().numpy()
@@ -163,8 +187,7 @@ class ClassifyKind(Kind):
         return columns | ranks
 
     def describe_test(self, task: Task, model: ForTask, columns: Columns) -> dict[str, Any]:
-        assert isinstance(task.target, Classes)
-        names = task.target.names
+        names = _get_names(task)
         classes = describe_classes(names, columns["y"], columns["p"])
         return {"classes": classes, "decision": model.describe_decision(names)} if classes else {}
 
@@ -173,14 +196,18 @@ class ClassifyKind(Kind):
     ) -> list[Result]:
         if prediction.probabilities is None:
             return super().build_results(task, prediction, probabilities, reject)
-        assert isinstance(task.target, Classes)
         values, best = task.decode(prediction.values, prediction.lengths), round_all(pick_best(prediction))
         results: list[Result] = [{"prediction": value, "probability": p} for value, p in zip(values, best, strict=True)]
         if probabilities:
             for result, row in zip(results, round_all(prediction.probabilities.cpu()), strict=True):
-                result["probabilities"] = dict(zip(task.target.names, row, strict=True))
+                result["probabilities"] = dict(zip(_get_names(task), row, strict=True))
         if reject:
             for result, p in zip(results, best, strict=True):
                 result["is_unsure"] = p < reject
                 result["prediction"] = None if p < reject else result["prediction"]
         return results
+
+
+def _get_names(task: Task) -> tuple[str, ...]:
+    assert isinstance(task.target, Classes)
+    return task.target.names

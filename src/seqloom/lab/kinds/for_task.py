@@ -50,6 +50,9 @@ class ForTask(nn.Module):
     attributed = False  # whether attributes of the row are input features of every step
     carries = False  # whether a batch may start from the last state of the previous one
     decision: Decision | None = None  # how scores become probabilities and a class, of a classifier
+    streams = False  # whether the layer may run step by step, with an output after each
+    has_blank = False  # whether the first output of each step stands for nothing (CTC)
+    output = "probabilities"  # the name of what `finish` returns
 
     def __init__(self, model: nn.Module, smoothing: float = 0.0) -> None:
         super().__init__()
@@ -99,6 +102,18 @@ class ForTask(nn.Module):
     def describe_decision(self, names: tuple[str, ...] = ()) -> dict[str, Any]:
         """Return how scores become a class as JSON, {} for other models; classes by name if `names` are given."""
         return {}
+
+    def finish(self, scores: Tensor) -> Tensor:
+        """Return what an exported model computes from scores: probabilities, CRF scores or standardised values."""
+        return scores.float().softmax(-1)
+
+    def invert_output(self, output: Tensor) -> Tensor:
+        """Return scores that have this output."""
+        return output.log()
+
+    def compute_output(self, batch: Batch) -> Tensor:
+        """Return the output of an exported model for a batch."""
+        return self.finish(self.scores(batch)[0])
 
     def forward(self, batch: Batch, state: Tensor | State | None = None) -> tuple[Tensor, Tensor | State | None]:
         scores, state = self.scores(batch, state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,6 +39,14 @@ class ForForecast(ForRegress):
         order: Moves the targets to the front of the features, as Forecast expects; None if they are there.
         intervals: How wide the intervals of a forecast are; None before they have been fitted.
     """
+
+    streams = False  # a forecast needs its whole past
+
+    def compute_output(self, batch: Batch) -> Tensor:
+        """Return the output of an exported model, whose runner pads to segments."""
+        if not self.segment:
+            return super().compute_output(batch)
+        return self.model(batch.x if self.order is None else batch.x[..., self.order], batch.lengths)
 
     def __init__(self, model: nn.Module, order: list[int]) -> None:
         super().__init__(model)
@@ -96,9 +105,11 @@ class ForecastKind(Kind):
     """The values that follow a series: squared error, with intervals."""
 
     name = "forecast"
+    explains_last = True
+    is_exportable = True
     metrics = ("rmse", "mae", "mse", "mase", "smape")
     baselines = ("mean of past", "last value", "season", "ridge of past", "boosting")
-    has_sampled_intervals = True
+    has_values = True
     row = "window"
 
     def build(self, task: Task, settings: TrainSettings) -> ForTask:
@@ -128,6 +139,32 @@ class ForecastKind(Kind):
 
     def wrap_baseline(self, task: Task, module: nn.Module) -> ForTask:
         return ForForecast(module, order_features(task))
+
+    def describe_export(self, task: Task, model: ForTask) -> dict[str, Any]:
+        assert isinstance(model, ForForecast)
+        count = task.target.size
+        about: dict[str, Any] = {
+            "limit": task.lookback,
+            "scale": task.encoding.y.scale.state(),
+            "segment": model.segment,
+            "target_features": list(range(count)) if model.order is None else model.order[:count],
+        }
+        if model.intervals is not None:
+            about["intervals"] = {
+                "season": model.intervals.season,
+                "floor": model.intervals.floor.tolist(),
+                "widths": {
+                    str(level): [[v if math.isfinite(v) else None for v in row] for row in width.tolist()]
+                    for level, width in model.intervals.widths.items()
+                },
+            }
+        return about
+
+    def find_pipeline(self, task: Task) -> str:
+        return "time-series-forecasting"
+
+    def describe_use(self, task: Task, inputs: str) -> str:
+        return f"Forecasts {', '.join(getattr(task.target, 'names', ()))} from sequences of {inputs}."
 
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
         """Return errors in the units of a single target, or in standard deviations of several ones."""

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from seqloom.core.cell import State
-from seqloom.lab.data.task import Batch, Task
+from seqloom.lab.data.task import END, Batch, Task
 from seqloom.lab.kinds.columns import Columns, to_array
 from seqloom.lab.kinds.for_task import ForTask, Prediction, get_targets
 from seqloom.lab.kinds.kind import Kind
 from seqloom.lab.kinds.layers import build_input, build_layer, has_fixed_state
+from seqloom.lab.kinds.results import Result
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.models.generate import Generate
 
 
 class ForGenerate(ForTask):
     """Cross-entropy of the next token; `predict` returns each next token, `model.model.sample` continues a text."""
+
+    streams = True
 
     def __init__(self, model: nn.Module, smoothing: float = 0.0, carries: bool = False) -> None:
         super().__init__(model, smoothing)
@@ -55,10 +59,11 @@ class GenerateKind(Kind):
     """Language models: cross-entropy of the next token."""
 
     name = "generate"
+    explains_last = True
     command = "generate"
     metrics = ("perplexity", "bits")
     baselines = ("unigram", "bigram")
-    in_pieces = True
+    continues_text = True
 
     def build(self, task: Task, settings: TrainSettings) -> ForTask:
         embed, width = build_input(task, settings)
@@ -69,6 +74,18 @@ class GenerateKind(Kind):
 
     def wrap_baseline(self, task: Task, module: nn.Module) -> ForTask:
         return WithoutState(module)
+
+    def is_per_step(self, task: Task) -> bool:
+        return True
+
+    def decode_target(self, task: Task, batch: Batch, row: int) -> object:
+        return ""
+
+    def build_step_results(self, task: Task, model: ForTask, scores: Tensor, probabilities: bool) -> list[Result]:
+        """Return the likeliest next token of each step."""
+        p, ids = scores.float().softmax(-1).max(-1)
+        texts = ["" if k == END else task.decode(torch.tensor([[k]]))[0] for k in ids.tolist()]
+        return [{"prediction": t, "probability": round(q, 6)} for t, q in zip(texts, p.tolist(), strict=True)]
 
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
         assert batch.y is not None

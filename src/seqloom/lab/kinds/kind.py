@@ -12,7 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
@@ -36,9 +37,13 @@ class Kind(ABC):
         baselines: What to fit for comparison, the simplest first: keys of `baselines.registry.FITS`.
         is_per_row: Whether a row has a target of its own, read at its end: a class, labels or numbers.
         reads_timespans: Whether the time between steps may be an input.
-        has_sampled_intervals: Whether no metric is a share of rows, which has Wilson's interval even for few rows.
+        has_values: Whether targets are numbers; no metric is then a share of rows, which has Wilson's interval.
+        writes: Whether a model writes a text token by token, which takes longer than scoring it.
+        continues_text: Whether a model continues a text, whose pieces are read with the state after the one before;
+            rows have no prediction.
+        explains_last: Whether the last output step is explained by default, not the first.
+        is_exportable: Whether `seqloom export` writes such models.
         row: What a row of the held-out data is called.
-        in_pieces: Whether rows are pieces of one long text, each read with the state after the one before.
     """
 
     name: ClassVar[str]
@@ -48,8 +53,11 @@ class Kind(ABC):
     baselines: ClassVar[tuple[str, ...]] = ()
     is_per_row: ClassVar[bool] = False
     reads_timespans: ClassVar[bool] = False
-    in_pieces: ClassVar[bool] = False
-    has_sampled_intervals: ClassVar[bool] = False
+    has_values: ClassVar[bool] = False
+    writes: ClassVar[bool] = False
+    continues_text: ClassVar[bool] = False
+    explains_last: ClassVar[bool] = False
+    is_exportable: ClassVar[bool] = False
     row: ClassVar[str] = "row"
 
     # the model
@@ -162,3 +170,49 @@ class Kind(ABC):
             reject: Least probability of a class to predict it.
         """
         return [{"prediction": value} for value in task.decode(prediction.values, prediction.lengths)]
+
+    def build_step_results(self, task: Task, model: ForTask, scores: Tensor, probabilities: bool) -> list[Result]:
+        """Return the results of single steps of streams.
+
+        Args:
+            task: The task of the model.
+            model: The model.
+            scores: Its scores (N, K) after the steps; those of a classifier are not calibrated.
+            probabilities: Whether to return the probabilities of all classes.
+        """
+        nothing = Batch(scores, torch.ones(len(scores), dtype=torch.long), torch.arange(len(scores)))
+        reject = 0.0
+        if model.decision is not None:
+            scores, reject = model.decision.calibrate(scores), model.decision.reject
+        if not self.is_per_step(task):
+            return self.build_results(task, model.choose(scores, nothing), probabilities, reject)
+        results = self.build_results(task, model.choose(scores.unsqueeze(1), nothing), probabilities, reject)
+        return [{key: value[0] if value else None for key, value in result.items()} for result in results]
+
+    def is_per_step(self, task: Task) -> bool:
+        """Return whether each input step has its own output."""
+        return False
+
+    def list_classes(self, task: Task) -> list[str] | None:
+        """Return the names of the probabilities that a prediction may have; None if there are none."""
+        return None
+
+    def decode_target(self, task: Task, batch: Batch, row: int) -> object:
+        """Return the target of a row of a batch in the words and units of the data; "" if there is none to show."""
+        assert batch.y is not None
+        lengths = None if batch.y_lengths is None else batch.y_lengths[row : row + 1]
+        return task.decode(batch.y[row : row + 1], lengths)[0]
+
+    # export
+
+    def describe_export(self, task: Task, model: ForTask) -> dict[str, Any]:
+        """Return what a runner must know to turn outputs into predictions, JSON-serialisable."""
+        return {}
+
+    def find_pipeline(self, task: Task) -> str:
+        """Return the Hugging Face Hub's name of such a task; "" if it has none."""
+        return ""
+
+    def describe_use(self, task: Task, inputs: str) -> str:
+        """Say in a sentence what a model does with sequences of `inputs`."""
+        return f"Predicts {', '.join(getattr(task.target, 'names', ()))} from sequences of {inputs}."

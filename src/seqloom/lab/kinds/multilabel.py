@@ -16,7 +16,7 @@ from seqloom.lab.kinds.for_task import ForTask, Prediction, get_targets
 from seqloom.lab.kinds.kind import Kind
 from seqloom.lab.kinds.layers import build_input, build_timed_layer, looks_ahead, normalise
 from seqloom.lab.kinds.readout import build_reader
-from seqloom.lab.kinds.results import Result, round_all
+from seqloom.lab.kinds.results import Result, describe_labels_use, round_all
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.stats.class_metrics import describe_labels
 from seqloom.layers import registry
@@ -31,6 +31,14 @@ class ForMultilabel(ForTask):
 
     Labels are those of a row, scores (B, K), or of every step, scores (B, T, K).
     """
+
+    streams = True
+
+    def finish(self, scores: Tensor) -> Tensor:
+        return scores.float().sigmoid()
+
+    def invert_output(self, output: Tensor) -> Tensor:
+        return torch.logit(output.double()).float()
 
     def row_losses(self, scores: Tensor, batch: Batch) -> Tensor:
         y = get_targets(batch)[..., :-1]
@@ -52,6 +60,7 @@ class MultilabelKind(Kind):
     """Any number of labels: binary cross-entropy of each."""
 
     name = "multilabel"
+    is_exportable = True
     metrics = ("macro_f1", "micro_f1", "exact", "loss")
     baselines = ("frequent labels", "labels of step", "labels", "labels of letters")
     selecting = ("macro_f1",)
@@ -84,6 +93,26 @@ class MultilabelKind(Kind):
 
     def wrap_baseline(self, task: Task, module: nn.Module) -> ForTask:
         return ForMultilabel(module)
+
+    def is_per_step(self, task: Task) -> bool:
+        return _get_target(task).per_step
+
+    def list_classes(self, task: Task) -> list[str] | None:
+        return list(_get_target(task).names)
+
+    def decode_target(self, task: Task, batch: Batch, row: int) -> object:
+        assert batch.y is not None
+        y = batch.y[row : row + 1, ..., :-1].clamp(min=0)
+        return task.decode(y, batch.lengths[row : row + 1] if self.is_per_step(task) else None)[0]
+
+    def describe_export(self, task: Task, model: ForTask) -> dict[str, Any]:
+        return {"per_step": _get_target(task).per_step}
+
+    def find_pipeline(self, task: Task) -> str:
+        return "text-classification" if getattr(task.input, "unit", None) else ""
+
+    def describe_use(self, task: Task, inputs: str) -> str:
+        return describe_labels_use("Finds the labels of", _get_target(task).names, inputs)
 
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
         """Return how often each label is true, predicted and right in each row (B, K), and counts over all labels.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -17,6 +19,15 @@ from seqloom.lab.kinds.settings import TrainSettings
 
 class ForRegress(ForTask):
     """Squared error; NaN targets are left out."""
+
+    streams = True
+    output = "values"
+
+    def finish(self, scores: Tensor) -> Tensor:
+        return scores.float()
+
+    def invert_output(self, output: Tensor) -> Tensor:
+        return output
 
     def row_losses(self, scores: Tensor, batch: Batch) -> Tensor:
         y = get_targets(batch)
@@ -34,10 +45,11 @@ class RegressKind(Kind):
     """Numbers for each row: squared error."""
 
     name = "regress"
+    is_exportable = True
     metrics = ("rmse", "mae", "mse")
     baselines = ("mean", "ridge", "ridge of letters", "rocket")
     is_per_row = True
-    has_sampled_intervals = True
+    has_values = True
     reads_timespans = True
 
     def build(self, task: Task, settings: TrainSettings) -> ForTask:
@@ -45,6 +57,9 @@ class RegressKind(Kind):
 
     def wrap_baseline(self, task: Task, module: nn.Module) -> ForTask:
         return ForRegress(module)
+
+    def describe_export(self, task: Task, model: ForTask) -> dict[str, Any]:
+        return {"scale": task.encoding.y.scale.state()}
 
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
         """Return errors in the units of the data."""

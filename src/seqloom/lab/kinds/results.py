@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from seqloom.lab.data.task import Task, Values
 from seqloom.lab.kinds.for_task import Prediction
 
 Result = dict[str, Any]
+MOST_LABELS = 20  # that a model card lists
 
 
 def round_all(p: Tensor) -> list[Any]:
@@ -49,3 +51,9 @@ def _drop_infinite(values: list[Any]) -> list[Any]:
         _drop_infinite(v) if isinstance(v, list) else None if isinstance(v, float) and math.isinf(v) else v
         for v in values
     ]
+
+
+def describe_labels_use(verb: str, names: Sequence[str], inputs: str) -> str:
+    """Say what a model does with sequences of `inputs`, and list its labels."""
+    more = f" and {len(names) - MOST_LABELS} more" if len(names) > MOST_LABELS else ""
+    return f"{verb} sequences of {inputs}; labels: {', '.join(names[:MOST_LABELS])}{more}."

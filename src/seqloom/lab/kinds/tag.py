@@ -14,7 +14,7 @@ from seqloom.lab.kinds.columns import Columns
 from seqloom.lab.kinds.for_task import ForTask, Prediction, get_targets
 from seqloom.lab.kinds.kind import Kind
 from seqloom.lab.kinds.layers import build_input, build_timed_layer, normalise
-from seqloom.lab.kinds.results import Result, pick_best, round_all
+from seqloom.lab.kinds.results import Result, describe_labels_use, pick_best, round_all
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.stats.spans import count_spans
 from seqloom.models.characters import Characters
@@ -25,6 +25,19 @@ LETTER_EMBEDDING = 25  # width of a letter's embedding, as in Lample et al. 2016
 
 class ForTag(ForTask):
     """Cross-entropy of tags, or a CRF; a CRF scores whole sequences, so rows with unknown tags have no loss."""
+
+    streams = True
+
+    @property
+    def output(self) -> str:  # type: ignore[override]
+        """The name of what `finish` returns."""
+        return "probabilities" if self.model.crf is None else "scores"
+
+    def finish(self, scores: Tensor) -> Tensor:
+        return scores.float() if self.model.crf is not None else scores.float().softmax(-1)
+
+    def invert_output(self, output: Tensor) -> Tensor:
+        return output if self.model.crf is not None else output.log()
 
     def scores(self, batch: Batch, state: Tensor | State | None = None) -> tuple[Tensor, None]:
         letters = (batch.letters,) if self.model.reads_letters else ()
@@ -55,6 +68,7 @@ class TagKind(Kind):
     """One tag for each step: cross-entropy of each, or a CRF."""
 
     name = "tag"
+    is_exportable = True
     metrics = ("span_f1", "accuracy")
     baselines = ("tag", "tag of token", "window")
     selecting = ("span_f1", "accuracy")
@@ -89,6 +103,23 @@ class TagKind(Kind):
 
     def wrap_baseline(self, task: Task, module: nn.Module) -> ForTask:
         return ForTag(module)
+
+    def is_per_step(self, task: Task) -> bool:
+        return True
+
+    def decode_target(self, task: Task, batch: Batch, row: int) -> object:
+        assert batch.y is not None
+        return task.decode(batch.y[row : row + 1].clamp(min=0), batch.lengths[row : row + 1])[0]
+
+    def describe_export(self, task: Task, model: ForTask) -> dict[str, Any]:
+        crf = model.model.crf
+        return {} if crf is None else {"crf": {name: getattr(crf, name).tolist() for name in "Abc"}}
+
+    def find_pipeline(self, task: Task) -> str:
+        return "token-classification" if getattr(task.input, "unit", None) else ""
+
+    def describe_use(self, task: Task, inputs: str) -> str:
+        return describe_labels_use("Tags", _get_target(task).names, inputs)
 
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
         assert batch.y is not None

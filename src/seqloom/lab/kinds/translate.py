@@ -77,6 +77,7 @@ class TranslateKind(Kind):
     """A text for a text: an encoder and a decoder, cross-entropy of each token."""
 
     name = "translate"
+    writes = True
     command = "translate"
     metrics = ("bleu", "chrf", "exact", "cer", "wer", "perplexity")
     baselines = ("unigram", "bigram")

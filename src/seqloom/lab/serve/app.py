@@ -11,6 +11,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 
 from seqloom import __version__
+from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.serve import bodies
 from seqloom.lab.serve.metrics import Metrics
 from seqloom.lab.serve.openapi import build_document
@@ -64,7 +65,7 @@ class Routes:
         body = await read_object(request, bodies.PREDICT)
         run = self.runs.find(body.get("run"))
         request.scope[FACTS].update(run=run.name, rows=len(body["rows"]))
-        if run.version.run.task.kind == "generate":
+        if kind_of(run.version.run.task).continues_text:
             raise RequestError(409, f"run {run.name} is a language model, which continues a text; use /v1/generate")
         version, results = await run.predict(body["rows"], body.get("probabilities", False), request.scope[CLIENT])
         return write_json({"run": run.name, "step": version.step, "results": results})
@@ -73,7 +74,7 @@ class Routes:
         body = await read_object(request, bodies.GENERATE)
         run = self.runs.find(body.get("run"))
         request.scope[FACTS].update(run=run.name)
-        if run.version.run.task.kind != "generate" or "baseline" in run.version.run.record:
+        if not kind_of(run.version.run.task).continues_text or "baseline" in run.version.run.record:
             raise RequestError(409, f"run {run.name} does not continue texts; use /v1/predict")
         prompts, most = body.get("prompts", [""]), self.settings.max_tokens
         max_tokens = body.get("max_tokens", min(200, most))

@@ -15,6 +15,7 @@ from seqloom.core.errors import UserError
 from seqloom.lab.files import checkpoint
 from seqloom.lab.files.sealed import DamagedError
 from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.serve.row_format import RowFormat
 from seqloom.lab.serve.settings import ServeSettings
 from seqloom.lab.serve.stepper import Stepper, build_stepper
@@ -98,7 +99,7 @@ class ModelVersion:
             "example": self.format.example,
             "streams": self.stepper is not None,
             "step_example": self.format.step_example if self.stepper is not None else None,
-            "classes": list(getattr(task.target, "names", ())) if task.kind in ("classify", "multilabel") else None,
+            "classes": kind_of(task).list_classes(task),
         }
 
 

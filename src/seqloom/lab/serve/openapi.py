@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.serve import bodies
 from seqloom.lab.serve.model_version import ModelVersion
 from seqloom.lab.serve.runs import Runs
@@ -98,7 +99,7 @@ def _describe_rows(versions: list[ModelVersion], settings: ServeSettings, of_ste
     field = "steps" if of_steps else "rows"
     alternatives, examples = [], {}
     for version in versions:
-        if (version.stepper is None) if of_steps else (version.run.task.kind == "generate"):
+        if (version.stepper is None) if of_steps else kind_of(version.run.task).continues_text:
             continue
         example = version.format.step_example if of_steps else version.format.example
         properties = {
@@ -116,7 +117,7 @@ def _describe_rows(versions: list[ModelVersion], settings: ServeSettings, of_ste
 
 def _describe_generate(versions: list[ModelVersion], settings: ServeSettings) -> Document:
     schema = bodies.GENERATE.json_schema()
-    names = [version.name for version in versions if version.run.task.kind == "generate"]
+    names = [version.name for version in versions if kind_of(version.run.task).continues_text]
     properties = schema["properties"]
     properties["max_tokens"]["maximum"] = settings.max_tokens
     properties["prompts"]["items"]["maxLength"] = settings.max_steps

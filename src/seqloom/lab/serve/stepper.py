@@ -21,14 +21,9 @@ from seqloom.core.errors import UserError
 from seqloom.lab.data.coders.scale import check_range
 from seqloom.lab.data.coders.series import SeriesCoder
 from seqloom.lab.data.pipeline.windows import WindowsTask
-from seqloom.lab.data.task import END, START, Batch, Labels, Tags, Task
-from seqloom.lab.kinds.classify import ForClassify
-from seqloom.lab.kinds.for_task import ForTask, Prediction, join_attributes
-from seqloom.lab.kinds.generate import ForGenerate
-from seqloom.lab.kinds.multilabel import ForMultilabel
+from seqloom.lab.data.task import START, Batch, Task
+from seqloom.lab.kinds.for_task import ForTask, join_attributes
 from seqloom.lab.kinds.registry import kind_of
-from seqloom.lab.kinds.regress import ForRegress
-from seqloom.lab.kinds.tag import ForTag
 from seqloom.lab.serve.row_format import WIDE
 from seqloom.lab.serve.running_readout import RunningReadout
 from seqloom.lab.training.predict import NOT_FINITE, encode_rows, is_finite, predict_pieces
@@ -36,7 +31,6 @@ from seqloom.lab.web.problems import RequestError
 from seqloom.models.classify import Classify
 
 FIRST_SLOTS = 64  # of the tensors of states; they double when they are full
-STREAMING_KINDS = (ForClassify, ForRegress, ForMultilabel, ForTag, ForGenerate)
 
 Result = dict[str, Any]
 
@@ -87,13 +81,13 @@ def build_stepper(task: Task, model: ForTask, max_steps: int) -> Stepper | str:
         if task.input.known:  # type: ignore[union-attr]
             return "its forecast needs the future of some columns, which a step does not have"
         return WindowStepper(task, model)
-    inner: Any = model.model if isinstance(model, STREAMING_KINDS) else None
+    inner: Any = model.model if model.streams else None
     layer = getattr(inner, "layer", None)
     if layer is None:
         return f"a model that was trained to {task.kind} reads the whole row" if inner is None else "it is a baseline"
     if not getattr(layer, "causal", True) or getattr(layer, "bidirectional", False):
         return "its layer reads both ways and needs the whole row"
-    if isinstance(model, ForTag) and inner.crf is not None:
+    if getattr(inner, "crf", None) is not None:
         return "its CRF chooses the tags of the whole row together"
     if model.timed:
         return "its steps have irregular time stamps"
@@ -137,7 +131,7 @@ class LayerStepper(Stepper):
         self.pool: list[Tensor] = []  # the state of the layer and of the readout; the first call makes them
         self.slots = 0  # rows of the tensors in `pool`
         self.free: deque[int] = deque()  # another thread may append
-        self.has_ends = isinstance(model, ForGenerate) and not task.lookback
+        self.has_ends = kind_of(task).continues_text and not task.lookback
 
     def close(self, slot: Slot) -> None:
         slot.state = None
@@ -260,7 +254,7 @@ class LayerStepper(Stepper):
     def _embed(self, x: Tensor, batch: Batch) -> Tensor:
         inner = self.model.model
         vectors: Tensor = x if getattr(inner, "embed", None) is None else inner.embed(x)
-        if isinstance(self.model, ForTag) and inner.reads_letters:
+        if getattr(inner, "reads_letters", False):
             assert batch.letters is not None
             vectors = torch.cat([vectors, inner.characters(batch.letters.to(self.device))], -1)
         return vectors
@@ -274,22 +268,7 @@ class LayerStepper(Stepper):
         return [[next(results) for _ in range(n)] for n in ends]
 
     def _build(self, scores: Tensor, probabilities: bool) -> list[Result]:
-        nothing = Batch(scores, torch.ones(len(scores), dtype=torch.long), torch.arange(len(scores)))
-        if isinstance(self.model, ForGenerate):
-            p, ids = scores.float().softmax(-1).max(-1)
-            texts = ["" if k == END else self.task.decode(torch.tensor([[k]]))[0] for k in ids.tolist()]
-            return _check([{"prediction": t, "probability": q} for t, q in zip(texts, _round(p), strict=True)], scores)
-        is_per_step = isinstance(self.task.target, Tags) or (
-            isinstance(self.task.target, Labels) and self.task.target.per_step
-        )
-        reject = 0.0
-        if isinstance(self.model, ForClassify):
-            scores, reject = self.model.decision.calibrate(scores), self.model.decision.reject
-        prediction: Prediction = self.model.choose(scores.unsqueeze(1) if is_per_step else scores, nothing)
-        results = kind_of(self.task).build_results(self.task, prediction, probabilities, reject)
-        if is_per_step:  # lists of one step
-            results = [{key: value[0] if value else None for key, value in result.items()} for result in results]
-        return _check(results, scores)
+        return _check(kind_of(self.task).build_step_results(self.task, self.model, scores, probabilities), scores)
 
     def _gather(self, slots: Sequence[Slot]) -> list[Tensor]:
         index = torch.tensor([slot.index for slot in slots], device=self.device)
@@ -326,10 +305,6 @@ def _check(results: list[Result], scores: Tensor) -> list[Result]:
     if bool(torch.isfinite(scores).all()):
         return results
     return [one if is_finite(one) else dict.fromkeys(one) | {"error": NOT_FINITE} for one in results]
-
-
-def _round(p: Tensor) -> list[float]:
-    return [round(q, 6) for q in p.tolist()]
 
 
 def _flatten(state: Tensor | State | None) -> list[Tensor]:

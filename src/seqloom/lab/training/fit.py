@@ -192,4 +192,4 @@ def prepare_resume(
 def use_command(run: Run) -> str:
     """Return the command line that applies the run to new data."""
     kind = KINDS[run.record["task"]["kind"]]
-    return shlex.join(["seqloom", kind.command, str(run.folder), *([] if kind.in_pieces else ["FILE"])])
+    return shlex.join(["seqloom", kind.command, str(run.folder), *([] if kind.continues_text else ["FILE"])])

@@ -29,9 +29,11 @@ from seqloom.lab.data.task import (
     Task,
 )
 from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.generate import GenerateKind
 from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.kinds.results import Result
 from seqloom.lab.kinds.settings import TrainSettings
+from seqloom.lab.kinds.translate import TranslateKind
 from seqloom.models.decoding.beam import Beam
 from seqloom.models.decoding.sampling import Sampling
 
@@ -102,16 +104,24 @@ def predict(
 
 def check_can_predict(run: TrainedRun) -> None:
     """Raise a UserError if the run is a language model, which has no prediction for a row."""
-    _check_not_baseline(run, "generate")  # which `seqloom generate` refuses, too
-    if run.task.kind == "generate":
+    if kind_of(run.task).continues_text:
+        _check_not_baseline(run, kind_of(run.task).command)  # which `seqloom generate` refuses, too
         raise UserError(f"{run.folder} is a language model, which continues a text; use `seqloom generate`")
 
 
 def _check_not_baseline(run: TrainedRun, command: str) -> None:
     """Raise a UserError for a baseline from counts, which only a comparison needs."""
-    if "baseline" in run.record and run.task.kind == command:
-        use = "`seqloom predict` shows its outputs" if command == "translate" else "choose a trained model"
+    kind = kind_of(run.task)
+    if "baseline" in run.record and kind.command == command:
+        use = "choose a trained model" if kind.continues_text else "`seqloom predict` shows its outputs"
         raise UserError(f"{run.folder} is a baseline ({run.settings.model}), which cannot {command}; {use}")
+
+
+def _check_command(run: TrainedRun, command: str) -> None:
+    """Raise a UserError if this command does not apply the run to new data."""
+    _check_not_baseline(run, command)
+    if kind_of(run.task).command != command:
+        raise UserError(f"{run.folder} was trained to {run.task.kind}, not to {command}; use `seqloom predict`")
 
 
 def predict_pieces(
@@ -244,9 +254,7 @@ def translate(
     Raises:
         UserError: If the run was trained for something else.
     """
-    _check_not_baseline(run, "translate")
-    if run.task.kind != "translate":
-        raise UserError(f"{run.folder} was trained to {run.task.kind}, not to translate; use `seqloom predict`")
+    _check_command(run, TranslateKind.command)
     model, task, done = run.model(), run.task, 0
     column = task.encoding.plan.input[0] if task.encoding is not None else ""
     for rows in pieces:
@@ -297,9 +305,7 @@ def generate(
     Raises:
         UserError: If the run was trained for something else, or `count` is below 1.
     """
-    _check_not_baseline(run, "generate")
-    if run.task.kind != "generate":
-        raise UserError(f"{run.folder} was trained to {run.task.kind}, not to generate; use `seqloom predict`")
+    _check_command(run, GenerateKind.command)
     if count < 1:
         raise UserError(f"count must be at least 1, got {count}")
     return continue_texts(run.model(), run.task, prompts, sampling, max_tokens, count)

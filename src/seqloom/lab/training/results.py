@@ -75,7 +75,7 @@ def evaluate(
     names = [name for name in scores.values if chosen in (None, name)]
     warnings = [warning] if warning else []
     kind = kind_of(task)
-    if kind.has_sampled_intervals or not scores.intervals:
+    if kind.has_values or not scores.intervals:
         few = explain_few_rows(scores.rows, task.overlap, kind.row)
         warnings += [few[0].lower() + few[1:].rstrip(".")] if few else []
     return {
