@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 
-from seqloom.lab.compare.class_analysis import analyse_classes, draw_confusions, tabulate_classes
 from seqloom.lab.kinds.decision import Decision
+from seqloom.lab.kinds.pages.class_analysis import analyse_classes, draw_confusions, tabulate_classes
 from seqloom.lab.report.page import Chart, Grid, Table
 from seqloom.lab.report.values import tabulate
 from seqloom.lab.stats.class_metrics import trace_precision, trace_reliability, trace_roc

@@ -6,9 +6,9 @@ import pytest
 
 from seqloom.lab.compare.error_analysis import analyse_errors
 from seqloom.lab.compare.row_scores import score_rows
-from seqloom.lab.compare.series_pictures import DRAWN_FEATURES, DRAWN_POINTS, draw_classes
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.kinds.baselines.counts import fit_majority
+from seqloom.lab.kinds.pages.series_pictures import DRAWN_FEATURES, DRAWN_POINTS, draw_classes
 from seqloom.lab.report.page import Gallery, Grid, Table
 
 

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from seqloom.lab.compare.error_analysis import TRANSLATED_BATCHES, translate_examples
 from seqloom.lab.data.task import Batch
 from seqloom.lab.kinds.for_task import Prediction
+from seqloom.lab.kinds.pages.examples import TRANSLATED_BATCHES, translate_examples
 
 END = 9
 

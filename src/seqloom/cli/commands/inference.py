@@ -65,9 +65,9 @@ def predict(
     find_run_folder(run)
     with console.show_status("loading"):
         from seqloom.lab.data.task import Notes
+        from seqloom.lab.kinds.registry import kind_of
         from seqloom.lab.training.calibration import change_decision
         from seqloom.lab.training.folders import find_run
-        from seqloom.lab.training.forecast_rows import lengthen_forecasts
         from seqloom.lab.training.predict import check_can_predict, predict_pieces
 
         trained_run, notes = find_run(run, trust=trust), Notes()
@@ -85,10 +85,11 @@ def predict(
 
     results = predict_pieces(model, trained_run.task, pieces, probabilities, columns, notes, _place(file))
     form = "jsonl" if json else format
-    if trained_run.task.kind == "forecast":  # a table of dates
-        results, form = lengthen_forecasts(results, trained_run.task), form or (None if out and out.suffix else "csv")
-    is_multilabel = trained_run.task.kind == "multilabel"  # names of labels may contain blanks
-    count = write_results(count_errors(results), out, form, "|" if is_multilabel else " ")
+    kind = kind_of(trained_run.task)
+    if kind.spans_rows:  # a table of dates
+        results = kind.lengthen_results(results, trained_run.task)
+        form = form or (None if out and out.suffix else "csv")
+    count = write_results(count_errors(results), out, form, kind.separator)
     _report(notes, count, out)
     return SOME_FAILED if failed else 0
 

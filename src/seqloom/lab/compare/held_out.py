@@ -15,8 +15,6 @@ from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.model import build
 
 SHARES = {"valid": 0.01, "test": 0.03}  # of the budget that scoring a split once may take
-FEWEST_ROWS = 1_000  # of a split that are scored however long it takes: an accuracy of 90 % is then known to 2 points
-FEWEST_TRANSLATIONS = 300
 HIDDEN, BATCH = 128, 32  # of the model that is timed
 
 
@@ -27,7 +25,7 @@ def choose_strides(task: Task, seconds: float) -> dict[str, int]:
         task: The data.
         seconds: The budget of the comparison.
     """
-    fewest = FEWEST_TRANSLATIONS if task.kind == "translate" else FEWEST_ROWS
+    fewest = kind_of(task).fewest_scored
     sizes = {split: task.splits[split].size or 0 for split in SHARES}
     if kind_of(task).continues_text or all(size < 2 * fewest for size in sizes.values()):
         return {}  # a text is read piece by piece, each with the state after the one before
@@ -56,5 +54,5 @@ def time_row(task: Task) -> float:
 def score_batch(model: ForTask, task: Task, batch: Batch) -> None:
     """Do what scoring the rows of a batch takes: predictions, and translations of a text."""
     model.scores(batch)
-    if task.kind == "translate":
+    if kind_of(task).writes:
         model.predict(replace(batch, y=None, y_lengths=None))

@@ -13,6 +13,7 @@ import torch
 from seqloom.lab.compare.plan import TrainingCost, TrainingPlan
 from seqloom.lab.compare.timing import TaskSize
 from seqloom.lab.jobs.job import Job
+from seqloom.lab.kinds.registry import KINDS
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.candidates import Candidate, Hyperparameters
 from seqloom.lab.training.sizes import embedding_size
@@ -116,7 +117,7 @@ class JobFactory:
 
     def _settings(self, trial: CandidateTrial) -> dict[str, Any]:
         c, chosen = trial.candidate, trial.settings
-        wide = embedding_size(self.kind, c, trial.hidden)
+        wide = embedding_size(KINDS[self.kind], c, trial.hidden)
         settings = TrainSettings(
             model=c.model, layers=c.layers, hidden=trial.hidden, embedding=wide, dropout=chosen.dropout
         )

@@ -28,6 +28,8 @@ from seqloom.lab.console import format_seconds
 from seqloom.lab.data.description import format_space, summarize_task, tabulate_columns
 from seqloom.lab.data.pipeline.original import read_original
 from seqloom.lab.data.registry import TASKS
+from seqloom.lab.kinds.kind import Kind
+from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.report.page import Chart, Curve, Dots, Page, PageBlock, Table, Words
 from seqloom.lab.stats.metrics import Metric
 from seqloom.lab.training.run import Run
@@ -116,16 +118,16 @@ def _find_scores(comparison: Comparison, row: Row) -> Path | None:
 def list_next(comparison: Comparison, results: Results) -> list[tuple[str, str]]:
     """List the commands to run next, each with its purpose."""
     folder = shorten_path(comparison.folder)
-    use = {"generate": "generate", "translate": "translate"}.get(comparison.task.kind, "predict")
-    file = [] if use == "generate" else ["NEW_FILE"]
+    kind = kind_of(comparison.task)
+    file = [] if kind.continues_text else ["NEW_FILE"]
     chosen = next((row for row in results.rows if row.name == results.chosen), None)
     commands: list[tuple[str, list[str]]] = []
     if chosen is not None:
         # n-grams without a source translate and generate nothing useful, but predict
-        plain = "predict" if chosen.baseline and use == "translate" else use
-        if not (chosen.baseline and use == "generate"):
+        use = Kind.command if chosen.baseline else kind.command
+        if not (chosen.baseline and kind.continues_text):
             verb = "Use" if results.has_learned else "Try the best so far,"
-            commands.append((f"{verb} {chosen.label}", [plain, str(folder / BEST), *file]))
+            commands.append((f"{verb} {chosen.label}", [use, str(folder / BEST), *file]))
         other = next(
             (r for r in results.rows if r.name != results.chosen and not r.baseline and r.valid is not None), None
         )

@@ -19,6 +19,7 @@ from seqloom.lab.compare.search import Comparison
 from seqloom.lab.compare.significance import bootstrap, estimate
 from seqloom.lab.console import format_seconds
 from seqloom.lab.kinds.baselines.registry import baselines
+from seqloom.lab.kinds.registry import kind_of
 
 
 def collect_results(comparison: Comparison) -> Results:
@@ -48,8 +49,7 @@ def collect_results(comparison: Comparison) -> Results:
     rows.sort(key=lambda row: (row.test is None, row.rank))
     plan = comparison.plan
     results = Results(rows, metric, bootstraps, comparison.settings.margin, tested, overlap=comparison.task.overlap)
-    if comparison.task.kind == "forecast":
-        results = replace(results, example="window")
+    results = replace(results, example=kind_of(comparison.task).row)
     if comparison.folds > 1:
         results = replace(results, folds=(len(folds), comparison.folds))
     if plan is not None:

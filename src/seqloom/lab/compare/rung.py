@@ -17,6 +17,7 @@ from seqloom.lab.compare.data import load_task, whole_task
 from seqloom.lab.data.task import Task
 from seqloom.lab.files.checkpoint import load_weights
 from seqloom.lab.jobs.cpu import use_one_thread
+from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.stats.metrics import compute_scores
 from seqloom.lab.training.distributed import ProcessGroup
@@ -77,7 +78,7 @@ def train_rung(
         else:
             batch = stored.settings.sizes["batch"] or 32
             row_scores.save(folder, rung.test(batch))
-            if task.kind == "translate":  # validations while training do not decode
+            if kind_of(task).writes:  # validations while training do not decode
                 columns = row_scores.score_rows(rung.model, task, "valid", batch)
                 values = compute_scores(columns).values
                 texts = {name: finite_or_none(values[name]) for name in TEXT_METRICS}

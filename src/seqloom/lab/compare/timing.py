@@ -19,6 +19,7 @@ from seqloom.lab.data.task import Batch, Task
 from seqloom.lab.files import checkpoint, scratch
 from seqloom.lab.jobs.cpu import use_one_thread
 from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.distributed import ProcessGroup
 from seqloom.lab.training.model import build
@@ -138,7 +139,7 @@ def _measure_forward(stepper: Stepper, task: Task, seconds: float) -> float:
 @torch.no_grad()
 def _measure_decoding(stepper: Stepper, task: Task) -> float:
     """Return the seconds for the translations of validation and test rows that are decoded; 0 for other tasks."""
-    if task.kind != "translate":
+    if not kind_of(task).writes:
         return 0.0
     sizes = stepper.settings.sizes
     batch = next(iter(task.batches("test", **sizes, skip=(task.count("test", **sizes) or 1) // 2)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,12 @@ from seqloom.lab.kinds.for_task import ForTask, Prediction, get_targets
 from seqloom.lab.kinds.kind import Kind
 from seqloom.lab.kinds.layers import normalise
 from seqloom.lab.kinds.objective import Objective
+from seqloom.lab.kinds.pages.class_analysis import analyse_classes
+from seqloom.lab.kinds.pages.series_pictures import draw_classes
 from seqloom.lab.kinds.readout import build_reader
 from seqloom.lab.kinds.results import Result, describe_labels_use, pick_best, round_all
 from seqloom.lab.kinds.settings import TrainSettings
+from seqloom.lab.report.page import PageBlock
 from seqloom.lab.stats.class_metrics import describe_classes
 from seqloom.lab.stats.metrics import METRICS
 
@@ -167,6 +171,19 @@ class ClassifyKind(Kind):
 
     def describe_use(self, task: Task, inputs: str) -> str:
         return describe_labels_use("Classifies", _get_names(task), inputs)
+
+    def analyse_errors(
+        self,
+        model: ForTask,
+        task: Task,
+        columns: Columns,
+        batch: int,
+        is_late: Callable[[], bool],
+        shared: Columns,
+    ) -> list[PageBlock]:
+        gallery = draw_classes(task, batch)
+        blocks = analyse_classes(_get_names(task), shared, model.decision or Decision())
+        return [*blocks, *([] if gallery is None else [gallery])]
 
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
         assert batch.y is not None

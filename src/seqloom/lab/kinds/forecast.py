@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,18 @@ from seqloom.core.cell import State
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import Batch, Features, Task, Values
 from seqloom.lab.kinds import prediction_intervals
+from seqloom.lab.kinds.candidates import CAUSAL
 from seqloom.lab.kinds.columns import Columns, sum_errors, to_array
 from seqloom.lab.kinds.for_task import ForTask, Prediction
+from seqloom.lab.kinds.forecast_rows import lengthen_forecasts
 from seqloom.lab.kinds.kind import Kind
 from seqloom.lab.kinds.layers import build_layer, looks_ahead
+from seqloom.lab.kinds.pages.forecast_analysis import analyse_forecasts
 from seqloom.lab.kinds.prediction_intervals import PredictionIntervals
 from seqloom.lab.kinds.regress import ForRegress
 from seqloom.lab.kinds.results import Result, build_value_results
 from seqloom.lab.kinds.settings import TrainSettings
+from seqloom.lab.report.page import PageBlock
 from seqloom.lab.stats.forecasts import count_inside, sum_relative_errors
 from seqloom.lab.stats.metrics import Array
 from seqloom.models.checks import can_check
@@ -105,6 +110,8 @@ class ForecastKind(Kind):
     """The values that follow a series: squared error, with intervals."""
 
     name = "forecast"
+    spans_rows = True
+    models = CAUSAL
     explains_last = True
     is_exportable = True
     metrics = ("rmse", "mae", "mse", "mase", "smape")
@@ -165,6 +172,20 @@ class ForecastKind(Kind):
 
     def describe_use(self, task: Task, inputs: str) -> str:
         return f"Forecasts {', '.join(getattr(task.target, 'names', ()))} from sequences of {inputs}."
+
+    def analyse_errors(
+        self,
+        model: ForTask,
+        task: Task,
+        columns: Columns,
+        batch: int,
+        is_late: Callable[[], bool],
+        shared: Columns,
+    ) -> list[PageBlock]:
+        return analyse_forecasts(model, task, columns, batch)
+
+    def lengthen_results(self, results: Iterable[Result], task: Task) -> Iterable[Result]:
+        return lengthen_forecasts(results, task)
 
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
         """Return errors in the units of a single target, or in standard deviations of several ones."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -18,11 +18,13 @@ from torch import Tensor, nn
 from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
 from seqloom.lab.data.task import Batch, Features, Task
+from seqloom.lab.kinds import candidates
 from seqloom.lab.kinds.columns import Columns
 from seqloom.lab.kinds.for_task import ForTask, Prediction
 from seqloom.lab.kinds.objective import OTHER_NAMES, Objective
 from seqloom.lab.kinds.results import Result
 from seqloom.lab.kinds.settings import TrainSettings
+from seqloom.lab.report.page import PageBlock
 from seqloom.lab.stats.metrics import METRICS, Metric
 
 
@@ -34,6 +36,10 @@ class Kind(ABC):
         command: The command that applies a run to new data.
         metrics: What a user may choose to rank models; the first that the data allow is the default.
         selecting: What selects the best weights of a training; the first that a validation computes, else the loss.
+        models: The layers to compare; when time is short, only the first ones.
+        predicts_text: Whether targets are tokens of a text, which needs larger models.
+        separator: What separates items of a prediction in a field of CSV.
+        fewest_scored: Held-out rows that a comparison scores however long it takes.
         baselines: What to fit for comparison, the simplest first: keys of `baselines.registry.FITS`.
         is_per_row: Whether a row has a target of its own, read at its end: a class, labels or numbers.
         reads_timespans: Whether the time between steps may be an input.
@@ -41,6 +47,7 @@ class Kind(ABC):
         writes: Whether a model writes a text token by token, which takes longer than scoring it.
         continues_text: Whether a model continues a text, whose pieces are read with the state after the one before;
             rows have no prediction.
+        spans_rows: Whether a prediction is a table of its own, one row for each step ahead.
         explains_last: Whether the last output step is explained by default, not the first.
         is_exportable: Whether `seqloom export` writes such models.
         row: What a row of the held-out data is called.
@@ -50,12 +57,17 @@ class Kind(ABC):
     command: ClassVar[str] = "predict"
     metrics: ClassVar[tuple[str, ...]]
     selecting: ClassVar[tuple[str, ...]] = ()
+    models: ClassVar[tuple[str, ...]] = candidates.WHOLE_SEQUENCE
+    predicts_text: ClassVar[bool] = False
+    separator: ClassVar[str] = " "
+    fewest_scored: ClassVar[int] = 1_000  # an accuracy of 90 % is then known to 2 points
     baselines: ClassVar[tuple[str, ...]] = ()
     is_per_row: ClassVar[bool] = False
     reads_timespans: ClassVar[bool] = False
     has_values: ClassVar[bool] = False
     writes: ClassVar[bool] = False
     continues_text: ClassVar[bool] = False
+    spans_rows: ClassVar[bool] = False
     explains_last: ClassVar[bool] = False
     is_exportable: ClassVar[bool] = False
     row: ClassVar[str] = "row"
@@ -202,6 +214,37 @@ class Kind(ABC):
         assert batch.y is not None
         lengths = None if batch.y_lengths is None else batch.y_lengths[row : row + 1]
         return task.decode(batch.y[row : row + 1], lengths)[0]
+
+    def lengthen_results(self, results: Iterable[Result], task: Task) -> Iterable[Result]:
+        """Return results with one row for each step of a prediction, if it `spans_rows`."""
+        return results
+
+    # pages and comparisons
+
+    def analyse_errors(
+        self,
+        model: ForTask,
+        task: Task,
+        columns: Columns,
+        batch: int,
+        is_late: Callable[[], bool],
+        shared: Columns,
+    ) -> list[PageBlock]:
+        """Return report blocks on a model's test errors, the most informative first.
+
+        Args:
+            model: The model.
+            task: The task.
+            columns: The scores of the test rows.
+            batch: Examples per batch.
+            is_late: Whether to stop with what there is; asked between predictions that take long.
+            shared: The scores of the test rows of all folds, for tables and curves of classes.
+        """
+        return []
+
+    def write_value(self, task: Task, value: Any) -> str:  # noqa: ANN401  # whatever `Task.decode` returns
+        """Write a decoded target or prediction as text."""
+        return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
     # export
 

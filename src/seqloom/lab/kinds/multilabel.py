@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,11 @@ from seqloom.lab.kinds.columns import Columns
 from seqloom.lab.kinds.for_task import ForTask, Prediction, get_targets
 from seqloom.lab.kinds.kind import Kind
 from seqloom.lab.kinds.layers import build_input, build_timed_layer, looks_ahead, normalise
+from seqloom.lab.kinds.pages.class_analysis import tabulate_labels
 from seqloom.lab.kinds.readout import build_reader
 from seqloom.lab.kinds.results import Result, describe_labels_use, round_all
 from seqloom.lab.kinds.settings import TrainSettings
+from seqloom.lab.report.page import PageBlock
 from seqloom.lab.stats.class_metrics import describe_labels
 from seqloom.layers import registry
 from seqloom.models.classify import Classify
@@ -60,6 +63,7 @@ class MultilabelKind(Kind):
     """Any number of labels: binary cross-entropy of each."""
 
     name = "multilabel"
+    separator = "|"  # names of labels may contain blanks
     is_exportable = True
     metrics = ("macro_f1", "micro_f1", "exact", "loss")
     baselines = ("frequent labels", "labels of step", "labels", "labels of letters")
@@ -113,6 +117,21 @@ class MultilabelKind(Kind):
 
     def describe_use(self, task: Task, inputs: str) -> str:
         return describe_labels_use("Finds the labels of", _get_target(task).names, inputs)
+
+    def analyse_errors(
+        self,
+        model: ForTask,
+        task: Task,
+        columns: Columns,
+        batch: int,
+        is_late: Callable[[], bool],
+        shared: Columns,
+    ) -> list[PageBlock]:
+        return [tabulate_labels(_get_target(task).names, shared)]
+
+    def write_value(self, task: Task, value: Any) -> str:  # noqa: ANN401
+        steps = value if self.is_per_step(task) else [value]  # names may contain blanks
+        return " | ".join(", ".join(labels) or "-" for labels in steps)
 
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
         """Return how often each label is true, predicted and right in each row (B, K), and counts over all labels.

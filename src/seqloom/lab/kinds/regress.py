@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,11 @@ from seqloom.lab.data.task import Batch, Task, Values
 from seqloom.lab.kinds.columns import Columns, sum_errors
 from seqloom.lab.kinds.for_task import ForTask, Prediction, get_targets
 from seqloom.lab.kinds.kind import Kind
+from seqloom.lab.kinds.pages.examples import chart_values
 from seqloom.lab.kinds.readout import build_reader
 from seqloom.lab.kinds.results import Result, build_value_results
 from seqloom.lab.kinds.settings import TrainSettings
+from seqloom.lab.report.page import PageBlock
 
 
 class ForRegress(ForTask):
@@ -60,6 +63,17 @@ class RegressKind(Kind):
 
     def describe_export(self, task: Task, model: ForTask) -> dict[str, Any]:
         return {"scale": task.encoding.y.scale.state()}
+
+    def analyse_errors(
+        self,
+        model: ForTask,
+        task: Task,
+        columns: Columns,
+        batch: int,
+        is_late: Callable[[], bool],
+        shared: Columns,
+    ) -> list[PageBlock]:
+        return [chart_values(model, task, batch)]
 
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
         """Return errors in the units of the data."""

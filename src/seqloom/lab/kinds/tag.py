@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,16 @@ from torch import Tensor, nn
 from seqloom.core.cell import State
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import IGNORE, Batch, Tags, Task, Tokens
+from seqloom.lab.kinds.candidates import TAG
 from seqloom.lab.kinds.columns import Columns
 from seqloom.lab.kinds.for_task import ForTask, Prediction, get_targets
 from seqloom.lab.kinds.kind import Kind
 from seqloom.lab.kinds.layers import build_input, build_timed_layer, normalise
+from seqloom.lab.kinds.pages.class_analysis import draw_confusions, tabulate_classes
+from seqloom.lab.kinds.pages.examples import predict_tags
 from seqloom.lab.kinds.results import Result, describe_labels_use, pick_best, round_all
 from seqloom.lab.kinds.settings import TrainSettings
+from seqloom.lab.report.page import PageBlock
 from seqloom.lab.stats.spans import count_spans
 from seqloom.models.characters import Characters
 from seqloom.models.tag import Tag
@@ -68,6 +73,7 @@ class TagKind(Kind):
     """One tag for each step: cross-entropy of each, or a CRF."""
 
     name = "tag"
+    models = TAG
     is_exportable = True
     metrics = ("span_f1", "accuracy")
     baselines = ("tag", "tag of token", "window")
@@ -120,6 +126,19 @@ class TagKind(Kind):
 
     def describe_use(self, task: Task, inputs: str) -> str:
         return describe_labels_use("Tags", _get_target(task).names, inputs)
+
+    def analyse_errors(
+        self,
+        model: ForTask,
+        task: Task,
+        columns: Columns,
+        batch: int,
+        is_late: Callable[[], bool],
+        shared: Columns,
+    ) -> list[PageBlock]:
+        y, p = predict_tags(model, task, batch)
+        names = _get_target(task).names
+        return [tabulate_classes(names, y, p), draw_confusions(names, y, p)]
 
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
         assert batch.y is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +12,15 @@ from torch import Tensor, nn
 
 from seqloom.core.cell import State
 from seqloom.lab.data.task import END, IGNORE, PAD, START, Batch, Task
+from seqloom.lab.kinds.candidates import ENCODER_DECODER
 from seqloom.lab.kinds.columns import Columns, count_edits, mark_unknown, name_edits
 from seqloom.lab.kinds.for_task import ForTask, Prediction, get_targets
 from seqloom.lab.kinds.generate import score_tokens
 from seqloom.lab.kinds.kind import Kind
 from seqloom.lab.kinds.layers import build_input, build_layer
+from seqloom.lab.kinds.pages.examples import translate_examples
 from seqloom.lab.kinds.settings import TrainSettings
+from seqloom.lab.report.page import PageBlock
 from seqloom.lab.stats.ngrams import NGRAMS, count_characters
 from seqloom.layers import registry
 from seqloom.layers.transformer.block import Block
@@ -77,6 +81,9 @@ class TranslateKind(Kind):
     """A text for a text: an encoder and a decoder, cross-entropy of each token."""
 
     name = "translate"
+    models = ENCODER_DECODER
+    predicts_text = True
+    fewest_scored = 300
     writes = True
     command = "translate"
     metrics = ("bleu", "chrf", "exact", "cer", "wer", "perplexity")
@@ -111,6 +118,17 @@ class TranslateKind(Kind):
 
     def wrap_baseline(self, task: Task, module: nn.Module) -> ForTask:
         return WithoutSource(module)
+
+    def analyse_errors(
+        self,
+        model: ForTask,
+        task: Task,
+        columns: Columns,
+        batch: int,
+        is_late: Callable[[], bool],
+        shared: Columns,
+    ) -> list[PageBlock]:
+        return [translate_examples(model, task, batch, is_late)]
 
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
         assert batch.y is not None

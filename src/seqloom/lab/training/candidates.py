@@ -13,26 +13,15 @@ from seqloom.cells.lookup import split_name
 from seqloom.core.errors import UserError, require
 from seqloom.lab.cell_names import find_cells
 from seqloom.lab.data.task import Labels, Task
+from seqloom.lab.kinds.candidates import WHOLE_SEQUENCE
+from seqloom.lab.kinds.generate import GenerateKind
+from seqloom.lab.kinds.kind import Kind
 from seqloom.lab.kinds.layers import looks_ahead
 from seqloom.lab.kinds.registry import kind_of
 from seqloom.layers import registry
 from seqloom.layers.linear.layer import Mixer
 
 ALL = "all"
-# When time is short, only the first models are kept: a fast one of every family comes first, then its variants.
-WHOLE_SEQUENCE = (
-    *("gru", "bi_gru", "attn_rnn", "tcn", "lstm", "bi_transformer:2", "gated_deltanet:2", "rnn", "bi_lstm"),
-    *("bi_attn_rnn", "gru:2", "attn_rnn:2", "bi_hybrid", "mamba2:2", "mlstm:2"),
-    *("bi_linear_transformer:2", "bi_local_transformer:2"),
-)
-CAUSAL = (
-    *("gru", "attn_rnn", "tcn", "lstm", "transformer:2", "gated_deltanet:2", "rnn", "gru:2", "attn_rnn:2"),
-    *("lstm:2", "hybrid", "mamba2:2", "mlstm:2", "linear_transformer:2", "local_transformer:2"),
-)
-ENCODER_DECODER = ("gru", "attn_rnn", "lstm", "transformer:2", "rnn", "gru:2", "tcn", "hybrid", "linear_transformer:2")
-BIDIRECTIONAL = ("bi_gru", "bi_attn_rnn", "bi_lstm")  # first for tags, which depend on later tokens too
-TAG = (*BIDIRECTIONAL, *(name for name in WHOLE_SEQUENCE if name not in BIDIRECTIONAL))
-KINDS = {"tag": TAG, "generate": CAUSAL, "forecast": CAUSAL, "translate": ENCODER_DECODER}  # others: WHOLE_SEQUENCE
 TCN_REACH = 4  # a TCN of n layers sees 1 + 4 (2^n - 1) steps
 ATTENTION = ("transformer", "performer", "linformer", "hybrid", "rnn_attend")
 
@@ -108,7 +97,7 @@ class Hyperparameters:
     factor: float = 1.0  # of the parameter budget
 
 
-def choose_candidates(kind: str, names: Sequence[str] = (), steps: int = 100) -> list[Candidate]:
+def choose_candidates(kind: Kind, names: Sequence[str] = (), steps: int = 100) -> list[Candidate]:
     """Return the candidates for a kind of task, or the named ones.
 
     Args:
@@ -119,9 +108,9 @@ def choose_candidates(kind: str, names: Sequence[str] = (), steps: int = 100) ->
     Raises:
         UserError: if a name is unknown or a layer count is 0.
     """
-    wanted = tuple(names) or KINDS.get(kind, WHOLE_SEQUENCE)
+    wanted = tuple(names) or kind.models
     if wanted == (ALL,):
-        causal = kind in KINDS
+        causal = kind.models is not WHOLE_SEQUENCE
         wanted = tuple(name for name in registry.list_names() if not (causal and name.startswith(registry.BI_PREFIX)))
     return list(dict.fromkeys(_parse(name, steps) for name in wanted))
 
@@ -133,8 +122,8 @@ def choose_for_task(task: Task, names: Sequence[str] = (), steps: int = 100) -> 
         UserError: also if a named model looks ahead and must not.
     """
     if not (isinstance(task.target, Labels) and task.target.shifted):
-        return choose_candidates(task.kind, names, steps)
-    candidates = choose_candidates("generate", names, steps)
+        return choose_candidates(kind_of(task), names, steps)
+    candidates = choose_candidates(GenerateKind(), names, steps)
     if tuple(names) in ((), (ALL,)):
         return [c for c in candidates if not looks_ahead(c.model)]
     for candidate in candidates:

@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 from seqloom.lab.data.task import Task, Tokens
+from seqloom.lab.kinds.kind import Kind
+from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.candidates import Candidate
 from seqloom.lab.training.model import build
@@ -32,7 +34,7 @@ class Size:
 def default_parameters(task: Task) -> int:
     """Return the parameter budget of each model: larger for more data."""
     examples = task.splits["train"].size
-    if task.kind in ("generate", "translate") or examples is None:
+    if kind_of(task).predicts_text or examples is None:
         return MOST_PARAMETERS
     return next((parameters for most, parameters in PARAMETERS if examples <= most), MOST_PARAMETERS)
 
@@ -52,13 +54,13 @@ def fit_size(task: Task, candidate: Candidate, budget: int) -> Size:
     return min((size(low), size(high)), key=lambda size: abs(size.core - budget))
 
 
-def embedding_size(kind: str, candidate: Candidate, hidden: int) -> int:
-    return hidden if kind == "translate" and candidate.model in DECODERS else EMBEDDING
+def embedding_size(kind: Kind, candidate: Candidate, hidden: int) -> int:
+    return hidden if kind.writes and candidate.model in DECODERS else EMBEDDING
 
 
 def measure_size(task: Task, candidate: Candidate, hidden: int) -> Size:
     """Build a model of this width and count its parameters."""
-    embedding = embedding_size(task.kind, candidate, hidden)
+    embedding = embedding_size(kind_of(task), candidate, hidden)
     settings = TrainSettings(model=candidate.model, layers=candidate.layers, hidden=hidden, embedding=embedding)
     with torch.random.fork_rng(devices=[]):
         model = build(task, settings)

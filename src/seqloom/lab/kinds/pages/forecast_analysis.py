@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from seqloom.core.plurals import count
-from seqloom.lab.compare.row_scores import Columns
 from seqloom.lab.data.pipeline.windows import WindowsTask
 from seqloom.lab.data.task import Batch, Task, Values
+from seqloom.lab.kinds.columns import Columns
 from seqloom.lab.kinds.for_task import ForTask, Prediction
 from seqloom.lab.report.page import Chart, Curve, PageBlock, Table
 from seqloom.lab.stats.forecasts import LEVELS

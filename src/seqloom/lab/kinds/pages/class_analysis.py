@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from seqloom.lab.compare.row_scores import Columns
+from seqloom.lab.kinds.columns import Columns
 from seqloom.lab.kinds.decision import Decision, explain_decision
 from seqloom.lab.report.page import Chart, Curve, Grid, PageBlock, Table, Words
 from seqloom.lab.stats.class_metrics import (

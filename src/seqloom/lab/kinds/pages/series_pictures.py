@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from seqloom.lab.compare.forecast_analysis import draw_window
 from seqloom.lab.data.coders.series import SeriesCoder
 from seqloom.lab.data.pipeline.windows import WindowsTask
 from seqloom.lab.data.task import Batch, Classes, Features, Task
 from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.pages.forecast_analysis import draw_window
 from seqloom.lab.report.page import Chart, Curve, Gallery, Grid
 from seqloom.lab.stats.metrics import Array
 
@@ -24,7 +24,7 @@ SHADED_FEATURES, SHADED_STEPS = 32, 64  # evenly spaced ones, to keep the page s
 
 def draw_classes(task: Task, batch: int) -> Gallery | None:
     """Draw the first test row of each class of a task that classifies series; None for other tasks."""
-    if not (isinstance(task.input, Features) and isinstance(task.target, Classes) and task.kind == "classify"):
+    if not (isinstance(task.input, Features) and isinstance(task.target, Classes)):
         return None
     names = task.target.names
     pictures: dict[int, Chart | Grid] = {}

@@ -1,0 +1,1 @@
+"""What error pages show of the test rows of a task."""
