@@ -16,6 +16,7 @@ from research.record import build_parser, print_row, write_record
 from research.studies.mnist import PERMUTED, Mnist
 from research.studies.support.conditions import TEST, Spec
 from seqloom.lab.training import many
+from seqloom.lab.training.recipe import SmallTraining
 from seqloom.layers.recurrent.layer import Recurrent
 
 WAYS = {
@@ -50,7 +51,7 @@ def main() -> None:
     write_record(args.json, seed=args.seed, largest=largest[-40:], rows=rows)
 
 
-def train_until_overflow(training: many.SmallTraining) -> tuple[tuple[nn.Module, Tensor, Tensor] | None, list[float]]:
+def train_until_overflow(training: SmallTraining) -> tuple[tuple[nn.Module, Tensor, Tensor] | None, list[float]]:
     """Return the model and the batch whose gradient is not finite, if any, and the largest gradient of each step."""
     device = torch.device("cuda")
     step, largest, clip = many._Step(training, device), [], many.clip_gradients

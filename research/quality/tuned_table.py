@@ -20,7 +20,8 @@ import torch
 import seqloom
 from research.quality.small_tasks import Model, Problem, compute_loss, evaluate, make_problem
 from research.record import describe_run, start_again
-from seqloom.lab.training.many import Recipe, SmallTraining, train_many
+from seqloom.lab.training.many import train_many
+from seqloom.lab.training.recipe import Recipe, SmallTraining
 
 LADDER = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)  # learning rates
 FIRST = 2  # where in the ladder the grid begins

@@ -11,7 +11,8 @@ from torch import nn
 
 import seqloom
 from research.record import build_parser, print_row, write_record
-from seqloom.lab.training.many import Recipe, SmallTraining, train_many
+from seqloom.lab.training.many import train_many
+from seqloom.lab.training.recipe import Recipe, SmallTraining
 
 H, T, B, STEPS = 128, 512, 64, 200
 LAYERS = {"seqloom.AttnRNN": seqloom.AttnRNN, "torch.nn.GRU": nn.GRU}

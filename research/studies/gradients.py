@@ -22,7 +22,8 @@ from seqloom.core.plurals import count
 from seqloom.lab.data.synthetic.adding import adding
 from seqloom.lab.jobs.cpu import use_one_thread
 from seqloom.lab.report.page import PageBlock, Table
-from seqloom.lab.training.many import Recipe, SmallTraining, train_many
+from seqloom.lab.training.many import train_many
+from seqloom.lab.training.recipe import Recipe, SmallTraining
 from seqloom.layers.recurrent.layer import Recurrent
 
 ARTICLE_SEED = 54  # torch seed that reproduces the column of the AttnRNN article

@@ -6,7 +6,8 @@ import torch.nn.functional as F
 
 from research.studies.support.mixers import make_linear
 from seqloom.lab.training import many
-from seqloom.lab.training.many import Recipe, SmallTraining, _train_one
+from seqloom.lab.training.many import _train_one
+from seqloom.lab.training.recipe import Recipe, SmallTraining
 from seqloom.lab.training.stacked import StackedStep
 
 CPU = torch.device("cpu")

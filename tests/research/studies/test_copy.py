@@ -10,7 +10,7 @@ from research.studies.support.conditions import Condition
 from research.studies.support.metric import ACCURACY, ERROR, TrialMetric
 from research.studies.support.outcome import Trial
 from research.studies.support.reproduction import is_reproduced
-from seqloom.lab.training.many import Recipe
+from seqloom.lab.training.recipe import Recipe
 
 CPU = torch.device("cpu")
 

@@ -24,7 +24,8 @@ from research.studies.support.contenders import count_trained
 from research.studies.support.epochs import SnapshotModel
 from research.studies.support.ledger import Ledger
 from research.studies.support.outcome import Trial
-from seqloom.lab.training.many import Recipe, SmallTraining, train_many
+from seqloom.lab.training.many import train_many
+from seqloom.lab.training.recipe import Recipe, SmallTraining
 from seqloom.tools.measure import parameters
 
 TASK = {"vocabulary": 30, "width": 4, "rounds": 2, "train": 24, "words": 8}

@@ -19,7 +19,6 @@ from seqloom.lab.advise.quick_training import NOT_TRIED, QuickResult, try_model
 from seqloom.lab.advise.rules import RULES, MatchedRule, match_rules
 from seqloom.lab.advise.sample import Sample, draw_sample
 from seqloom.lab.data.task import Task
-from seqloom.lab.kinds.registry import KINDS
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.candidates import Candidate, choose_candidates
 from seqloom.lab.training.sizes import EMBEDDING, default_parameters, fit_size
@@ -87,7 +86,7 @@ def advise(task: Task, seconds: float = SECONDS, models: Sequence[str] = ()) -> 
     curve, steps = measure_gradient(sample, min(GRADIENT_SECONDS, GRADIENT_SHARE * seconds), device)
     facts = replace(facts, gradient=curve)
     rules = match_rules(RULES, facts, load_measurements())
-    candidates = choose_candidates(KINDS[facts.kind], models, max(2, round(facts.median)))
+    candidates = choose_candidates(facts.traits, models, max(2, round(facts.median)))
     candidates.sort(key=lambda c: -sum_points(c.name, rules))
     settings = {c.name: choose_settings(task, facts, c) for c in candidates}
     trials = _try_models(sample, settings, device, start + seconds)
@@ -180,7 +179,7 @@ def score_race(trials: Mapping[str, QuickResult], facts: Facts, held: int) -> di
     if len(scores) < 2 or not _has_progress(scores, facts.baseline):
         return {}
     middle = statistics.median(scores.values())
-    if facts.kind in ("classify", "tag"):
+    if facts.traits.has_classes:
         unit = 2 * math.sqrt(max(middle * (1 - middle), 1e-2) / max(held, 1))
         ahead = {name: (score - middle) / unit for name, score in scores.items()}
     else:

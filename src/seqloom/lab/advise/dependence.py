@@ -15,6 +15,7 @@ import numpy as np
 
 from seqloom.lab.advise.curve import DistanceCurve, space_distances, stretch_widths
 from seqloom.lab.advise.sample import Array, Sample
+from seqloom.lab.kinds.registry import kind_of
 
 DISTINCT_IDS = 64  # the most frequent ids; all others count as one
 ID_PAIRS, NUMBER_PAIRS = 60_000, 4_000  # pairs that are drawn for a distance
@@ -29,14 +30,14 @@ PRIOR_COUNT = 4.0  # pseudo-counts of the class frequencies for each id
 def measure_dependence(sample: Sample, seed: int = 0) -> DistanceCurve:
     """Return the bits about the target by distance."""
     far = min(int(np.quantile(sample.lengths, 0.95)) - 1, LONGEST_DISTANCE)
-    kind = sample.task.kind
+    kind = kind_of(sample.task)
     random = np.random.default_rng(seed)
-    if kind in ("classify", "multilabel", "regress"):
+    if kind.is_per_row:
         return _whole(sample, space_distances(far), random)
     before = space_distances(far)
-    if kind == "generate":
+    if kind.continues_text:
         return _steps(sample, before, random)
-    if kind in ("tag", "translate"):
+    if kind.padding is not None and not kind.aligns_text:
         return _steps(sample, [*(-d for d in reversed(before[1:])), *before], random)
     return _series(sample, before[1:] or [1])
 
@@ -44,7 +45,7 @@ def measure_dependence(sample: Sample, seed: int = 0) -> DistanceCurve:
 def _whole(sample: Sample, distances: list[int], random: np.random.Generator) -> DistanceCurve:
     """Measure tasks with one target per sequence; each distance pools up to POOLED_STEPS steps of its stretch."""
     y = np.stack([e.y.numpy().ravel() for e in sample.examples])
-    y = y[:, 0] if sample.task.kind == "classify" else y
+    y = y[:, 0] if kind_of(sample.task).has_classes else y
     known = y >= 0 if y.ndim == 1 else np.isfinite(y).all(1)
     x, starts = sample.flat()
     rows = np.flatnonzero(known)

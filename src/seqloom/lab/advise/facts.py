@@ -14,6 +14,8 @@ from seqloom.lab.advise.curve import DistanceCurve
 from seqloom.lab.advise.dependence import autocorrelation, measure_dependence
 from seqloom.lab.advise.sample import Sample
 from seqloom.lab.data.task import Tokens
+from seqloom.lab.kinds.kind import Kind
+from seqloom.lab.kinds.registry import KINDS, kind_of
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.model import build
 
@@ -21,16 +23,6 @@ NEIGHBOURS = 1_500  # examples among which the nearest is searched
 SEASON_RISE = 0.1  # by which the autocorrelation at a season must exceed the dip before it
 SEASON_ROWS = 200
 NOTHING = DistanceCurve((0,), (0.0,))
-TOPOLOGIES = {
-    "classify": "N to 1",
-    "multilabel": "N to 1",
-    "regress": "N to 1",
-    "tag": "N to N",
-    "generate": "N to N",
-    "translate": "N to M",
-    "forecast": "N to M",
-    "transcribe": "N to M",
-}
 
 
 @dataclass(frozen=True)
@@ -59,8 +51,23 @@ class Facts:
     gradient: DistanceCurve = NOTHING
 
     @property
+    def is_of_classes(self) -> bool:
+        """Whether each row has one class."""
+        return self.traits.has_classes and self.traits.is_per_row
+
+    @property
+    def is_of_tags(self) -> bool:
+        """Whether each step has one class."""
+        return self.traits.has_classes and not self.traits.is_per_row
+
+    @property
+    def traits(self) -> Kind:
+        """What is known of the kind of the task."""
+        return KINDS[self.kind]
+
+    @property
     def topology(self) -> str:
-        return TOPOLOGIES[self.kind]
+        return self.traits.topology
 
     @property
     def steps(self) -> float:
@@ -102,7 +109,7 @@ def collect_facts(sample: Sample) -> Facts:
         outputs=task.target.size,
         conflict=measure_conflict(sample),
         nearest=nearest_neighbour_error(sample),
-        **(_forecast(sample) if task.kind == "forecast" else {}),
+        **(_forecast(sample) if kind_of(task).spans_rows else {}),
         baseline=fit_linear_baseline(sample),
         information=measure_dependence(sample),
         **_balance(sample),
@@ -115,7 +122,7 @@ def _forecast(sample: Sample) -> dict[str, Any]:
 
 
 def _balance(sample: Sample) -> dict[str, Any]:
-    if sample.task.kind not in ("classify", "tag"):
+    if not kind_of(sample.task).has_classes:
         return {}
     y = np.concatenate([e.y.numpy().ravel() for e in sample.examples])
     counts = np.bincount(y[y >= 0], minlength=sample.task.target.size)
@@ -142,12 +149,12 @@ def measure_conflict(sample: Sample) -> float | None:
 
     The input is the sequence of a class, or the single token of a tag; None for other targets.
     """
-    kind = sample.task.kind
-    if kind not in ("classify", "tag") or (kind == "tag" and not isinstance(sample.task.input, Tokens)):
+    kind = kind_of(sample.task)
+    if not kind.has_classes or not (kind.is_per_row or isinstance(sample.task.input, Tokens)):
         return None
     targets: dict[Hashable, Counter[int]] = defaultdict(Counter)
     for e in sample.examples:
-        if kind == "classify":
+        if kind.is_per_row:
             targets[e.x.numpy().tobytes()][int(e.y)] += 1
         else:
             for token, tag in zip(e.x.tolist(), e.y.tolist(), strict=True):
@@ -159,7 +166,8 @@ def measure_conflict(sample: Sample) -> float | None:
 
 def nearest_neighbour_error(sample: Sample) -> float | None:
     """Return the error of predicting the class of the most similar example."""
-    if sample.task.kind != "classify":
+    kind = kind_of(sample.task)
+    if not (kind.has_classes and kind.is_per_row):
         return None
     from sklearn.preprocessing import normalize
 

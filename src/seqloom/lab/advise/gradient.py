@@ -22,24 +22,20 @@ from seqloom.lab.advise.quick_training import QuickTraining, isolate_training
 from seqloom.lab.advise.sample import Array, Sample
 from seqloom.lab.data.task import Batch
 from seqloom.lab.kinds.for_task import ForTask
-from seqloom.lab.kinds.generate import ForGenerate
+from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.kinds.settings import TrainSettings
-from seqloom.lab.kinds.tag import ForTag
-from seqloom.lab.kinds.transcribe import ForTranscribe
-from seqloom.lab.kinds.translate import ForTranslate
 from seqloom.models.embed import Embed
 
 TRAINING_STEPS = 20, 300  # at least and at most
 GRADIENT_ROWS = 96  # examples whose gradients are computed
 LONGEST_DISTANCE = 600
 NOISE = 0.01  # share of the largest value below which a value counts as 0
-BOTH_WAYS = ("tag", "translate", "transcribe")
-STEP_MODELS = (ForTag, ForGenerate, ForTranslate, ForTranscribe)  # their loss is taken at a random step
 
 
 def measure_gradient(sample: Sample, seconds: float, device: torch.device, seed: int = 0) -> tuple[DistanceCurve, int]:
     """Return the gradient by distance, and how many steps the model was trained for."""
-    ahead = sample.task.kind in BOTH_WAYS
+    kind = kind_of(sample.task)
+    ahead = kind.padding is not None and not kind.continues_text
     settings = TrainSettings(
         model="bi_gru" if ahead else "gru",
         hidden=32,
@@ -58,24 +54,28 @@ def measure_gradient(sample: Sample, seconds: float, device: torch.device, seed:
         sums = np.zeros((2 * far + 1, 2))  # sum and count of norms at far + d
         rows = np.arange(sample.fit, len(sample))[:GRADIENT_ROWS]
         for part in np.array_split(rows, max(1, len(rows) // 32)):
-            _add_norms(sums, training.model, sample.batch(part.tolist()).to(device), far, np.random.default_rng(seed))
+            batch = sample.batch(part.tolist()).to(device)
+            t, loss, x = _loss(training.model, batch, np.random.default_rng(seed), kind.padding is not None)
+            _add_norms(sums, t, loss, x, batch.lengths, far)
             if time.perf_counter() > end + seconds:
                 break
     return _curve(sums, far, ahead), training.steps
 
 
-def _add_norms(sums: Array, model: ForTask, batch: Batch, far: int, random: np.random.Generator) -> None:
-    t, loss, x = _loss(model, batch, random)
+def _add_norms(sums: Array, t: Array, loss: Tensor, x: Tensor, lengths: Tensor, far: int) -> None:
     (grad,) = torch.autograd.grad(loss, x)
     norms = grad.flatten(2).norm(dim=-1).double().cpu().numpy()  # (B, T)
     norms /= np.maximum(norms.sum(1, keepdims=True), 1e-30)  # examples with a small loss count equally
     d = t[:, None] - np.arange(norms.shape[1])
-    real = (np.arange(norms.shape[1]) < batch.lengths.cpu().numpy()[:, None]) & (np.abs(d) <= far)
+    real = (np.arange(norms.shape[1]) < lengths.cpu().numpy()[:, None]) & (np.abs(d) <= far)
     np.add.at(sums, far + d[real], np.stack([norms[real], np.ones(real.sum())], 1))
 
 
-def _loss(model: ForTask, batch: Batch, random: np.random.Generator) -> tuple[Any, Tensor, Tensor]:
-    """Return the steps (B,) at which the loss is taken, the loss, and the input vectors."""
+def _loss(model: ForTask, batch: Batch, random: np.random.Generator, at_a_step: bool) -> tuple[Any, Tensor, Tensor]:
+    """Return the steps (B,) at which the loss is taken, the loss, and the input vectors.
+
+    The loss is that of a random step if targets are sequences (`at_a_step`), otherwise that of the row.
+    """
     inputs: list[Tensor] = []
     if batch.x.is_floating_point():
         batch.x.requires_grad_()
@@ -85,7 +85,7 @@ def _loss(model: ForTask, batch: Batch, random: np.random.Generator) -> tuple[An
     scores, _ = model.scores(batch)
     if hook is not None:
         hook.remove()
-    if not isinstance(model, STEP_MODELS):
+    if not at_a_step:
         return batch.lengths.cpu().numpy() - 1, model.row_losses(scores, batch).sum(), inputs[0]
     logits, y = (scores[0], scores[0].argmax(-1)) if isinstance(scores, tuple) else (scores, batch.y)
     assert isinstance(y, Tensor)

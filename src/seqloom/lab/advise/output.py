@@ -44,18 +44,17 @@ def _count(examples: int | None) -> str:
 
 def _target(facts: Facts) -> str:
     if facts.commonest is None or facts.rarest is None:
-        nouns = {"multilabel": "label", "regress": "number", "forecast": "number"}
-        per_step = " per step" if facts.kind == "forecast" else ""
-        return count(facts.outputs, nouns.get(facts.kind, "distinct token")) + per_step
+        per_step = " per step" if facts.traits.spans_rows else ""
+        return count(facts.outputs, facts.traits.noun) + per_step
     balance = f"most frequent {facts.commonest:.1%}, rarest {facts.rarest:.1%}"
-    return f"{facts.outputs:,} {'tags' if facts.kind == 'tag' else 'classes'}; {balance}"
+    return f"{facts.outputs:,} {'classes' if facts.traits.is_per_row else 'tags'}; {balance}"
 
 
 def _noise(facts: Facts) -> str:
     conflict = (
-        "tags differ from the most frequent of their token"
-        if facts.kind == "tag"
-        else "targets differ between equal inputs"
+        "targets differ between equal inputs"
+        if facts.traits.is_per_row
+        else "tags differ from the most frequent of their token"
     )
     parts = [f"{facts.conflict:.1%} of {conflict}" if facts.conflict is not None else ""]
     parts += [f"nearest-neighbour error {facts.nearest:.1%}" if facts.nearest is not None else ""]

@@ -14,6 +14,7 @@ import torch
 from seqloom.lab.advise.sample import Sample
 from seqloom.lab.data.task import Batch
 from seqloom.lab.jobs.cpu import use_one_thread
+from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.distributed import ProcessGroup
 from seqloom.lab.training.model import build
@@ -99,7 +100,7 @@ class QuickTraining:
     @torch.no_grad()
     def score(self, end: float) -> float:
         """Return the accuracy, or the mean loss, on as many held-out examples as there is time for."""
-        kind, sample = self.sample.task.kind, self.sample
+        kind, sample = kind_of(self.sample.task), self.sample
         held = np.arange(sample.fit, len(sample))
         held = held[np.cumsum(sample.lengths[held]) <= max(SCORED_STEPS, sample.lengths[held[0]])]
         total, count = 0.0, 0
@@ -107,7 +108,7 @@ class QuickTraining:
         for part in np.array_split(held, max(1, len(held) // 32)):
             batch = sample.batch(part.tolist()).to(self.device)
             assert batch.y is not None
-            if kind in ("classify", "tag"):
+            if kind.has_classes:
                 predicted, known = self.model.predict(batch).values, batch.y >= 0
                 total, count = total + int((predicted == batch.y)[known].sum()), count + int(known.sum())
             else:

@@ -87,7 +87,7 @@ def linear_share(facts: Facts) -> float:
     if b is None:
         return 0.0
     # equal sequences of different classes cannot all be right; equal tokens can, by the tokens around them
-    contradicted = (facts.conflict or 0.0) if facts.kind == "classify" else 0.0
+    contradicted = (facts.conflict or 0.0) if facts.is_of_classes else 0.0
     best = 1 - contradicted if b.higher else 0.0
     return min(1.0, (b.linear - b.trivial) / (best - b.trivial)) if best != b.trivial else 0.0
 
@@ -102,7 +102,7 @@ def _linear_suffices(facts: Facts) -> str:
 
 def _words_decide(facts: Facts) -> str:
     b = facts.baseline
-    if b is None or facts.kind != "classify" or not facts.text or linear_share(facts) < MOST_KNOWN:
+    if b is None or not facts.is_of_classes or not facts.text or linear_share(facts) < MOST_KNOWN:
         return ""
     unordered = f", {b.bag:.3f} without word order" if b.bag is not None else ""
     return f"{b.how} reaches accuracy {b.linear:.3f} on a sample{unordered}; {b.trivially} reaches {b.trivial:.3f}"
@@ -110,19 +110,19 @@ def _words_decide(facts: Facts) -> str:
 
 def _linear_forecast(facts: Facts) -> str:
     b = facts.baseline
-    if b is None or facts.kind != "forecast" or linear_share(facts) < MOST_KNOWN:
+    if b is None or not facts.traits.spans_rows or linear_share(facts) < MOST_KNOWN:
         return ""
     return f"{b.how} reaches {b.title} {b.linear:.3f} on a sample, {b.trivially} {b.trivial:.3f}"
 
 
 def _context_after(facts: Facts) -> str:
-    if facts.kind == "tag" and facts.information.ahead > LOOKAHEAD:
+    if facts.is_of_tags and facts.information.ahead > LOOKAHEAD:
         return f"{facts.information.ahead:.0%} of the information about a tag comes after it"
-    return "the whole recording is available before it is transcribed" if facts.kind == "transcribe" else ""
+    return "the whole recording is available before it is transcribed" if facts.traits.aligns_text else ""
 
 
 def _whole_sequence(facts: Facts) -> str:
-    whole = facts.kind in ("classify", "multilabel", "regress")
+    whole = facts.traits.is_per_row
     return "the whole sequence is available before the prediction" if whole else ""
 
 
@@ -228,7 +228,7 @@ RULES = (
         "sequence to sequence",
         COURSE,
         "use an encoder and a decoder with attention between them",
-        lambda f: "the target is a sequence with its own length" if f.kind == "translate" else "",
+        lambda f: "the target is a sequence with its own length" if f.traits.writes else "",
         {"gru": 1.0, "lstm": 0.5, "attn_rnn": 0.5, "transformer": 0.5},
         "Multi30k de-en, BLEU: GRU {}, with additive attention {}, Transformer {} (one seed each)",
         ("translate.none", "translate.additive", "translate.transformer"),
@@ -320,7 +320,7 @@ RULES = (
         "sequence labelling",
         NOTES + "7",
         "for a label at every step, use a bidirectional LSTM",
-        lambda f: "every step has a tag" if f.kind == "tag" else "",
+        lambda f: "every step has a tag" if f.is_of_tags else "",
         {"bi_lstm": 2.0, "bi_attn_rnn": 2.0, "bi_gru": 2.0},
         "tagging accuracy on UD English-EWT: bi_lstm {} %, bi_attn_rnn {} % (one seed each)",
         ("tag.ewt.bi_lstm", "tag.ewt.bi_attn_rnn"),

@@ -15,13 +15,13 @@ from torch.nn.utils.rnn import pad_sequence
 
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
-from seqloom.lab.data.task import IGNORE, PAD, Batch, Labels, Task
+from seqloom.lab.data.task import PAD, Batch, Task
+from seqloom.lab.kinds.registry import kind_of
 
 Array = np.ndarray[Any, Any]
 MOST_EXAMPLES, MOST_STEPS = 4_000, 800_000  # most examples and time steps
 GROUP = 8  # examples that are read together; tasks batch examples of similar length
 HELD_OUT = 0.3  # share of the examples for scoring
-PADDING = {"tag": IGNORE, "generate": IGNORE, "translate": PAD, "transcribe": PAD}
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +71,7 @@ class Sample:
         examples = [self.examples[row] for row in rows]
         x = pad_sequence([e.x for e in examples], batch_first=True, padding_value=0)
         lengths = torch.tensor([len(e.x) for e in examples])
-        fill = PADDING.get(self.task.kind)
+        fill = kind_of(self.task).padding
         if fill is None:
             y, y_lengths = torch.stack([e.y for e in examples]), None
         else:
@@ -98,7 +98,7 @@ def draw_sample(task: Task, rows: int = MOST_EXAMPLES, steps: int = MOST_STEPS, 
     Raises:
         UserError: if there are fewer than two examples.
     """
-    if isinstance(task.target, Labels) and task.target.per_step:
+    if kind_of(task).is_per_row and kind_of(task).is_per_step(task):
         raise UserError("there is no advice for several labels at each step; `seqloom compare` tries the models")
     examples: list[Example] = []
     for split in [name for name in ("valid", "train") if name in task.splits]:
@@ -122,7 +122,7 @@ def _examples(task: Task, batch: Batch) -> list[Example]:
     examples = []
     for b, n in enumerate(batch.lengths.tolist()):
         y = batch.y[b]
-        if task.kind in ("tag", "generate"):
+        if kind_of(task).is_per_step(task):
             y = y[:n]
         elif batch.y_lengths is not None:
             y = y[: int(batch.y_lengths[b])]

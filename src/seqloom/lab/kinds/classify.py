@@ -120,6 +120,9 @@ class ClassifyKind(Kind):
     """One class for each row: cross-entropy, with a threshold or a reject option."""
 
     name = "classify"
+    topology = "N to 1"
+    has_classes = True
+    noun = "class"
     is_exportable = True
     metrics = ("accuracy", "balanced_accuracy", "macro_f1", "f1", "auroc", "average_precision", "loss")
     baselines = ("majority", "logistic", "logistic of letters", "rocket", "nearest series")

@@ -110,6 +110,8 @@ class ForecastKind(Kind):
     """The values that follow a series: squared error, with intervals."""
 
     name = "forecast"
+    topology = "N to M"
+    noun = "number"
     spans_rows = True
     models = CAUSAL
     explains_last = True

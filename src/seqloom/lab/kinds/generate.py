@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.core.cell import State
-from seqloom.lab.data.task import END, Batch, Task
+from seqloom.lab.data.task import END, IGNORE, Batch, Task
 from seqloom.lab.kinds.candidates import CAUSAL
 from seqloom.lab.kinds.columns import Columns, to_array
 from seqloom.lab.kinds.for_task import ForTask, Prediction, get_targets
@@ -60,6 +60,8 @@ class GenerateKind(Kind):
     """Language models: cross-entropy of the next token."""
 
     name = "generate"
+    topology = "N to N"
+    padding = IGNORE
     models = CAUSAL
     predicts_text = True
     explains_last = True

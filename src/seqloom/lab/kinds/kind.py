@@ -37,6 +37,11 @@ class Kind(ABC):
         metrics: What a user may choose to rank models; the first that the data allow is the default.
         selecting: What selects the best weights of a training; the first that a validation computes, else the loss.
         models: The layers to compare; when time is short, only the first ones.
+        topology: How many steps go in and how many targets come out, for `advise`.
+        noun: What one output is called.
+        padding: What fills up sequences of targets; None if a target is no sequence of names.
+        has_classes: Whether each target is one of some classes.
+        aligns_text: Whether the target is a text in the order of the input's steps, without their places.
         predicts_text: Whether targets are tokens of a text, which needs larger models.
         separator: What separates items of a prediction in a field of CSV.
         fewest_scored: Held-out rows that a comparison scores however long it takes.
@@ -58,6 +63,11 @@ class Kind(ABC):
     metrics: ClassVar[tuple[str, ...]]
     selecting: ClassVar[tuple[str, ...]] = ()
     models: ClassVar[tuple[str, ...]] = candidates.WHOLE_SEQUENCE
+    topology: ClassVar[str]
+    noun: ClassVar[str] = "distinct token"
+    padding: ClassVar[int | None] = None
+    has_classes: ClassVar[bool] = False
+    aligns_text: ClassVar[bool] = False
     predicts_text: ClassVar[bool] = False
     separator: ClassVar[str] = " "
     fewest_scored: ClassVar[int] = 1_000  # an accuracy of 90 % is then known to 2 points

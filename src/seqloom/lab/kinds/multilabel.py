@@ -63,6 +63,8 @@ class MultilabelKind(Kind):
     """Any number of labels: binary cross-entropy of each."""
 
     name = "multilabel"
+    topology = "N to 1"
+    noun = "label"
     separator = "|"  # names of labels may contain blanks
     is_exportable = True
     metrics = ("macro_f1", "micro_f1", "exact", "loss")

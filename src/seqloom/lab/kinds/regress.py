@@ -48,6 +48,8 @@ class RegressKind(Kind):
     """Numbers for each row: squared error."""
 
     name = "regress"
+    topology = "N to 1"
+    noun = "number"
     is_exportable = True
     metrics = ("rmse", "mae", "mse")
     baselines = ("mean", "ridge", "ridge of letters", "rocket")

@@ -73,6 +73,10 @@ class TagKind(Kind):
     """One tag for each step: cross-entropy of each, or a CRF."""
 
     name = "tag"
+    topology = "N to N"
+    has_classes = True
+    noun = "tag"
+    padding = IGNORE
     models = TAG
     is_exportable = True
     metrics = ("span_f1", "accuracy")

@@ -48,6 +48,10 @@ class WithoutLoss(ForTranscribe):
     def row_losses(self, scores: object, batch: Batch) -> Tensor:
         return torch.full((len(batch),), torch.nan)
 
+    def count_targets(self, batch: Batch) -> Tensor:
+        assert batch.y_lengths is not None
+        return batch.y_lengths
+
     def choose(self, scores: Tensor, batch: Batch) -> Prediction:  # type: ignore[override]
         return Prediction(scores, torch.full((len(batch),), scores.shape[1]))
 
@@ -56,6 +60,9 @@ class TranscribeKind(Kind):
     """A text for a recording or a series: CTC."""
 
     name = "transcribe"
+    topology = "N to M"
+    padding = PAD
+    aligns_text = True
     metrics = ("cer", "wer", "exact")
     baselines = ("text",)
     selecting = ("cer",)

@@ -81,6 +81,8 @@ class TranslateKind(Kind):
     """A text for a text: an encoder and a decoder, cross-entropy of each token."""
 
     name = "translate"
+    topology = "N to M"
+    padding = PAD
     models = ENCODER_DECODER
     predicts_text = True
     fewest_scored = 300
