@@ -10,13 +10,14 @@ from seqloom.lab.explore import finding
 from seqloom.lab.explore.contributions import Target, choose_target
 from seqloom.lab.explore.inside import find_equations
 from seqloom.lab.explore.subject import Subject
+from seqloom.lab.kinds.registry import KINDS
 
 CLASSES = torch.tensor([[0.1, 0.7, 0.2]])
 STEPS = torch.tensor([[[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]])
 
 
 def choose(values, kind="tag", wanted=None, **chosen):
-    return choose_target(SimpleNamespace(kind=kind), SimpleNamespace(values=values, wanted=wanted), **chosen)
+    return choose_target(SimpleNamespace(kind=KINDS[kind]), SimpleNamespace(values=values, wanted=wanted), **chosen)
 
 
 def test_without_a_choice_the_target_is_the_prediction():
@@ -57,7 +58,7 @@ def test_the_beginning_does_not_matter_if_a_third_of_the_steps_can_go(monkeypatc
         finding, "read_target", lambda ends, _: torch.tensor([0.9 if e <= count else 0.1 for e in ends])
     )
     monkeypatch.setattr(finding, "_value", lambda *_: 0.9)
-    subject = SimpleNamespace(kind="classify", is_per_step=False, deletes=True)
+    subject = SimpleNamespace(kind=KINDS["classify"], is_per_step=False, deletes=True)
     example = SimpleNamespace(steps=range(10), batch=None)
     statements = finding._describe_beginning(subject, example, None, None, lambda ends: ends)
     texts = [statement.text for statement in statements]

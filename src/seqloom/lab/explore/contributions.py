@@ -47,7 +47,7 @@ def choose_target(subject: Subject, outputs: Outputs, output: int | None = None,
         return Target(_limit(output, len(values), int(values.argmax())))
     last = values.shape[0] - 1
     first = last if subject.kind.explains_last else 0
-    if subject.has_blank:
+    if subject.kind.aligns_text:
         first = int(values[:, PAD + 1 :].amax(1).argmax())  # where the model is surest of a letter; PAD is the blank
     step = _limit(step, last + 1, first)
     best = int(values[step].argmax()) if outputs.wanted is None else int(outputs.wanted[0, step])

@@ -314,7 +314,7 @@ def _describe_beginning(
 ) -> list[Statement]:
     """Say how many steps at the end give the same prediction alone."""
     n = len(example.steps)
-    if n < LEAST_STEPS or subject.is_per_step or subject.has_blank:
+    if n < LEAST_STEPS or subject.is_per_step or subject.kind.aligns_text:
         return []
     p = _value(inside, target)
     counts = sorted({round(n * share / 10) for share in range(1, 10)} - {0, n})

@@ -42,10 +42,6 @@ class ModuleSubject(Subject):
         return WITH_CLASSES if _has_classes(self.module) else WITH_VALUES
 
     @property
-    def has_blank(self) -> bool:
-        return False
-
-    @property
     def network(self) -> nn.Module:
         return self.module
 

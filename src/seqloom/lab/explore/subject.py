@@ -96,11 +96,6 @@ class Subject:
         return self.kind.is_per_step(self.task)
 
     @property
-    def has_blank(self) -> bool:
-        """Whether the first output of each step stands for nothing (CTC)."""
-        return self.model.has_blank
-
-    @property
     def deletes(self) -> bool:
         """Whether occlusion deletes a step; steps with their own output, and features, are replaced instead."""
         return self.has_tokens and not self.is_per_step
@@ -177,7 +172,7 @@ class Subject:
         if self.kind.writes:
             return self._translate(batch, wanted)
         scores = self.model.scores(batch)[0]
-        if self.model.has_blank:
+        if self.kind.aligns_text:
             log_p, lengths = scores
             first = cut_rows(batch, 1)
             with torch.no_grad():

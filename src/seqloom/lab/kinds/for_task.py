@@ -51,7 +51,6 @@ class ForTask(nn.Module):
     carries = False  # whether a batch may start from the last state of the previous one
     decision: Decision | None = None  # how scores become probabilities and a class, of a classifier
     streams = False  # whether the layer may run step by step, with an output after each
-    has_blank = False  # whether the first output of each step stands for nothing (CTC)
     output = "probabilities"  # the name of what `finish` returns
 
     def __init__(self, model: nn.Module, smoothing: float = 0.0) -> None:

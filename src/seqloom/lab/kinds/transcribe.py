@@ -20,8 +20,6 @@ from seqloom.models.transcribe import Transcribe
 class ForTranscribe(ForTask):
     """CTC loss with PAD as the blank; a row too short for its target has no loss."""
 
-    has_blank = True
-
     def row_losses(self, scores: tuple[Tensor, Tensor], batch: Batch) -> Tensor:
         log_p, steps = scores
         y, n = get_targets(batch), batch.y_lengths
