@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from seqloom.core.plurals import count
-from seqloom.lab.compare.row_scores import Columns
 from seqloom.lab.data.pipeline.windows import WindowsTask
 from seqloom.lab.data.task import PAD, Batch, Features, Task, Tokens
+from seqloom.lab.kinds.columns import Columns
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.kinds.pages.forecast_analysis import describe_window
 from seqloom.lab.kinds.pages.series_pictures import draw_row, is_apart

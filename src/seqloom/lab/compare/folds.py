@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from seqloom.core.errors import UserError
-from seqloom.lab.compare.row_scores import Columns
 from seqloom.lab.data.pipeline.rows import RowsTask
 from seqloom.lab.data.pipeline.splits import FoldError
 from seqloom.lab.data.registry import reopen
 from seqloom.lab.data.task import Task
+from seqloom.lab.kinds.columns import Columns
 
 FEW_ROWS = 500  # with fewer rows, all splits together, the default is cross-validation
 FOLDS = 5

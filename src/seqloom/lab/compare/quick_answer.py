@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from seqloom.lab.compare.baselines.registry import QUICK
 from seqloom.lab.compare.search import Comparison
 from seqloom.lab.jobs import runner
+from seqloom.lab.jobs.job import Job, Result
 
 
-def score_quick_baselines(comparison: Comparison) -> Iterator[runner.Result]:
+def score_quick_baselines(comparison: Comparison) -> Iterator[Result]:
     """Fit the baselines that take milliseconds, unless a baseline has been scored.
 
     On a busy machine the workers may need a short budget to start, and no job ends. This process has imported all that
@@ -26,7 +27,7 @@ def score_quick_baselines(comparison: Comparison) -> Iterator[runner.Result]:
         results = [comparison.results.get(job.key) for job in comparison.baseline_jobs]
         return any(result is not None and result.value is not None for result in results)
 
-    def list_jobs() -> Iterator[runner.Job]:
+    def list_jobs() -> Iterator[Job]:
         for job in [] if is_scored() else comparison.baseline_jobs:
             if is_scored() and comparison.seconds_left <= 0:
                 return

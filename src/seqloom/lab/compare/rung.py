@@ -17,6 +17,7 @@ from seqloom.lab.compare.data import load_task, whole_task
 from seqloom.lab.data.task import Task
 from seqloom.lab.files.checkpoint import load_weights
 from seqloom.lab.jobs.cpu import use_one_thread
+from seqloom.lab.kinds.columns import Columns
 from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.stats.metrics import compute_scores
@@ -148,7 +149,7 @@ class Rung(Training):
         if self.is_cut or self.at.step >= self.until:
             raise _Paused
 
-    def test(self, batch: int) -> row_scores.Columns:
+    def test(self, batch: int) -> Columns:
         """Calibrate the best weights, score the test rows with them, and log the metrics as `seqloom train` does."""
         best = self.run.checkpoint("best", files=["weights"])
         assert best is not None

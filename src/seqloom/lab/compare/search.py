@@ -25,13 +25,13 @@ from seqloom.lab.compare.plan import (
     Limits,
     TrainingCost,
     TrainingPlan,
-    format_seconds,
     plan_budget,
     plan_steps,
     share_time,
 )
 from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.compare.timing import measure_task
+from seqloom.lab.console import format_seconds
 from seqloom.lab.data.task import Task
 from seqloom.lab.files import checkpoint, sealed
 from seqloom.lab.jobs.job import Job, Result

@@ -65,7 +65,7 @@ def _check_layer(layer: nn.Module) -> str | None:
 
 def pack_model(subject: Subject) -> dict[str, Any]:
     """Return everything that a page needs to run a model, JSON-serialisable; weights are float32 in base64."""
-    network, coder, target = subject.network, subject.task.encoding.x, subject.task.target  # type: ignore[union-attr]
+    network, coder, target = subject.network, subject.task.encoding.x, subject.task.target
     assert isinstance(network, Classify) and isinstance(network.embed, Embed) and isinstance(target, Classes)
     decision, weights = subject.model.decision, network.state_dict()
     assert decision is not None

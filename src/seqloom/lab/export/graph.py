@@ -68,10 +68,10 @@ def check_exportable(run: Run) -> None:
         )
     kind = kind_of(task)
     if not kind.is_exportable:
-        listed = [one.name for one in KINDS.values() if one.is_exportable]
+        names = [one.name for one in KINDS.values() if one.is_exportable]
         raise UserError(
             f"{run.folder} was trained to {task.kind}, which needs a search for every step; export writes "
-            f"{', '.join(listed[:-1])} and {listed[-1]} models, so use `seqloom {kind.command}`"
+            f"{', '.join(names[:-1])} and {names[-1]} models, so use `seqloom {kind.command}`"
         )
     if task.encoding is None:
         raise UserError(f"{run.folder} was trained on generated data ({task.name}); export a run on a file of yours")

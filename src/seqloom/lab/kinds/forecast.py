@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +186,7 @@ class ForecastKind(Kind):
     ) -> list[PageBlock]:
         return analyse_forecasts(model, task, columns, batch)
 
-    def lengthen_results(self, results: Iterable[Result], task: Task) -> Iterable[Result]:
+    def lengthen_results(self, results: Iterator[Result], task: Task) -> Iterator[Result]:
         return lengthen_forecasts(results, task)
 
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -225,7 +225,7 @@ class Kind(ABC):
         lengths = None if batch.y_lengths is None else batch.y_lengths[row : row + 1]
         return task.decode(batch.y[row : row + 1], lengths)[0]
 
-    def lengthen_results(self, results: Iterable[Result], task: Task) -> Iterable[Result]:
+    def lengthen_results(self, results: Iterator[Result], task: Task) -> Iterator[Result]:
         """Return results with one row for each step of a prediction, if it `spans_rows`."""
         return results
 

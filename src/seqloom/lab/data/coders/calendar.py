@@ -9,11 +9,10 @@ import numpy as np
 import polars as pl
 
 from seqloom.core.errors import UserError
-from seqloom.lab.data.coders.times import UNIX_RANGE, UNIX_UNITS, find_unix_unit, to_seconds
+from seqloom.lab.data.coders.times import UNIX_RANGE, UNIX_UNITS, Style, find_unix_unit, to_seconds
 
 Array = np.ndarray[Any, Any]
 Unit = Literal["seconds", "business days", "months"]
-Style = Literal["time", "date", "month", "unix", "unix ms", "unix us", "unix ns", "number"]
 MINUTE, HOUR, DAY, WEEK = 60.0, 3600.0, 86400.0, 604800.0  # seconds
 SHORTEST_MONTH = 27 * DAY  # between two monthly stamps, with a margin of a day
 TOLERANCE = 0.15  # a step is regular if it differs by at most this share from a whole number of ticks

@@ -11,9 +11,9 @@ import polars as pl
 from seqloom.core.errors import UserError
 
 Array = np.ndarray[Any, Any]
-UnixStyle = Literal["unix", "unix ms", "unix us", "unix ns"]
+Style = Literal["time", "date", "month", "unix", "unix ms", "unix us", "unix ns", "number"]
 UNIX_RANGE = (946_684_800, 2_208_988_800)  # seconds from 1970 to the years 2000 and 2040
-UNIX_UNITS: dict[UnixStyle, int] = {"unix": 1, "unix ms": 10**3, "unix us": 10**6, "unix ns": 10**9}  # in a second
+UNIX_UNITS: dict[Style, int] = {"unix": 1, "unix ms": 10**3, "unix us": 10**6, "unix ns": 10**9}  # in a second
 TOLERANCE = 1e-6  # relative difference up to which intervals are equal
 YEAR_LAST = r"^(\d{1,2})([./-])(\d{1,2})[./-](\d{4})\b"
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from seqloom.lab.data.coders.calendar import UNIX_RANGE
-from seqloom.lab.data.coders.times import DAY_AND_NAME, NAME_AND_DAY
+from seqloom.lab.data.coders.times import DAY_AND_NAME, NAME_AND_DAY, UNIX_RANGE
 from seqloom.lab.data.names import SPLITS
 from seqloom.lab.data.pipeline.source import Source
 from seqloom.lab.data.pipeline.task_plan import TaskPlan

@@ -70,7 +70,7 @@ def _find_bigram(task: Task) -> Entry:
 def _find_labels_of_step(task: Task) -> Entry:
     """Return a baseline for input steps that are sets of labels, some of which are to be predicted."""
     is_set = _has_step_labels(task) and task.encoding is not None and isinstance(task.encoding.x, StepSetCoder)
-    if not (is_set and set(task.encoding.x.names) & set(task.encoding.y.names)):  # type: ignore[union-attr]
+    if not (is_set and set(task.encoding.x.names) & set(task.encoding.y.names)):
         return None
     return "labels of the input step", counts.fit_labels_of_step
 
