@@ -17,7 +17,7 @@ y, state = layer(torch.randn(2, 5, 4), state=None, lengths=[5, 3])
 cell: Cell = AttnRNNCell(4, 8, heads=2)
 output: torch.Tensor = scan(cell, torch.randn(2, 5, 4))[0]
 model = Classify(AttnRNN(4, 8, batch_first=True, slots=2), 3)
-print(explain(layer, y), trace(layer, y), LSTM(4, 8, proj_size=2), RNN(4, 8, 1, "relu"), TCN(4, 8, layers=2))
+print(explain(layer, y), trace(layer, y), LSTM(4, 8, proj_size=2), RNN(4, 8, 1, "relu"), TCN(4, 8, num_layers=2))
 Transformer(8, heads=2, causal=True)(torch.randn(2, 5, 8), state=None)
 """
 MISUSE = """

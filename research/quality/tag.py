@@ -151,7 +151,7 @@ def train(task: str, layer: str, seed: int, parts: dict[str, list[Sentence]], se
     reader = Reader(parts["train"], settings)
     embed = Words(reader, settings)
     model = Tag(
-        make(layer, embed.output_size + settings.letters_size, settings.hidden, layers=settings.depth),
+        make(layer, embed.output_size + settings.letters_size, settings.hidden, num_layers=settings.depth),
         len(reader.tags),
         embed=embed,
         characters=Characters(len(reader.letters) + 2, settings.letters_dim, settings.letters_size),

@@ -127,7 +127,7 @@ def edits(a: list[int], b: list[int]) -> int:
 def train(layer: str, seed: int, parts: dict[str, Recordings], settings: Settings, device: str, task: str) -> dict:
     """Train and test one model."""
     torch.manual_seed(seed)
-    made = make(layer, MEL.bands * settings.stack, settings.hidden, layers=settings.depth)
+    made = make(layer, MEL.bands * settings.stack, settings.hidden, num_layers=settings.depth)
     model = Transcribe(made, 10, stack=settings.stack, dropout=settings.dropout).to(device)
     draw = random.Random(seed)
     fixed = {  # the same strings for every seed and layer

@@ -88,7 +88,7 @@ class Applications(Corpora[TrialSettings], name="applications"):
         sizes = {HOURS: (7, 0), DIGITS: (series.SOUND.bands, 10), HANDWRITING: (pen.FEATURES, pen.CLASSES)}
         inputs, classes = sizes.get(task["of"]) or ARCHIVE[task["of"]][1:]
         if model == "transformer":
-            inner = make("bi_transformer", inputs, hidden, layers=2, heads=HEADS)
+            inner = make("bi_transformer", inputs, hidden, num_layers=2, heads=HEADS)
         else:
             inner = layer(model, inputs, hidden, start, task["T"])
         if task["of"] == HOURS:

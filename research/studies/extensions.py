@@ -12,7 +12,7 @@ from research.studies.data.symbols import ABOUT, FIRST, TEXT
 from research.studies.support.conditions import EXPLORATORY, EXPLORATORY_QUICK, Condition, TrialSettings
 from research.studies.support.contenders import FUSED, layer, rates
 from research.studies.support.symbol_trials import SymbolTrials, describe_conditions, read_symbols
-from seqloom.layers.memory import MemoryTransformer, Recurrence, TransformerXL
+from seqloom.layers.memory import MemoryTransformer, RecurrentMixer, TransformerXL
 from seqloom.layers.transformer.layer import Projected, Transformer
 
 HEADS, SEGMENT = 4, 8
@@ -70,8 +70,8 @@ class Extensions(SymbolTrials[TrialSettings], name="extensions"):
             XL_ATTN: partial(MemoryTransformer, hidden, HEADS, segment=SEGMENT, slots=1, cell="attn_rnn"),
             XL_GRU: partial(MemoryTransformer, hidden, HEADS, segment=SEGMENT, cell="gru"),
             SELF: partial(Transformer, hidden, HEADS, causal=True, position="rotary"),
-            BY_ATTN: partial(Transformer, hidden, HEADS, causal=True, attention=Recurrence),
-            BY_GRU: partial(Transformer, hidden, HEADS, causal=True, attention=partial(Recurrence, cell="gru")),
+            BY_ATTN: partial(Transformer, hidden, HEADS, causal=True, attention=RecurrentMixer),
+            BY_GRU: partial(Transformer, hidden, HEADS, causal=True, attention=partial(RecurrentMixer, cell="gru")),
         }
         return Projected(layers[model](), symbols)
 

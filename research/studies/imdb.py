@@ -137,7 +137,7 @@ class Imdb(Epochs[TrialSettings], name="imdb"):
             inner = Transformer(width, HEADS, 2, position="sinusoidal", block=shape)
         elif model == "transformer":
             shape = Shape(dropout=task["dropout"] / 3)
-            inner = make("bi_transformer", width, hidden, layers=2, heads=HEADS, block=shape)
+            inner = make("bi_transformer", width, hidden, num_layers=2, heads=HEADS, block=shape)
         else:
             inner = layer(model, width, hidden, start, task["words"])
         readout = "mean" if task["read"] == MEAN else "last"

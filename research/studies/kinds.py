@@ -50,7 +50,7 @@ class Kinds(SymbolTrials[TrialSettings], name="kinds"):
             read = Projected(Transformer(hidden, HEADS, causal=True, position="rotary"), symbols)
             return ConvolvedReader(read) if model == CONVOLVED else read
         if is_linear(model):
-            return Projected(make_linear(model, hidden, layers=2), symbols)
+            return Projected(make_linear(model, hidden, num_layers=2), symbols)
         return layer(model, symbols, hidden, start, condition.task["T"])
 
     def multiple(self, model: str) -> int:

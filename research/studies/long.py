@@ -81,7 +81,7 @@ class Long(Epochs[TrialSettings], name="long"):
         if not is_block(model):
             return OneHot(Classify(layer(model, KINDS, hidden, start, condition.task["T"]), KINDS))
         if is_linear(model):
-            inner = make_linear(model, hidden, layers=2)
+            inner = make_linear(model, hidden, num_layers=2)
         else:
             inner = Transformer(hidden, HEADS, attention=ATTENTIONS[model], position="sinusoidal")
         return OneHot(Classify(Projected(inner, KINDS), KINDS, "last"))

@@ -91,7 +91,7 @@ class Reading(Corpora[TrialSettings], name="reading"):
         embed = Embed(task.get("vocabulary", len(WORDS)), task["width"], scaled=True)
         both = not task["facts"]
         if model == "transformer":
-            inner = make("bi_transformer", task["width"], hidden, layers=2, heads=HEADS)
+            inner = make("bi_transformer", task["width"], hidden, num_layers=2, heads=HEADS)
         else:
             size = hidden // 2 if both else hidden
             inner = layer(model, task["width"], size, start, task["T"], bidirectional=both)

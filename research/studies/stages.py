@@ -12,7 +12,7 @@ from research.studies.support.conditions import EXPLORATORY, EXPLORATORY_QUICK, 
 from research.studies.support.contenders import MULTIPLE, layer, rates, starts
 from research.studies.support.outcome import Trial
 from research.studies.support.symbol_trials import SymbolTrials, describe_conditions, read_symbols
-from seqloom.layers.hybrid import RNNAttend
+from seqloom.layers.hybrid import RNNThenAttention
 from seqloom.layers.transformer.layer import Projected, Transformer
 
 HEADS = 4
@@ -49,7 +49,7 @@ class Stages(SymbolTrials[TrialSettings], name="stages"):
         if model == ALONE:
             return Projected(Transformer(hidden, HEADS, causal=True, position="rotary"), symbols)
         if model == BOTH:
-            both = RNNAttend(symbols, hidden, cell="lstm", heads=HEADS)
+            both = RNNThenAttention(symbols, hidden, cell="lstm", heads=HEADS)
             both.rnn = layer("lstm", symbols, hidden, start, condition.task["T"])
             return both
         return layer(model, symbols, hidden, start, condition.task["T"])

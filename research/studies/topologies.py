@@ -188,7 +188,7 @@ def answers(model: nn.Module, batch: Tensors) -> tuple[Tensor, Tensor]:
 
 def _layer(model: str, inputs: int, hidden: int, start: str, T: int) -> nn.Module:
     if model == "transformer":
-        return make("transformer", inputs, hidden, layers=2, heads=HEADS)
+        return make("transformer", inputs, hidden, num_layers=2, heads=HEADS)
     return layer(model, inputs, hidden, start, T)
 
 

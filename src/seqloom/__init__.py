@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from seqloom.lab.training.fit import fit as fit
     from seqloom.lab.training.run import Run as Run
     from seqloom.layers.dropouts import Dropouts
-    from seqloom.layers.hybrid import ConvRNN, Hybrid, RNNAttend
+    from seqloom.layers.hybrid import ConvRNN, Hybrid, RNNThenAttention
     from seqloom.layers.linear.deltanet import DeltaNet
     from seqloom.layers.linear.deltaproduct import DeltaProduct
     from seqloom.layers.linear.gated_deltanet import GatedDeltaNet
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from seqloom.layers.linear.rg_lru import RGLRU
     from seqloom.layers.linear.rwkv7 import RWKV7
     from seqloom.layers.linear.s5 import S5
-    from seqloom.layers.memory import MemoryTransformer, Recurrence, TransformerXL
+    from seqloom.layers.memory import MemoryTransformer, RecurrentMixer, TransformerXL
     from seqloom.layers.named import (
         GRU,
         LNGRU,
@@ -143,13 +143,13 @@ __all__ = [
     "ODEGRUCell",
     "Pattern",
     "PerformerAttention",
-    "RNNAttend",
     "RNNAttention",
     "RNNAttentionCell",
     "RNNCell",
+    "RNNThenAttention",
     "Readout",
-    "Recurrence",
     "Recurrent",
+    "RecurrentMixer",
     "RetNet",
     "SegmentForecast",
     "Tag",
@@ -179,7 +179,7 @@ _MODULES = {
         "core.init": "Init",
         "kernels.runner": "scan",
         "layers.dropouts": "Dropouts",
-        "layers.hybrid": "ConvRNN Hybrid RNNAttend",
+        "layers.hybrid": "ConvRNN Hybrid RNNThenAttention",
         "layers.linear.deltanet": "DeltaNet",
         "layers.linear.deltaproduct": "DeltaProduct",
         "layers.linear.gated_deltanet": "GatedDeltaNet",
@@ -193,7 +193,7 @@ _MODULES = {
         "layers.linear.rg_lru": "RGLRU",
         "layers.linear.rwkv7": "RWKV7",
         "layers.linear.s5": "S5",
-        "layers.memory": "MemoryTransformer Recurrence TransformerXL",
+        "layers.memory": "MemoryTransformer RecurrentMixer TransformerXL",
         "layers.named": "AttnRNN GRU IndRNN LNGRU LNLSTM LSTM MinGRU MinLSTM NTM ODEGRU RNN RNNAttention",
         "layers.readout": "Readout",
         "layers.recurrent.layer": "Recurrent",
@@ -228,6 +228,10 @@ _LAB = {
 
 def __getattr__(name: str) -> object:
     if name not in _MODULES and name not in _LAB:
+        from seqloom.core import renamed
+
+        if name in renamed.CLASSES:
+            return renamed.rename_names(__name__, renamed.CLASSES, depth=3)(name)
         raise AttributeError(f"module 'seqloom' has no attribute {name!r}")
     from seqloom.core.errors import check_torch, require
 

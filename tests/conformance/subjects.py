@@ -72,7 +72,15 @@ QUICK_LAYERS = frozenset(
     {
         *("attn_rnn", "gru", "indrnn", "ln_lstm", "lstm", "min_lstm", "rnn", "t_lstm", "bi_gru", "bi_attn_rnn"),
         *("tcn", "transformer", "linear_transformer", "linformer", "deltaproduct", "gla", "mamba2", "lru", "rwkv7"),
-        *("memory_transformer", "hybrid", "rnn_attend", "user_cell", "deep_gru", "deep_attn_rnn", "lstm_cpu_stack"),
+        *(
+            "memory_transformer",
+            "hybrid",
+            "rnn_then_attention",
+            "user_cell",
+            "deep_gru",
+            "deep_attn_rnn",
+            "lstm_cpu_stack",
+        ),
     }
 )
 SLOW_LAYERS = frozenset({"indrnn", "t_lstm", "user_cell"})  # compiled when they are first called

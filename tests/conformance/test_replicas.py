@@ -48,7 +48,7 @@ LAYERS = {
     **{f"gru_{kernel}": lambda k=kernel: seqloom.GRU(INPUT, HIDDEN, kernel=k) for kernel in ("loop", "cpu", "aten")},
 }
 TWO_LAYERS = {  # stacked, in both directions where there are two
-    name: lambda n=name: find(n)(INPUT, HIDDEN, layers=2)
+    name: lambda n=name: find(n)(INPUT, HIDDEN, num_layers=2)
     for name in (*RECURRENT, *LAYER_SUBJECTS)
     if name in list_names()
 }

@@ -104,7 +104,7 @@ def test_export_takes_any_batch_and_length(name):
 
 
 SEGMENTS = ("transformer_xl", "memory_transformer")  # as many as the example has
-EXPORTED = ("conv_rnn", "gated_deltanet", "rnn_attend", "transformer")
+EXPORTED = ("conv_rnn", "gated_deltanet", "rnn_then_attention", "transformer")
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from seqloom.layers.hybrid import ConvRNN, Hybrid, RNNAttend
+from seqloom.layers.hybrid import ConvRNN, Hybrid, RNNThenAttention
 
 
 def test_a_hybrid_mixes_its_three_parts_by_the_softmax_of_its_weights():
@@ -27,21 +27,21 @@ def test_the_shares_are_learned():
 
 
 def test_conv_rnn_is_a_convolution_then_a_recurrence():
-    layer, x = ConvRNN(3, 4, kernel=4, cell="lstm").double(), torch.randn(2, 5, 3, dtype=torch.float64)
+    layer, x = ConvRNN(3, 4, kernel_size=4, cell="lstm").double(), torch.randn(2, 5, 3, dtype=torch.float64)
     c = F.conv1d(F.pad(x.transpose(1, 2), (3, 0)), layer.conv.conv.weight, layer.conv.conv.bias)
     torch.testing.assert_close(layer(x)[0], layer.rnn(torch.relu(c).transpose(1, 2))[0])
 
 
 def test_rnn_attend_is_a_recurrence_then_attention():
-    layer, x = RNNAttend(3, 8).double(), torch.randn(2, 5, 3, dtype=torch.float64)
+    layer, x = RNNThenAttention(3, 8).double(), torch.randn(2, 5, 3, dtype=torch.float64)
     h, _ = layer.rnn(x)
     torch.testing.assert_close(layer(x)[0], layer.norm(h + layer.attention(h)[0]))
 
 
 BOTH_WAYS = [
-    lambda: Hybrid(3, 8, layers=2, causal=False),
-    lambda: ConvRNN(3, 8, kernel=4, bidirectional=True),
-    lambda: RNNAttend(3, 8, causal=False),
+    lambda: Hybrid(3, 8, num_layers=2, causal=False),
+    lambda: ConvRNN(3, 8, kernel_size=4, bidirectional=True),
+    lambda: RNNThenAttention(3, 8, causal=False),
 ]
 
 
@@ -67,7 +67,7 @@ def test_padding_does_not_affect_a_layer_that_reads_both_ways(make):
     assert not y[1, 4:].any()
 
 
-@pytest.mark.parametrize("make", [lambda: Hybrid(3, 8, layers=2, cell="lstm"), lambda: ConvRNN(3, 8, layers=2)])
+@pytest.mark.parametrize("make", [lambda: Hybrid(3, 8, num_layers=2, cell="lstm"), lambda: ConvRNN(3, 8, num_layers=2)])
 def test_rows_of_the_state_can_be_selected_and_repeated(make):
     layer, x = make().double(), torch.randn(3, 5, 3, dtype=torch.float64)
     _, state = layer(x[:, :4])
@@ -78,7 +78,7 @@ def test_rows_of_the_state_can_be_selected_and_repeated(make):
 
 def test_dropout_acts_only_in_training():
     x = torch.randn(2, 6, 3)
-    for layer in (Hybrid(3, 8, dropout=0.5), ConvRNN(3, 8, dropout=0.5), RNNAttend(3, 8, dropout=0.5)):
+    for layer in (Hybrid(3, 8, dropout=0.5), ConvRNN(3, 8, dropout=0.5), RNNThenAttention(3, 8, dropout=0.5)):
         assert not torch.equal(layer(x)[0], layer(x)[0])
         layer.eval()
         assert torch.equal(layer(x)[0], layer(x)[0])
@@ -86,6 +86,6 @@ def test_dropout_acts_only_in_training():
 
 def test_invalid_arguments_are_refused():
     with pytest.raises(ValueError, match="even hidden_size"):
-        RNNAttend(3, 9, heads=3, causal=False)
+        RNNThenAttention(3, 9, heads=3, causal=False)
     with pytest.raises(ValueError, match="layers must be at least 1, got 0"):
-        Hybrid(3, 8, layers=0)
+        Hybrid(3, 8, num_layers=0)

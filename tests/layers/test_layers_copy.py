@@ -52,4 +52,4 @@ def test_a_transformer_remembers_ten_symbols_over_thirty_steps(position, steps):
 @pytest.mark.long
 def test_a_hybrid_remembers_ten_symbols_over_thirty_steps():
     """There is no position encoding: the recurrence provides the position."""
-    assert remembered(Hybrid(64, 64, layers=2), 350, 6e-3) > 0.999
+    assert remembered(Hybrid(64, 64, num_layers=2), 350, 6e-3) > 0.999

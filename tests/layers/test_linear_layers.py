@@ -220,7 +220,7 @@ def test_a_stack_takes_kinds_of_layers_in_turn():
         D, HEADS, 4, causal=True, attention=["gated_deltanet", "dense", seqloom.Recurrence], position="rotary"
     )
     kinds = [type(stack.layer_at(i).attention).__name__ for i in range(4)]
-    assert kinds == ["GatedDeltaNet", "Attention", "Recurrence", "GatedDeltaNet"]
+    assert kinds == ["GatedDeltaNet", "Attention", "RecurrentMixer", "GatedDeltaNet"]
     check_layer(
         lambda: seqloom.Transformer(D, HEADS, 3, causal=True, attention=["mamba2", "dense", seqloom.Recurrence])
     )

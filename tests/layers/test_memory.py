@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from seqloom.core.errors import InputError
-from seqloom.layers.memory import MemoryTransformer, Recurrence, TransformerXL
+from seqloom.layers.memory import MemoryTransformer, RecurrentMixer, TransformerXL
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.layers.transformer.layer import Transformer
 
@@ -115,14 +115,14 @@ def test_a_recurrent_memory_is_its_equations():
 
 
 def test_recurrence_is_the_layer_of_its_cell_with_states_batch_first():
-    mine, x = Recurrence(D, 2, cell="lstm").double(), random(B, T, D)
+    mine, x = RecurrentMixer(D, 2, cell="lstm").double(), random(B, T, D)
     layer = Recurrent("lstm", D, D, batch_first=True).double()
     layer.load_state_dict(mine.layer.state_dict())
     y, state = mine(x, lengths=[11, 4, 0])
     exact, (h, c) = layer(x, lengths=torch.tensor([11, 4, 0]))
     torch.testing.assert_close(y, exact)
     torch.testing.assert_close(state, (h.transpose(0, 1), c.transpose(0, 1)))
-    assert Recurrence(D, 2).layer.cell_at(0).heads == 2
+    assert RecurrentMixer(D, 2).layer.cell_at(0).heads == 2
 
 
 def test_invalid_arguments_are_refused():
@@ -133,6 +133,6 @@ def test_invalid_arguments_are_refused():
     with pytest.raises(ValueError, match="take 'xl', 'rotary' or 'alibi'"):
         TransformerXL(D, position="learned")
     with pytest.raises(ValueError, match="take causal=True"):
-        Transformer(D, attention=Recurrence)
+        Transformer(D, attention=RecurrentMixer)
     with pytest.raises(InputError, match=r"got shape \(2, 3, 4\)"):
         MemoryTransformer(D)(torch.randn(2, 3, 4))

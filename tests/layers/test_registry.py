@@ -16,7 +16,7 @@ def test_every_layer_keeps_the_promises_of_a_layer(name):
 
 @pytest.mark.parametrize("name", list_names())
 def test_every_layer_takes_layers_and_dropout(name):
-    layer = make(name, 5, 8, layers=2, dropout=0.5)
+    layer = make(name, 5, 8, num_layers=2, dropout=0.5)
     assert layer.input_size == 5 and layer.batch_first
     x = torch.randn(2, 6, 5)
     y, _ = layer(x)

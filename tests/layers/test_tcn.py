@@ -11,7 +11,7 @@ def tcn(*args, **settings):
 
 
 def test_a_block_is_two_causal_weight_normed_convolutions_and_a_residual_connection():
-    layer, x = tcn(3, 5, layers=1, kernel=3), torch.randn(2, 7, 3, dtype=torch.float64)
+    layer, x = tcn(3, 5, num_layers=1, kernel_size=3), torch.randn(2, 7, 3, dtype=torch.float64)
     block = layer.blocks[0]
 
     def conv(part, x):
@@ -26,7 +26,7 @@ def test_a_block_is_two_causal_weight_normed_convolutions_and_a_residual_connect
 
 @pytest.mark.parametrize(("layers", "kernel"), [(1, 2), (2, 3), (3, 4)])
 def test_an_output_depends_on_its_receptive_field_only(layers, kernel):
-    layer = tcn(1, 4, layers=layers, kernel=kernel)
+    layer = tcn(1, 4, num_layers=layers, kernel_size=kernel)
     for p in layer.parameters():
         p.data.abs_()  # no path is cut by a relu
     x = torch.rand(1, layer.reach + 5, 1, dtype=torch.float64, requires_grad=True)
@@ -36,7 +36,7 @@ def test_an_output_depends_on_its_receptive_field_only(layers, kernel):
 
 
 def test_it_continues_from_a_state_in_chunks_of_any_size():
-    layer, x = tcn(3, 4, layers=3), torch.randn(2, 20, 3, dtype=torch.float64)
+    layer, x = tcn(3, 4, num_layers=3), torch.randn(2, 20, 3, dtype=torch.float64)
     whole, _ = layer(x)
     state, parts = None, []
     for piece in x.split([1, 7, 2, 10], 1):
@@ -58,7 +58,7 @@ def test_packed_and_single_sequences_match_padded_ones():
 
 
 def test_gradients_of_input_state_and_weights_are_right():
-    layer = tcn(2, 3, layers=2)
+    layer = tcn(2, 3, num_layers=2)
     x = torch.randn(2, 4, 2, dtype=torch.float64, requires_grad=True)
     _, state = layer(torch.randn(2, 5, 2, dtype=torch.float64))
     names, values = zip(*((n, p.detach().requires_grad_()) for n, p in layer.named_parameters()), strict=True)
@@ -73,7 +73,7 @@ def test_gradients_of_input_state_and_weights_are_right():
 
 def test_invalid_arguments_are_refused():
     with pytest.raises(ValueError, match="kernel=1"):
-        TCN(3, 4, kernel=1)
+        TCN(3, 4, kernel_size=1)
     layer = TCN(3, 4)
     with pytest.raises(ValueError, match="2 features, expected input_size=3"):
         layer(torch.randn(1, 5, 2))
@@ -114,14 +114,14 @@ def learned(model, steps, length, device="cpu"):
 
 @pytest.mark.long
 def test_it_learns_to_add_two_marked_numbers():
-    assert learned(Classify(TCN(2, 16, layers=3, kernel=4), outputs=1), 400, 24) < 0.01
+    assert learned(Classify(TCN(2, 16, num_layers=3, kernel_size=4), outputs=1), 400, 24) < 0.01
 
 
 @pytest.mark.gpu
 def test_it_learns_to_add_two_of_four_hundred_numbers():
     """Training stays at the mean of all answers for a random time, so it gets many steps."""
     torch.manual_seed(0)
-    assert learned(Classify(TCN(2, 24, layers=7, kernel=4), outputs=1), 6_000, 400, "cuda") < 0.01
+    assert learned(Classify(TCN(2, 24, num_layers=7, kernel_size=4), outputs=1), 6_000, 400, "cuda") < 0.01
 
 
 def test_a_step_of_rows_without_features_is_no_sequence():

@@ -7,7 +7,7 @@ from torch import nn
 from seqloom.attention import ATTENTIONS, Attention, LocalAttention, Pattern, PerformerAttention
 from seqloom.attention.position import INPUT_POSITIONS, POSITIONS, Learned, Rotary
 from seqloom.core.errors import InputError
-from seqloom.layers.memory import Recurrence
+from seqloom.layers.memory import RecurrentMixer
 from seqloom.layers.transformer.block import Block, FeedForward
 from seqloom.layers.transformer.layer import Transformer
 
@@ -18,8 +18,8 @@ CAUSAL = {
     "local": partial(LocalAttention, pattern=Pattern(3, (0,))),
     "linear": "linear",
     "performer": partial(PerformerAttention, features=8),
-    "attn_rnn": Recurrence,
-    "lstm": partial(Recurrence, cell="lstm"),
+    "attn_rnn": RecurrentMixer,
+    "lstm": partial(RecurrentMixer, cell="lstm"),
 }
 
 
@@ -201,7 +201,7 @@ def test_invalid_arguments_are_refused():
     with pytest.raises(ValueError, match="'linear' takes no position"):
         Transformer(D, attention="linear", position="rotary")
     with pytest.raises(ValueError, match="layers must be at least 1, got 0"):
-        Transformer(D, layers=0)
+        Transformer(D, num_layers=0)
     for wrong, words in (
         ({"norm": "mid"}, "'mid'"),
         ({"activation": "tanh"}, "'tanh'"),

@@ -154,7 +154,7 @@ def test_segments_are_read_in_order_and_each_future_one_has_its_place():
 
 
 def test_any_causal_layer_forecasts_by_segments():
-    for name in ("lstm", "tcn", "hybrid", "rnn_attend"):
+    for name in ("lstm", "tcn", "hybrid", "rnn_then_attention"):
         assert SegmentForecast(make(name, 8, 8), 6, 2, 3)(series().float()).shape == (3, 6, 2)
 
 

@@ -24,7 +24,7 @@ LAYERS = {
     "ntm": lambda d: seqloom.NTM(d, H, batch_first=True, rows=4, width=3),
     "transformer": lambda d: Transformer(d, 1, 2, causal=True, position="sinusoidal"),
     "rotary transformer": lambda d: Transformer(d, d // 2, causal=True, position="rotary"),
-    "tcn": lambda d: TCN(d, H, layers=2),
+    "tcn": lambda d: TCN(d, H, num_layers=2),
 }
 
 

@@ -92,7 +92,7 @@ def test_features_can_replace_words():
 
 def test_the_chain_learns_what_single_steps_cannot_know():
     """The inputs are uninformative; tags follow the order 0 1 2, so only the chain can learn them."""
-    model = Tag(make("tcn", 1, 4, layers=1), 3, crf=True)
+    model = Tag(make("tcn", 1, 4, num_layers=1), 3, crf=True)
     y = (torch.arange(9) + torch.tensor([[0], [1], [2]])) % 3
     optimiser = torch.optim.Adam(model.parameters(), 0.1)
     for _ in range(80):

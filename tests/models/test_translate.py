@@ -181,8 +181,8 @@ def test_every_cell_decodes(cell):
 
 
 def test_any_layer_encodes_and_any_causal_one_decodes():
-    encoder = Encoder(Embed(V, E), TCN(E, H, layers=2))
-    step = RecurrentDecoder(Embed(W, E), TCN(E, H, layers=2), H, attention=AdditiveScore(H, H, weighted=True))
+    encoder = Encoder(Embed(V, E), TCN(E, H, num_layers=2))
+    step = RecurrentDecoder(Embed(W, E), TCN(E, H, num_layers=2), H, attention=AdditiveScore(H, H, weighted=True))
     translate = Translate(encoder, step).double().eval()
     source, target, n, _ = batch()
     torch.testing.assert_close(translate._run_scheduled(source, target, n, 1.0), translate(source, target, n)[0])

@@ -32,7 +32,7 @@ def test_every_layer_of_the_registry_can_be_traced(name):
 def test_a_transformer_has_weights_for_every_layer_and_head():
     torch.manual_seed(0)
     actual = seqloom.trace(
-        seqloom.Transformer(D, heads=2, layers=3, causal=True), torch.randn(B, T, D), lengths=[6, 2, 4]
+        seqloom.Transformer(D, heads=2, num_layers=3, causal=True), torch.randn(B, T, D), lengths=[6, 2, 4]
     )
     assert list(actual.attention) == [f"layers.{i}.attention" for i in range(3)]
     for weights in actual.attention.values():
@@ -48,7 +48,7 @@ def test_a_model_is_traced_by_the_names_of_its_modules():
 
 
 def test_a_module_that_is_called_again_has_its_number():
-    layer = seqloom.TransformerXL(D, heads=2, layers=1, segment=3, memory=3)
+    layer = seqloom.TransformerXL(D, heads=2, num_layers=1, segment=3, memory=3)
     actual = seqloom.trace(layer, torch.randn(B, T, D))
     assert list(actual.attention) == ["inner.layers.0.attention", "inner.layers.0.attention#2"]
     assert actual.attention["inner.layers.0.attention#2"].shape == (B, 2, 3, 6)
@@ -72,7 +72,7 @@ def test_only_what_is_asked_for_is_kept():
     x = torch.randn(2, 5, 4)
     assert list(seqloom.trace(model, x, only=["layer.l1"]).layers) == ["layer.l1"]
     assert list(seqloom.trace(model, x, only=["layer"]).layers) == ["layer.l0", "layer.l1"]
-    transformer = seqloom.Transformer(8, heads=2, layers=3).eval()
+    transformer = seqloom.Transformer(8, heads=2, num_layers=3).eval()
     kept = seqloom.trace(transformer, torch.randn(1, 4, 8), only=["layers.1.attention"])
     assert list(kept.attention) == ["layers.1.attention"]
     with pytest.raises(ValueError, match=r"no 'layer\.l9'"):

@@ -161,7 +161,7 @@ FORMS = (
         deep=_tcn,
     ),
     Form(
-        *("hybrid", lambda d, _: Hybrid(d, d, 1, heads=HEADS, kernel=KERNEL), 8192),
+        *("hybrid", lambda d, _: Hybrid(d, d, 1, heads=HEADS, kernel_size=KERNEL), 8192),
         *("T^2 d + T d^2", lambda T, d: (1 + KERNEL + 4 + 6) * T * d * d + T * T * d),
         *("T d", lambda T, d: T * d),
         *(ALL, ONE),

@@ -29,13 +29,13 @@ def is_linear(model: str) -> bool:
     return model.removesuffix(NEGATIVE) in Mixer.registry
 
 
-def make_linear(model: str, hidden: int, layers: int = 1, start: str = "default") -> Transformer:
+def make_linear(model: str, hidden: int, num_layers: int = 1, start: str = "default") -> Transformer:
     """Return a stack of causal blocks with a linear recurrence in place of attention.
 
     Args:
         model: Its name. With the word "negative" after it, its delta rule may have negative eigenvalues.
         hidden: Features of a step.
-        layers: Number of blocks.
+        num_layers: Number of blocks.
         start: "default", or "keep n", so that a delta rule starts with a long memory: the decay of every head is
             sigmoid(n) for a step with W x = 0, and W_b is n times as large, so that beta is nearer to its ends.
 
@@ -50,7 +50,7 @@ def make_linear(model: str, hidden: int, layers: int = 1, start: str = "default"
         raise UserError(f"{model.removesuffix(NEGATIVE)} has no setting for negative eigenvalues")
     if kind is DeltaProduct:
         settings["writes"] = WRITES
-    stack = Transformer(hidden, HEADS, layers, causal=True, attention=partial(kind, **settings))
+    stack = Transformer(hidden, HEADS, num_layers, causal=True, attention=partial(kind, **settings))
     if start != "default":
         n = float(start.removeprefix("keep "))
         rate = -F.logsigmoid(torch.tensor(n))

@@ -50,7 +50,9 @@ class LinformerAttention(Heads):
         bias: bool = True,
     ) -> None:
         if causal:
-            raise UserError("LinformerAttention mixes the whole sequence and cannot be causal; use LinearAttention")
+            raise UserError(
+                "causal=True: LinformerAttention mixes the whole sequence; take causal=False, or LinearAttention"
+            )
         super().__init__(dim, heads, causal, bias)
         self.rank, self.max_length, self.dropout = rank, max_length, dropout
         self.E = nn.Parameter(torch.randn(rank, max_length) / math.sqrt(max_length))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from seqloom.core.arguments import Checked
 from seqloom.core.checks import check_heads, check_placement, read_lengths
 from seqloom.core.errors import InputError, UserTypeError
 from seqloom.core.masks import make_mask
@@ -29,7 +30,7 @@ class Aside(TypedDict, total=False):
     mask: Tensor | None
 
 
-class Heads(nn.Module):
+class Heads(nn.Module, metaclass=Checked):
     """Base class of multi-head attention: products for queries, keys, values and output.
 
     Subclasses define `forward(x, state=None, lengths=None) -> (y, state)` on (B, T, D). A causal layer returns a state

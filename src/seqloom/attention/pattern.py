@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from seqloom.core.arguments import Checked
 from seqloom.core.errors import UserError
 
 
 @dataclass(frozen=True)
-class Pattern:
+class Pattern(metaclass=Checked):
     """A sparse attention pattern: the union of three sets of pairs (i, j) of a query and a key.
 
         local    |i - j| <= window

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.types import Device
 
+from seqloom.core.arguments import check_values
 from seqloom.core.checks import check_placement, read_state
 from seqloom.core.errors import InputError, UserError, UserTypeError
 from seqloom.core.precision import parameter_defaults
@@ -49,6 +50,7 @@ class _CellType(ABCMeta):
         dtype: torch.dtype | None = None,
         **settings: object,
     ) -> Any:  # noqa: ANN401  # lets type checkers take the signature of `__init__`
+        check_values(cls, args, settings)
         if device is None and dtype is None:
             cell = super().__call__(*args, **settings)
         else:

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from seqloom.core.arguments import Checked
 from seqloom.core.cell import Cell
 from seqloom.core.errors import UserError
 from seqloom.core.weights import weights
@@ -17,7 +18,7 @@ SCHEMES = ("default", "linear", "orthogonal", "xavier", "he")
 
 
 @dataclass(frozen=True)
-class Init:
+class Init(metaclass=Checked):
     """How to initialise the cells of every layer and direction.
 
     Args:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from seqloom.core.arguments import Checked
 from seqloom.core.cell import Cell, State
 from seqloom.core.errors import UserError
 from seqloom.core.init import Init
@@ -31,7 +32,7 @@ RECURRENT_WEIGHTS = (  # matrices that multiply a state
 
 
 @dataclass(frozen=True)
-class Dropouts:
+class Dropouts(metaclass=Checked):
     """Dropout inside a recurrent layer, drawn from torch's random generator.
 
     Args:

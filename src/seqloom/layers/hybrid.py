@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -13,12 +13,14 @@ from seqloom.attention.parts import check_state
 from seqloom.core.cell import State
 from seqloom.core.errors import UserError
 from seqloom.core.job import zero_padding
+from seqloom.core.renamed import CLASSES, rename_names
 from seqloom.layers.layer import Layer
 from seqloom.layers.linear.layer import Mixer
 from seqloom.layers.recurrent.layer import Recurrent
-from seqloom.layers.tcn import CausalConv
+from seqloom.layers.tcn import HINTS, RENAMED, CausalConv
 
 ATTENTION_STATES = 3  # tensors in the state of a causal Attention
+__getattr__ = rename_names(__name__, CLASSES)
 
 
 class Hybrid(Layer):
@@ -30,32 +32,37 @@ class Hybrid(Layer):
         h'      = h + dropout(a relu(conv(n)) + b attention(n) + g rnn(n))      in each block
         y       = norm(h)
 
+    There is no `batch_first`: inputs are (B, T, D), because every part works on whole rows; transpose (T, B, D) first.
+
     Args:
         input_size: Features of the input, D.
         hidden_size: Width of the blocks and of the output, H.
-        layers: Number of blocks.
+        num_layers: Number of blocks.
         cell: The recurrent cell, or a linear recurrence such as "gated_deltanet".
         heads: Attention heads; hidden_size must be a multiple.
-        kernel: Steps that the convolution sees.
+        kernel_size: Steps that the convolution sees.
         dropout: Dropout on the output of each block, in training.
         causal: Whether outputs depend on past steps only; if False, all three parts look both ways.
 
     Example:
-        >>> layer = seqloom.Hybrid(8, 16, layers=2)
+        >>> layer = seqloom.Hybrid(8, 16, num_layers=2)
         >>> y, state = layer(torch.randn(3, 5, 8))  # (B, T, D) -> (B, T, H)
         >>> y.shape, layer.shares().shape
         (torch.Size([3, 5, 16]), torch.Size([2, 3]))
     """
 
+    renamed = RENAMED
+    keyword_hints = HINTS
+
     def __init__(
         self,
         input_size: int,
         hidden_size: int,
-        layers: int = 1,
+        num_layers: int = 1,
         *,
         cell: str = "gru",
         heads: int = 4,
-        kernel: int = 3,
+        kernel_size: int = 3,
         dropout: float = 0.0,
         causal: bool = True,
     ) -> None:
@@ -63,11 +70,11 @@ class Hybrid(Layer):
         self.input_size, self.hidden_size, self.output_size = input_size, hidden_size, hidden_size
         self.causal = causal
         self.project = nn.Linear(input_size, hidden_size)
-        if layers < 1:
-            raise UserError(f"layers must be at least 1, got {layers}")
-        self.blocks = nn.ModuleList(_Mix(hidden_size, cell, heads, kernel, dropout, causal) for _ in range(layers))
+        self.blocks = nn.ModuleList(
+            _Mix(hidden_size, cell, heads, kernel_size, dropout, causal) for _ in range(num_layers)
+        )
         self.norm = nn.LayerNorm(hidden_size)
-        self.state_size = layers * (1 + ATTENTION_STATES + _count_states(cast(_Mix, self.blocks[0]).rnn))
+        self.state_size = num_layers * (1 + ATTENTION_STATES + _count_states(cast(_Mix, self.blocks[0]).rnn))
 
     def shares(self) -> Tensor:
         """Return the weights (layers, 3) of convolution, attention and recurrence in each block."""
@@ -84,10 +91,10 @@ class Hybrid(Layer):
 
 
 class _Mix(nn.Module):
-    def __init__(self, width: int, cell: str, heads: int, kernel: int, dropout: float, causal: bool) -> None:
+    def __init__(self, width: int, cell: str, heads: int, kernel_size: int, dropout: float, causal: bool) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
-        self.conv = CausalConv(width, width, kernel)
+        self.conv = CausalConv(width, width, kernel_size)
         self.attention = Attention(width, heads, causal=causal)
         if cell in Mixer.registry:
             self.rnn: nn.Module = Mixer.registry[cell](width, heads, causal=causal)
@@ -113,12 +120,14 @@ class ConvRNN(Layer):
         c = relu(conv(x))
         y = rnn(dropout(c))
 
+    There is no `batch_first`: inputs are (B, T, D), because every part works on whole rows; transpose (T, B, D) first.
+
     Args:
         input_size: Features of the input, D.
         hidden_size: Width of the convolution and units of each direction, H.
-        layers: Stacked recurrent layers.
+        num_layers: Stacked recurrent layers.
         cell: The recurrent cell.
-        kernel: Steps that the convolution sees.
+        kernel_size: Steps that the convolution sees.
         dropout: Dropout on the convolution and between recurrent layers, in training.
         bidirectional: Whether convolution and recurrence look both ways; outputs are then 2 H wide.
 
@@ -128,22 +137,25 @@ class ConvRNN(Layer):
         torch.Size([3, 5, 16])
     """
 
+    renamed = RENAMED
+    keyword_hints = HINTS
+
     def __init__(
         self,
         input_size: int,
         hidden_size: int,
-        layers: int = 1,
+        num_layers: int = 1,
         *,
         cell: str = "gru",
-        kernel: int = 3,
+        kernel_size: int = 3,
         dropout: float = 0.0,
         bidirectional: bool = False,
     ) -> None:
         super().__init__()
         self.input_size, self.hidden_size = input_size, hidden_size
         self.bidirectional, self.causal = bidirectional, not bidirectional
-        self.conv = CausalConv(input_size, hidden_size, kernel)
-        self.rnn = _make_recurrent(cell, hidden_size, hidden_size, layers, dropout, bidirectional)
+        self.conv = CausalConv(input_size, hidden_size, kernel_size)
+        self.rnn = _make_recurrent(cell, hidden_size, hidden_size, num_layers, dropout, bidirectional)
         self.dropout = nn.Dropout(dropout)
         self.output_size = self.rnn.output_size
         self.state_size = 1 + _count_states(self.rnn)
@@ -156,16 +168,18 @@ class ConvRNN(Layer):
         return y, (*past, *now) if self.causal else None
 
 
-class RNNAttend(Layer):
+class RNNThenAttention(Layer):
     """A recurrence, followed by self-attention over its outputs.
 
         h = rnn(x)
         y = norm(h + dropout(attention(h)))
 
+    There is no `batch_first`: inputs are (B, T, D), because every part works on whole rows; transpose (T, B, D) first.
+
     Args:
         input_size: Features of the input, D.
         hidden_size: Width of the output, H.
-        layers: Stacked recurrent layers.
+        num_layers: Stacked recurrent layers.
         cell: The recurrent cell.
         heads: Attention heads; hidden_size must be a multiple.
         dropout: Dropout on the attention and between recurrent layers, in training.
@@ -173,16 +187,18 @@ class RNNAttend(Layer):
             H / 2 units each.
 
     Example:
-        >>> y, state = seqloom.RNNAttend(8, 16)(torch.randn(3, 5, 8))  # (B, T, D) -> (B, T, H)
+        >>> y, state = seqloom.RNNThenAttention(8, 16)(torch.randn(3, 5, 8))  # (B, T, D) -> (B, T, H)
         >>> y.shape
         torch.Size([3, 5, 16])
     """
+
+    renamed: ClassVar = {"layers": "num_layers"}
 
     def __init__(
         self,
         input_size: int,
         hidden_size: int,
-        layers: int = 1,
+        num_layers: int = 1,
         *,
         cell: str = "gru",
         heads: int = 4,
@@ -192,7 +208,9 @@ class RNNAttend(Layer):
         super().__init__()
         self.input_size, self.hidden_size, self.output_size = input_size, hidden_size, hidden_size
         self.causal = causal
-        self.rnn = _make_recurrent(cell, input_size, _direction_size(hidden_size, causal), layers, dropout, not causal)
+        self.rnn = _make_recurrent(
+            cell, input_size, _direction_size(hidden_size, causal), num_layers, dropout, not causal
+        )
         self.attention = Attention(hidden_size, heads, causal=causal)
         self.norm, self.dropout = nn.LayerNorm(hidden_size), nn.Dropout(dropout)
         self.state_size = ATTENTION_STATES + _count_states(self.rnn)
@@ -206,9 +224,11 @@ class RNNAttend(Layer):
         return y, (*seen, *now) if self.causal else None
 
 
-def _make_recurrent(cell: str, width: int, hidden: int, layers: int, dropout: float, bidirectional: bool) -> Recurrent:
-    between = dropout if layers > 1 else 0.0
-    return Recurrent(cell, width, hidden, layers, True, True, between, bidirectional)
+def _make_recurrent(
+    cell: str, width: int, hidden: int, num_layers: int, dropout: float, bidirectional: bool
+) -> Recurrent:
+    between = dropout if num_layers > 1 else 0.0
+    return Recurrent(cell, width, hidden, num_layers, True, True, between, bidirectional)
 
 
 def _count_states(rnn: nn.Module) -> int:

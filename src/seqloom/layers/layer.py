@@ -8,11 +8,11 @@ from typing import Any, ClassVar, Self, TypeVar
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from seqloom.core.arguments import Checked
 from seqloom.core.cell import State
 from seqloom.core.checks import check_placement
 from seqloom.core.errors import InputError, UserError
 from seqloom.core.job import zero_padding
-from seqloom.core.suggest import Checked
 from seqloom.core.weights import restore_parameters
 from seqloom.layers.formats import SequencesT, read_input
 

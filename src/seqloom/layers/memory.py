@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from seqloom.attention.parts import Lengths, State, check_input, check_state
 from seqloom.cells.lookup import find_cell
+from seqloom.core.arguments import Checked
 from seqloom.core.checks import read_lengths
 from seqloom.core.errors import UserError
+from seqloom.core.renamed import CLASSES, rename_names
 from seqloom.layers.formats import SequencesT
 from seqloom.layers.layer import Layer
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.layers.transformer.block import Block
 from seqloom.layers.transformer.layer import Transformer
 
+__getattr__ = rename_names(__name__, CLASSES)
 
-class Recurrence(nn.Module):
+
+class RecurrentMixer(nn.Module, metaclass=Checked):
     """A recurrent cell in place of a self-attention, with a state of fixed size.
 
-    Use it as `Transformer(..., causal=True, attention=Recurrence)`, or with settings as
-    `attention=functools.partial(Recurrence, cell="gru")`.
+    Use it as `Transformer(..., causal=True, attention=RecurrentMixer)`, or with settings as
+    `attention=functools.partial(RecurrentMixer, cell="gru")`.
 
     Args:
         dim: Width of input and output, D.
@@ -34,7 +38,7 @@ class Recurrence(nn.Module):
         **settings: Further settings of the cell, or of `Recurrent`.
 
     Example:
-        >>> layer = seqloom.Transformer(8, heads=2, causal=True, attention=seqloom.Recurrence)
+        >>> layer = seqloom.Transformer(8, heads=2, causal=True, attention=seqloom.RecurrentMixer)
         >>> layer(torch.randn(3, 5, 8))[0].shape  # (B, T, D) -> (B, T, D)
         torch.Size([3, 5, 8])
     """
@@ -44,7 +48,7 @@ class Recurrence(nn.Module):
     ) -> None:
         super().__init__()
         if not causal:
-            raise UserError("Recurrence reads from left to right; take causal=True")
+            raise UserError("RecurrentMixer reads from left to right; take causal=True")
         self.input_size = self.output_size = dim
         self.causal = True
         self.layer = _make_recurrent(cell, dim, {"heads": heads}, settings)
@@ -99,10 +103,12 @@ class TransformerXL(Segmented):
     No gradient flows into these steps. Earlier ones have an influence only through the layers.
     Dai et al. 2019, arXiv 1901.02860.
 
+    There is no `batch_first`: inputs are (B, T, D), because every part works on whole rows; transpose (T, B, D) first.
+
     Args:
         dim: Width of input and output, D.
         heads: Attention heads; dim must be a multiple.
-        layers: Number of Transformer layers.
+        num_layers: Number of Transformer layers.
         segment: Steps in a segment.
         memory: Steps before a segment that it attends to; a multiple of `segment`, 0 for none.
         position: Position encoding inside the attention: "xl", "rotary", "alibi" or "relative".
@@ -115,18 +121,20 @@ class TransformerXL(Segmented):
         torch.Size([3, 10, 8])
     """
 
+    renamed: ClassVar = {"layers": "num_layers"}
+
     def __init__(
         self,
         dim: int,
         heads: int = 4,
-        layers: int = 2,
+        num_layers: int = 2,
         *,
         segment: int = 64,
         memory: int = 64,
         position: str = "xl",
         block: Block = Block(),
     ) -> None:
-        super().__init__(Transformer(dim, heads, layers, causal=True, position=position, block=block), segment)
+        super().__init__(Transformer(dim, heads, num_layers, causal=True, position=position, block=block), segment)
         if memory < 0 or memory % segment:
             raise UserError(f"memory must be a multiple of segment, got memory={memory}, segment={segment}")
         if self.inner.position is not None:
@@ -161,10 +169,12 @@ class MemoryTransformer(Segmented):
 
     Gradients flow through M, so that it learns what later segments need.
 
+    There is no `batch_first`: inputs are (B, T, D), because every part works on whole rows; transpose (T, B, D) first.
+
     Args:
         dim: Width of input and output, D.
         heads: Attention heads; dim must be a multiple.
-        layers: Number of Transformer layers.
+        num_layers: Number of Transformer layers.
         segment: Steps in a segment.
         slots: Rows of the memory, for the cell "attn_rnn"; other cells have one row.
         cell: The recurrent cell.
@@ -178,11 +188,13 @@ class MemoryTransformer(Segmented):
         torch.Size([3, 10, 8])
     """
 
+    renamed: ClassVar = {"layers": "num_layers"}
+
     def __init__(
         self,
         dim: int,
         heads: int = 4,
-        layers: int = 2,
+        num_layers: int = 2,
         *,
         segment: int = 64,
         slots: int = 8,
@@ -190,7 +202,7 @@ class MemoryTransformer(Segmented):
         position: str | nn.Module | None = "rotary",
         block: Block = Block(),
     ) -> None:
-        inner = Transformer(dim, heads, layers, causal=True, memory_size=dim, position=position, block=block)
+        inner = Transformer(dim, heads, num_layers, causal=True, memory_size=dim, position=position, block=block)
         super().__init__(inner, segment)
         self.memory = _make_recurrent(cell, dim, {"heads": heads, "slots": slots}, {})
         self.cell_state = len(_start(self.memory, torch.zeros(1, dim)))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from seqloom.core.arguments import Checked
 from seqloom.core.checks import read_lengths
 from seqloom.core.errors import UserError
 from seqloom.core.job import zero_padding
@@ -15,7 +16,7 @@ from seqloom.core.masks import make_mask
 READOUTS = ("last", "mean", "max", "max_mean", "attention")
 
 
-class Readout(nn.Module):
+class Readout(nn.Module, metaclass=Checked):
     """Summarise the real steps of each row as one vector; 0 for a row of length 0.
 
         last       y_n, n the row's last real step; for a bidirectional layer, the last output of each direction
@@ -38,7 +39,7 @@ class Readout(nn.Module):
     def __init__(self, name: str, width: int, bidirectional: bool = False) -> None:
         super().__init__()
         if name not in READOUTS:
-            raise UserError(f"readout must be one of {', '.join(READOUTS)}, got {name!r}")
+            raise UserError(f"the name of a readout must be one of {', '.join(READOUTS)}, got {name!r}")
         self.name, self.bidirectional = name, bidirectional
         self.output_size = 2 * width if name == "max_mean" else width
         if name == "attention":

@@ -11,11 +11,12 @@ from torch import nn
 
 import seqloom.layers.linear  # noqa: F401  (fills Mixer.registry)
 from seqloom.cells.lookup import split_name
+from seqloom.core import renamed
 from seqloom.core.cell import Cell
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import list_some, shorten
 from seqloom.core.suggest import suggest
-from seqloom.layers.hybrid import ConvRNN, Hybrid, RNNAttend
+from seqloom.layers.hybrid import ConvRNN, Hybrid, RNNThenAttention
 from seqloom.layers.linear.layer import Mixer
 from seqloom.layers.memory import MemoryTransformer, TransformerXL
 from seqloom.layers.recurrent.layer import Recurrent
@@ -69,7 +70,7 @@ LAYERS = {
     "memory_transformer": Entry(MemoryTransformer, needs_projection=True),
     "hybrid": Entry(Hybrid, ahead=NOT_CAUSAL),
     "conv_rnn": Entry(ConvRNN, ahead={"bidirectional": True}),
-    "rnn_attend": Entry(RNNAttend, ahead=NOT_CAUSAL),
+    "rnn_then_attention": Entry(RNNThenAttention, ahead=NOT_CAUSAL),
 }
 
 
@@ -82,11 +83,12 @@ def list_names() -> list[str]:
 def find(name: str) -> Callable[..., nn.Module]:
     """Return a function (input_size, hidden_size, **settings) that builds the layer of this name.
 
-    Every layer takes inputs (B, T, D) and has the settings `layers` and `dropout`.
+    Every layer takes inputs (B, T, D) and has the settings `num_layers` and `dropout`.
 
     Raises:
         UserError: If there is no layer of this name.
     """
+    name = renamed.LAYERS.get(name, name)
     base, both = name.removeprefix(BI_PREFIX), name.startswith(BI_PREFIX)
     if base in _cells() or split_name(base) is not None:  # or a custom cell in a file
         return partial(_recurrent, base, bidirectional=both)
@@ -112,7 +114,7 @@ def describe(name: str) -> str:
 
 
 def make(name: str, input_size: int, hidden_size: int, **settings: object) -> nn.Module:
-    """Build the layer of this name, such as `make("bi_gru", 8, 64, layers=2, dropout=0.1)`.
+    """Build the layer of this name, such as `make("bi_gru", 8, 64, num_layers=2, dropout=0.1)`.
 
     Args:
         name: One of `list_names()`, or "path/to/file.py:MyCell" for a custom cell.
@@ -120,6 +122,7 @@ def make(name: str, input_size: int, hidden_size: int, **settings: object) -> nn
         hidden_size: Units, or width, of the layer.
         **settings: Settings of the layer's class.
     """
+    settings = renamed.take_renamed("make", settings, {"layers": "num_layers"})
     return find(name)(input_size, hidden_size, **settings)
 
 
@@ -128,11 +131,13 @@ def _recurrent(
     input_size: int,
     hidden_size: int,
     *,
-    layers: int = 1,
+    num_layers: int = 1,
     bidirectional: bool = False,
     **settings: Any,  # noqa: ANN401  # forwarded to Recurrent
 ) -> nn.Module:
-    return Recurrent(cell, input_size, hidden_size, layers, batch_first=True, bidirectional=bidirectional, **settings)
+    return Recurrent(
+        cell, input_size, hidden_size, num_layers, batch_first=True, bidirectional=bidirectional, **settings
+    )
 
 
 def _make_projected(

@@ -12,6 +12,12 @@ from seqloom.core.job import clone_part
 from seqloom.core.precision import autocast_dtype
 from seqloom.layers.layer import Layer
 
+RENAMED = {"layers": "num_layers", "kernel": "kernel_size"}  # old names of arguments, and their new ones
+HINTS = Layer.keyword_hints | {
+    "kernel": "it has no back ends to choose from; kernel_size is the width of its convolutions"
+}
+MAX_LAYERS = 30  # the last one looks back 2^30 steps
+
 
 class TCN(Layer):
     """Temporal convolutional network: residual blocks of causal convolutions with doubling dilation.
@@ -21,33 +27,41 @@ class TCN(Layer):
         y  = relu(c2 + V x)                  V is the identity if the widths are equal
 
     `*` is the convolution with steps t, t-d, ..., t-(k-1)d, d = 2^block; W1 and W2 are weight-normalised.
-    An output sees 1 + 2 (k-1) (2^layers - 1) steps, the attribute `reach`. The state holds the last (k-1)d inputs of
-    each convolution: (B, C, (k-1)d). Bai, Kolter & Koltun 2018, arXiv 1803.01271.
+    An output sees 1 + 2 (k-1) (2^num_layers - 1) steps, the attribute `reach`. The state holds the last (k-1)d inputs
+    of each convolution: (B, C, (k-1)d). Bai, Kolter & Koltun 2018, arXiv 1803.01271.
+
+    There is no `batch_first`: inputs are (B, T, D), because every part works on whole rows; transpose (T, B, D) first.
 
     Args:
         input_size: Features of the input, D.
         hidden_size: Width of the convolutions and of the output, H.
-        layers: Number of blocks.
-        kernel: Taps of a convolution, k; at least 2.
+        num_layers: Number of blocks.
+        kernel_size: Steps that a convolution sees, k; at least 2.
         dropout: Dropout after each convolution, in training.
 
     Example:
-        >>> layer = seqloom.TCN(8, 16, layers=3)
+        >>> layer = seqloom.TCN(8, 16, num_layers=3)
         >>> y, state = layer(torch.randn(3, 5, 8))  # (B, T, D) -> (B, T, H)
         >>> y.shape, layer.reach
         (torch.Size([3, 5, 16]), 29)
     """
 
+    renamed = RENAMED
+    keyword_hints = HINTS
+
     def __init__(
-        self, input_size: int, hidden_size: int, layers: int = 4, kernel: int = 3, dropout: float = 0.0
+        self, input_size: int, hidden_size: int, num_layers: int = 4, kernel_size: int = 3, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        if layers < 1 or kernel < 2:
-            raise UserError(f"TCN needs layers >= 1 and kernel >= 2, got layers={layers} and kernel={kernel}")
+        if kernel_size < 2:
+            raise UserError(f"TCN: kernel_size must be at least 2, got {kernel_size}")
+        if num_layers > MAX_LAYERS:
+            raise UserError(f"TCN: num_layers must be at most {MAX_LAYERS}, got {num_layers}")
         self.input_size, self.hidden_size, self.output_size = input_size, hidden_size, hidden_size
-        self.reach = 1 + 2 * (kernel - 1) * (2**layers - 1)
+        self.reach = 1 + 2 * (kernel_size - 1) * (2**num_layers - 1)
         self.blocks = nn.ModuleList(
-            ConvBlock(hidden_size if i else input_size, hidden_size, kernel, 2**i, dropout) for i in range(layers)
+            ConvBlock(hidden_size if i else input_size, hidden_size, kernel_size, 2**i, dropout)
+            for i in range(num_layers)
         )
 
     def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
@@ -63,10 +77,10 @@ class TCN(Layer):
 class ConvBlock(nn.Module):
     """Two causal convolutions and a residual connection."""
 
-    def __init__(self, width: int, hidden: int, kernel: int, dilation: int, dropout: float) -> None:
+    def __init__(self, width: int, hidden: int, kernel_size: int, dilation: int, dropout: float) -> None:
         super().__init__()
-        self.first = CausalConv(width, hidden, kernel, dilation, normalised=True)
-        self.second = CausalConv(hidden, hidden, kernel, dilation, normalised=True)
+        self.first = CausalConv(width, hidden, kernel_size, dilation, normalised=True)
+        self.second = CausalConv(hidden, hidden, kernel_size, dilation, normalised=True)
         self.around = nn.Conv1d(width, hidden, 1) if width != hidden else nn.Identity()
         self.dropout = nn.Dropout(dropout)
 
@@ -82,11 +96,13 @@ class ConvBlock(nn.Module):
 class CausalConv(nn.Module):
     """A convolution over past steps, which returns the inputs that the next call needs."""
 
-    def __init__(self, width: int, hidden: int, kernel: int, dilation: int = 1, normalised: bool = False) -> None:
+    def __init__(self, width: int, hidden: int, kernel_size: int, dilation: int = 1, normalised: bool = False) -> None:
         super().__init__()
-        conv = nn.Conv1d(width, hidden, kernel, dilation=dilation)
+        if kernel_size < 1:
+            raise UserError(f"kernel_size must be at least 1, got {kernel_size}")
+        conv = nn.Conv1d(width, hidden, kernel_size, dilation=dilation)
         self.conv = WeightNormed(conv) if normalised else conv
-        self.width, self.past = width, (kernel - 1) * dilation
+        self.width, self.past = width, (kernel_size - 1) * dilation
 
     def forward(self, x: Tensor, past: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         """Convolve x (B, C, T) after the past (B, C, P): outputs (B, H, T), and the last P inputs of each row."""

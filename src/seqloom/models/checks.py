@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from seqloom.core.errors import InputError, UserError
+from seqloom.core.errors import InputError, UserError, UserTypeError
 
 
 def check_ids(ids: Tensor, size: int, what: str, first: int = 0) -> None:
@@ -29,12 +29,32 @@ def can_check(x: Tensor) -> bool:
     return x.device.type == "cpu" and plain
 
 
+def read_size(part: nn.Module, attribute: str, argument: str) -> int:
+    """Return the size of a part of a model.
+
+    Args:
+        part: A layer or an embedding.
+        attribute: "input_size" or "output_size".
+        argument: The argument of the model that holds the part.
+
+    Raises:
+        UserTypeError: If the part has no such attribute.
+    """
+    size = getattr(part, attribute, None)
+    if not isinstance(size, int):
+        raise UserTypeError(
+            f"{argument} must be a module with the attribute {attribute}, such as a layer of seqloom, "
+            f"got a {type(part).__name__}"
+        )
+    return size
+
+
 def check_fits(layer: nn.Module, model: str, *before: nn.Module | None) -> None:
     """Raise an error unless the layer takes (B, T, D) with D features from the parts before it."""
     if not getattr(layer, "batch_first", True):
         raise UserError(f"{model} takes a layer with batch_first=True")
-    widths: list[int] = [part.output_size for part in before if part is not None]  # type: ignore[misc]
-    if widths and sum(widths) != layer.input_size:
+    widths = [read_size(part, "output_size", "embed") for part in before if part is not None]
+    if widths and sum(widths) != read_size(layer, "input_size", "layer"):
         raise UserError(
             f"the embedding has {' + '.join(map(str, widths))} features, the layer has input_size={layer.input_size}"
         )

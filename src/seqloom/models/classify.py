@@ -8,13 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from seqloom.core.arguments import Checked
 from seqloom.core.checks import read_lengths
 from seqloom.core.errors import InputError, UserError
 from seqloom.layers.readout import Readout
-from seqloom.models.checks import check_fits, check_ids
+from seqloom.models.checks import check_fits, check_ids, read_size
 
 
-class Classify(nn.Module):
+class Classify(nn.Module, metaclass=Checked):
     """Classify sequences, or predict real values for them: a layer, a `Readout`, dropout and a linear head.
 
     Args:
@@ -50,7 +51,7 @@ class Classify(nn.Module):
             raise UserError(f"give either classes or outputs; got classes={classes} and outputs={outputs}")
         check_fits(layer, "Classify", embed)
         self.embed, self.layer, self.classes = embed, layer, classes
-        width: int = layer.output_size  # type: ignore[assignment]
+        width = read_size(layer, "output_size", "layer")
         self.readout = Readout(readout, width, getattr(layer, "bidirectional", False))
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(self.readout.output_size, outputs if classes is None else classes)  # type: ignore[arg-type]

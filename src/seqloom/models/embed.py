@@ -72,9 +72,7 @@ class Head(nn.Module):
     def __init__(self, width: int, embed: Embed, *, tied: bool = False, dropout: float = 0.0) -> None:
         super().__init__()
         if tied and width != embed.output_size:
-            raise UserError(
-                f"tied weights need an embedding as wide as the output, {width}; it has {embed.output_size}"
-            )
+            raise UserError(f"tied=True needs an embedding as wide as the output, {width}; it has {embed.output_size}")
         self.dropout = nn.Dropout(dropout)
         self.linear = nn.Linear(width, embed.vocabulary)
         self.scale = width**-0.5 if tied and embed.scale == 1.0 else 1.0

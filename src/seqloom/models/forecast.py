@@ -7,17 +7,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from seqloom.core.arguments import Checked
 from seqloom.core.checks import read_lengths
 from seqloom.core.errors import InputError, UserError
 from seqloom.core.plurals import count
 from seqloom.layers.readout import Readout
-from seqloom.models.checks import check_causal, check_fits
+from seqloom.models.checks import check_causal, check_fits, read_size
 from seqloom.models.scale import SeriesScale, find_median, forecast_loss
 
 MODES = ("direct", "autoregressive")
 
 
-class Forecast(nn.Module):
+class Forecast(nn.Module, metaclass=Checked):
     """Forecast the next steps of a series.
 
     Args:
@@ -60,7 +61,7 @@ class Forecast(nn.Module):
         if horizon < 1:
             raise UserError(f"horizon must be at least 1 step, got {horizon}")
         check_fits(layer, "Forecast")
-        features: int = layer.input_size  # type: ignore[assignment]
+        features = read_size(layer, "input_size", "layer")
         self.targets = features if targets is None else targets
         if not 1 <= self.targets <= features:
             raise UserError(
@@ -78,7 +79,7 @@ class Forecast(nn.Module):
         self.layer, self.horizon, self.mode = layer, horizon, mode
         self.quantiles, self.middle = tuple(quantiles), find_median(quantiles)
         self.scale = SeriesScale(scale, known) if isinstance(scale, str) else scale
-        width: int = layer.output_size  # type: ignore[assignment]
+        width = read_size(layer, "output_size", "layer")
         self.readout = Readout("last", width, getattr(layer, "bidirectional", False))
         self.dropout = nn.Dropout(dropout)
         steps = horizon if mode == "direct" else 1

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from seqloom.core.arguments import Checked
 from seqloom.core.cell import State
 from seqloom.core.checks import read_lengths
 from seqloom.core.errors import InputError
 from seqloom.layers.layer import select_rows
-from seqloom.models.checks import check_causal, check_width
+from seqloom.models.checks import check_causal, check_width, read_size
 from seqloom.models.decoding import likelihood
 from seqloom.models.decoding.beam import Beam, Hypotheses, beam_search, follow
 from seqloom.models.decoding.sampling import Sampling
@@ -22,7 +23,7 @@ from seqloom.models.embed import Embed, Head
 Lengths = Tensor | Sequence[int] | None
 
 
-class Generate(nn.Module):
+class Generate(nn.Module, metaclass=Checked):
     """Language model: an embedding, a causal layer and a head that predicts the next token.
 
         x_t = [e(w_t), c]          c: a vector of the whole sequence, the same at every step; optional
@@ -57,7 +58,7 @@ class Generate(nn.Module):
         check_width(layer, embed.output_size + condition, f"embedding {embed.output_size} + condition {condition}")
         self.embed, self.condition = embed, condition
         self.layer: Any = layer
-        self.head = Head(cast(int, layer.output_size), embed, tied=tied, dropout=dropout)
+        self.head = Head(read_size(layer, "output_size", "layer"), embed, tied=tied, dropout=dropout)
 
     def forward(
         self,

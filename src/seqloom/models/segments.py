@@ -7,14 +7,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from seqloom.core.arguments import Checked
 from seqloom.core.checks import read_lengths
 from seqloom.core.errors import InputError, UserError
 from seqloom.layers.layer import select_rows
-from seqloom.models.checks import can_check, check_causal, check_fits
+from seqloom.models.checks import can_check, check_causal, check_fits, read_size
 from seqloom.models.scale import SeriesScale, find_median, forecast_loss
 
 
-class SegmentForecast(nn.Module):
+class SegmentForecast(nn.Module, metaclass=Checked):
     """Forecast each feature separately from segments of w steps, with one layer for all features.
 
         s   = x cut into T / w segments                  (w,) each
@@ -56,7 +57,7 @@ class SegmentForecast(nn.Module):
     ) -> None:
         super().__init__()
         check_fits(layer, "SegmentForecast")
-        d: int = layer.input_size  # type: ignore[assignment]
+        d = read_size(layer, "input_size", "layer")
         check_causal(layer, "SegmentForecast")
         if segment < 1 or horizon < 1 or horizon % segment:
             raise UserError(f"horizon must be a multiple of segment, got horizon={horizon} and segment={segment}")
@@ -68,7 +69,7 @@ class SegmentForecast(nn.Module):
         self.read = nn.Linear(segment, d)  # W, b
         self.positions = nn.Parameter(torch.randn(horizon // segment, d // 2))
         self.of_channel = nn.Parameter(torch.randn(channels, d // 2))
-        self.head = nn.Linear(layer.output_size, segment * max(1, len(self.quantiles)))  # type: ignore[arg-type]
+        self.head = nn.Linear(read_size(layer, "output_size", "layer"), segment * max(1, len(self.quantiles)))
 
     def forward(self, x: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
         """Forecast (B, horizon, channels[, quantiles]) from (B, T, channels); T and lengths (B,) are multiples of w."""

@@ -8,15 +8,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from seqloom.core.arguments import Checked
 from seqloom.core.checks import read_lengths
 from seqloom.core.errors import InputError
 from seqloom.core.masks import make_mask
 from seqloom.models.characters import Characters
-from seqloom.models.checks import can_check, check_fits, check_ids
+from seqloom.models.checks import can_check, check_fits, check_ids, read_size
 from seqloom.models.decoding.crf import CRF
 
 
-class Tag(nn.Module):
+class Tag(nn.Module, metaclass=Checked):
     """Tag every step of a sequence: a layer and a linear head, optionally with a CRF over the tags.
 
     Args:
@@ -54,7 +55,7 @@ class Tag(nn.Module):
             check_fits(layer, "Tag")
         self.embed, self.characters, self.layer, self.tags = embed, characters, layer, tags
         self.dropout = nn.Dropout(dropout)
-        self.head = nn.Linear(layer.output_size, tags)  # type: ignore[arg-type]
+        self.head = nn.Linear(read_size(layer, "output_size", "layer"), tags)
         self.crf = CRF(tags) if crf else None
 
     @property

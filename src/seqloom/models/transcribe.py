@@ -8,15 +8,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from seqloom.core.arguments import Checked
 from seqloom.core.checks import read_lengths
 from seqloom.core.errors import InputError, UserError
 from seqloom.core.masks import make_mask
 from seqloom.core.plurals import count
-from seqloom.models.checks import can_check, check_fits, check_ids
+from seqloom.models.checks import can_check, check_fits, check_ids, read_size
 from seqloom.models.decoding.ctc import BLANK, greedy, prefix_beam
 
 
-class Transcribe(nn.Module):
+class Transcribe(nn.Module, metaclass=Checked):
     """Transcribe frames to symbols: a layer and a distribution over symbols and a blank at every step, trained by CTC.
 
     Symbols are 1 to `symbols`, the blank is 0. The loss is -log of the sum over all paths that read as the target
@@ -44,11 +45,12 @@ class Transcribe(nn.Module):
         if symbols < 1 or stack < 1:
             raise UserError(f"symbols and stack must be at least 1, got symbols={symbols} and stack={stack}")
         check_fits(layer, "Transcribe")
-        if layer.input_size % stack:  # type: ignore[operator]
-            raise UserError(f"the layer's input_size={layer.input_size} is not a multiple of stack={stack}")
+        width = read_size(layer, "input_size", "layer")
+        if width % stack:
+            raise UserError(f"the layer's input_size={width} is not a multiple of stack={stack}")
         self.layer, self.symbols, self.stack = layer, symbols, stack
         self.dropout = nn.Dropout(dropout)
-        self.head = nn.Linear(layer.output_size, 1 + symbols)  # type: ignore[arg-type]
+        self.head = nn.Linear(read_size(layer, "output_size", "layer"), 1 + symbols)
 
     def forward(self, x: Tensor, lengths: Tensor | Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
         """Map frames (B, T, D) to log-probabilities (B, ceil(T / stack), 1 + symbols) and steps of each row (B,)."""

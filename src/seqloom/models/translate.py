@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from seqloom.core.arguments import Checked
 from seqloom.core.errors import InputError, UserError
 from seqloom.core.plurals import count
 from seqloom.models.decoding import likelihood
@@ -18,7 +19,7 @@ from seqloom.models.encode import Encoder
 Lengths = Tensor | Sequence[int] | None
 
 
-class Translate(nn.Module):
+class Translate(nn.Module, metaclass=Checked):
     """Translate sequences: an encoder reads the source, and a decoder writes the target.
 
     Call `eval()` before `translate` and `greedy`.

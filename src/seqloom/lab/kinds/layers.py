@@ -25,7 +25,7 @@ from seqloom.models.embed import Embed
 def build_layer(settings: TrainSettings, input_size: int, name: str | None = None) -> nn.Module:
     """Build the layer of the settings, or the one called `name` with the same size and dropout."""
     name = settings.model if name is None else name
-    options: dict[str, Any] = {"layers": settings.layers, "dropout": settings.dropout}
+    options: dict[str, Any] = {"num_layers": settings.layers, "dropout": settings.dropout}
     dropouts = Dropouts(settings.recurrent_dropout, settings.zoneout, settings.weight_dropout)
     base = name.removeprefix(registry.BI_PREFIX)
     if base not in registry.LAYERS:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypedDict
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from seqloom.core import renamed
 from seqloom.core.errors import UserError
 
 Count = Annotated[int, Field(ge=1, lt=2**31)]
@@ -136,6 +137,12 @@ class TrainSettings(BaseModel):
     """Steps between checkpoints, instead of minutes."""
     tensorboard: bool = False
     """Also write TensorBoard files."""
+
+    @field_validator("model")
+    @classmethod
+    def _rename_model(cls, name: str) -> str:
+        """Replace a layer's old name, which runs of an earlier release hold."""
+        return renamed.LAYERS.get(name, name)
 
     @model_validator(mode="after")
     def _check_consistency(self) -> TrainSettings:

@@ -105,7 +105,7 @@ class TranslateKind(Kind):
         if base in ("transformer", "linformer"):  # linformer has no causal form
             layers = Transformer(
                 settings.embedding,
-                layers=settings.layers,
+                num_layers=settings.layers,
                 causal=True,
                 memory_size=encoder.output_size,
                 position="rotary",

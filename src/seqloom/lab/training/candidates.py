@@ -23,7 +23,7 @@ from seqloom.layers.linear.layer import Mixer
 
 ALL = "all"
 TCN_REACH = 4  # a TCN of n layers sees 1 + 4 (2^n - 1) steps
-ATTENTION = ("transformer", "performer", "linformer", "hybrid", "rnn_attend")
+ATTENTION = ("transformer", "performer", "linformer", "hybrid", "rnn_then_attention")
 
 DROPOUT = 0.2
 PROPOSALS_AT_ONCE = 3  # proposals for a model that are trained before the next ones are made

@@ -22,12 +22,14 @@ class DeltaNet(LinearMixer, name="deltanet"):
     al. 2024, arXiv 2411.12537). State: the inputs of the convolution, S (B, heads, K, V). Yang et al. 2024, arXiv
     2406.06484.
 
+    There is no `batch_first`: inputs are (B, T, D), because every part works on whole rows; transpose (T, B, D) first.
+
     Args:
         dim: Width of input and output, D.
         heads: Heads; dim must be a multiple.
         key_size: Channels of a key in each head, K; 0 for dim / heads.
         value_size: Channels of a value in each head, V; 0 for dim / heads.
-        conv: Steps of the convolution; 0 for none.
+        kernel_size: Steps of the convolution; 0 for none.
         negative_eigenvalues: Whether beta goes up to 2.
         causal: Must be True.
         kernel: "auto", or the name of a kernel.
@@ -45,7 +47,7 @@ class DeltaNet(LinearMixer, name="deltanet"):
         *,
         key_size: int = 0,
         value_size: int = 0,
-        conv: int = 4,
+        kernel_size: int = 4,
         negative_eigenvalues: bool = False,
         causal: bool = True,
         kernel: str = "auto",
@@ -59,7 +61,7 @@ class DeltaNet(LinearMixer, name="deltanet"):
         self.W_qkv, self.W_b = nn.Linear(dim, sum(self.sizes), bias=False), nn.Linear(dim, heads, bias=False)
         self.W_o = nn.Linear(V, dim, bias=False)
         self.norm = HeadNorm(self.value_size)
-        self.add_conv(sum(self.sizes), conv)
+        self.add_conv(sum(self.sizes), kernel_size)
 
     def project(self, x: Tensor) -> Tensor:
         return self.W_qkv(x)

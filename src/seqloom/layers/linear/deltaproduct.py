@@ -21,12 +21,14 @@ class DeltaProduct(LinearMixer, name="deltaproduct"):
     with n = 4 the permutations of five things. q, k, v, alpha and beta are those of Gated DeltaNet. State: the inputs
     of the convolution, S (B, heads, K, V). Siems et al. 2025, arXiv 2502.10297.
 
+    There is no `batch_first`: inputs are (B, T, D), because every part works on whole rows; transpose (T, B, D) first.
+
     Args:
         dim: Width of input and output, D.
         heads: Heads; dim must be a multiple.
         writes: Steps of the delta rule for each input, n.
         key_size: Channels of a key in each head, K; 0 for dim / heads.
-        conv: Steps of the convolution; 0 for none.
+        kernel_size: Steps of the convolution; 0 for none.
         negative_eigenvalues: Whether beta goes up to 2.
         causal: Must be True.
         kernel: "auto", or the name of a kernel.
@@ -44,7 +46,7 @@ class DeltaProduct(LinearMixer, name="deltaproduct"):
         *,
         writes: int = 2,
         key_size: int = 0,
-        conv: int = 4,
+        kernel_size: int = 4,
         negative_eigenvalues: bool = True,
         causal: bool = True,
         kernel: str = "auto",
@@ -62,7 +64,7 @@ class DeltaProduct(LinearMixer, name="deltaproduct"):
         self.b = nn.Parameter(draw_step_bias(heads))
         self.A = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
         self.norm = HeadNorm(self.value_size)
-        self.add_conv(sum(self.sizes), conv)
+        self.add_conv(sum(self.sizes), kernel_size)
 
     def project(self, x: Tensor) -> Tensor:
         return self.W_qkv(x)

@@ -22,12 +22,14 @@ class GatedDeltaNet(LinearMixer, name="gated_deltanet"):
     State: the inputs of the convolution, S (B, heads, K, V). Yang et al. 2024, arXiv 2412.06464; negative eigenvalues:
     Grazzi et al. 2024, arXiv 2411.12537.
 
+    There is no `batch_first`: inputs are (B, T, D), because every part works on whole rows; transpose (T, B, D) first.
+
     Args:
         dim: Width of input and output, D.
         heads: Heads; dim must be a multiple.
         key_size: Channels of a key in each head, K; 0 for dim / heads.
         value_size: Channels of a value in each head, V; 0 for dim / heads.
-        conv: Steps of the convolution; 0 for none.
+        kernel_size: Steps of the convolution; 0 for none.
         negative_eigenvalues: Whether beta goes up to 2, so that the layer can track states such as parity.
         causal: Must be True.
         kernel: "auto", or the name of a kernel.
@@ -47,7 +49,7 @@ class GatedDeltaNet(LinearMixer, name="gated_deltanet"):
         *,
         key_size: int = 0,
         value_size: int = 0,
-        conv: int = 4,
+        kernel_size: int = 4,
         negative_eigenvalues: bool = False,
         causal: bool = True,
         kernel: str = "auto",
@@ -64,7 +66,7 @@ class GatedDeltaNet(LinearMixer, name="gated_deltanet"):
         self.b = nn.Parameter(draw_step_bias(heads))
         self.A = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
         self.norm = HeadNorm(self.value_size)
-        self.add_conv(sum(self.sizes), conv)
+        self.add_conv(sum(self.sizes), kernel_size)
 
     def project(self, x: Tensor) -> Tensor:
         return self.W_qkv(x)

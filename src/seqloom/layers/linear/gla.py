@@ -22,13 +22,15 @@ class GLA(LinearMixer, name="gla"):
 
     State: S (B, heads, K, V). Yang et al. 2023, arXiv 2312.06635.
 
+    There is no `batch_first`: inputs are (B, T, D), because every part works on whole rows; transpose (T, B, D) first.
+
     Args:
         dim: Width of input and output, D.
         heads: Heads; dim must be a multiple.
         key_size: Channels of a key in each head, K; 0 for dim / heads.
         value_size: Channels of a value in each head, V; 0 for dim / heads.
         gate_rank: Rows of W_1.
-        conv: Steps of a convolution over q, k and v; 0 for none.
+        kernel_size: Steps of a convolution over q, k and v; 0 for none.
         causal: Must be True.
         kernel: "auto", or the name of a kernel.
 
@@ -46,7 +48,7 @@ class GLA(LinearMixer, name="gla"):
         key_size: int = 0,
         value_size: int = 0,
         gate_rank: int = 16,
-        conv: int = 0,
+        kernel_size: int = 0,
         causal: bool = True,
         kernel: str = "auto",
     ) -> None:
@@ -59,7 +61,7 @@ class GLA(LinearMixer, name="gla"):
         self.W_a = nn.Sequential(nn.Linear(dim, gate_rank, bias=False), nn.Linear(gate_rank, K))
         self.W_g, self.W_o = nn.Linear(dim, V, bias=False), nn.Linear(V, dim, bias=False)
         self.norm = HeadNorm(self.value_size)
-        self.add_conv(sum(self.sizes), conv)
+        self.add_conv(sum(self.sizes), kernel_size)
 
     def project(self, x: Tensor) -> Tensor:
         return self.W_qkv(x)

@@ -20,6 +20,8 @@ class HGRN2(LinearMixer, name="hgrn2"):
 
     State: S (B, heads, K, K), K = dim / heads. Qin et al. 2024, arXiv 2404.07904.
 
+    There is no `batch_first`: inputs are (B, T, D), because every part works on whole rows; transpose (T, B, D) first.
+
     Args:
         dim: Width of input and output, D.
         heads: Heads; dim must be a multiple.

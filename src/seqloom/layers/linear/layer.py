@@ -59,6 +59,7 @@ class Mixer(Layer):
     """
 
     registry: ClassVar[dict[str, type[Mixer]]] = {}
+    renamed: ClassVar = {"conv": "kernel_size"}
     state_size: int
 
     def __init_subclass__(cls, name: str = "", **kwargs: object) -> None:
@@ -138,7 +139,7 @@ class LinearMixer(Mixer):
     def add_conv(self, width: int, taps: int, bias: bool = False) -> None:
         """Add a convolution over the last `taps` steps of `width` channels; 0 taps for none."""
         if taps < 0 or taps == 1:
-            raise UserError(f"conv must be 0 or at least 2 steps, got {taps}")
+            raise UserError(f"kernel_size must be 0 or at least 2 steps, got {taps}")
         self.conv = ShortConv(width, taps, bias) if taps else None
         self.state_size += taps > 0
 

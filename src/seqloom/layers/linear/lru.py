@@ -23,6 +23,8 @@ class LRU(Mixer, name="lru"):
 
     State: h (B, N, 2), real and imaginary parts. Orvieto et al. 2023, arXiv 2303.06349.
 
+    There is no `batch_first`: inputs are (B, T, D), because every part works on whole rows; transpose (T, B, D) first.
+
     Args:
         dim: Width of input and output, D.
         heads: Ignored; accepted so that the layer can replace an attention.

@@ -20,12 +20,14 @@ class Mamba2(LinearMixer, name="mamba2"):
 
     State: the inputs of the convolution, S (B, heads, N, V). Dao & Gu 2024, arXiv 2405.21060.
 
+    There is no `batch_first`: inputs are (B, T, D), because every part works on whole rows; transpose (T, B, D) first.
+
     Args:
         dim: Width of input and output, D.
         heads: Heads; expand * dim must be a multiple.
         state_channels: Channels of B and C, N.
         expand: Width of v in all, as a multiple of dim.
-        conv: Steps of the convolution over v, B and C; 0 for none.
+        kernel_size: Steps of the convolution over v, B and C; 0 for none.
         causal: Must be True.
         kernel: "auto", or the name of a kernel.
 
@@ -42,7 +44,7 @@ class Mamba2(LinearMixer, name="mamba2"):
         *,
         state_channels: int = 64,
         expand: int = 2,
-        conv: int = 4,
+        kernel_size: int = 4,
         causal: bool = True,
         kernel: str = "auto",
     ) -> None:
@@ -59,7 +61,7 @@ class Mamba2(LinearMixer, name="mamba2"):
         self.A = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
         self.d = nn.Parameter(torch.ones(heads))
         self.norm = HeadNorm(self.inner)
-        self.add_conv(sum(self.sizes), conv, bias=True)
+        self.add_conv(sum(self.sizes), kernel_size, bias=True)
 
     def project(self, x: Tensor) -> Tensor:
         return self.W_in(x)

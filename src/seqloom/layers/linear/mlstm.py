@@ -34,11 +34,13 @@ class MLSTM(LinearMixer, name="mlstm"):
     `load_published` reads: 15 tanh(z / 15) in place of both gates' z, a layer norm of each head, a sigmoid in place of
     silu in the last line, and no convolution.
 
+    There is no `batch_first`: inputs are (B, T, D), because every part works on whole rows; transpose (T, B, D) first.
+
     Args:
         dim: Width of input and output, D.
         heads: Heads; dim must be a multiple.
         key_size: Channels of a key in each head, K; 0 for dim / heads.
-        conv: Steps of the convolution; 0 for none. Not used with `capped`.
+        kernel_size: Steps of the convolution; 0 for none. Not used with `capped`.
         capped: Whether it is the layer of xLSTM 7B.
         causal: Must be True.
         kernel: "auto", or the name of a kernel.
@@ -55,7 +57,7 @@ class MLSTM(LinearMixer, name="mlstm"):
         heads: int = 4,
         *,
         key_size: int = 0,
-        conv: int = 4,
+        kernel_size: int = 4,
         capped: bool = False,
         causal: bool = True,
         kernel: str = "auto",
@@ -68,7 +70,7 @@ class MLSTM(LinearMixer, name="mlstm"):
         self.W_g, self.W_o = nn.Linear(dim, dim, bias=False), nn.Linear(dim, dim, bias=False)
         self.capped = capped
         self.norm = HeadLayerNorm(heads, self.value_size) if capped else HeadNorm(self.value_size)
-        self.add_conv(dim, 0 if capped else conv)
+        self.add_conv(dim, 0 if capped else kernel_size)
         self.state_size += 1
         with torch.no_grad():
             self.W_if.weight.zero_()

@@ -20,6 +20,8 @@ class RetNet(LinearMixer, name="retnet"):
 
     State: the number of steps (B,), S (B, heads, K, V). Sun et al. 2023, arXiv 2307.08621.
 
+    There is no `batch_first`: inputs are (B, T, D), because every part works on whole rows; transpose (T, B, D) first.
+
     Args:
         dim: Width of input and output, D.
         heads: Heads; dim must be a multiple.

@@ -28,10 +28,12 @@ class RGLRU(Mixer, name="rg_lru"):
     State: the inputs of the convolution, h (B, H), and the number of steps (B,), of which only 0 differs. De et al.
     2024, arXiv 2402.19427.
 
+    There is no `batch_first`: inputs are (B, T, D), because every part works on whole rows; transpose (T, B, D) first.
+
     Args:
         dim: Width of input and output, D.
         heads: Blocks of W_r and W_i; dim must be a multiple.
-        conv: Steps of the convolution; 0 for none.
+        kernel_size: Steps of the convolution; 0 for none.
         causal: Must be True.
 
     Example:
@@ -40,18 +42,18 @@ class RGLRU(Mixer, name="rg_lru"):
         (torch.Size([3, 5, 8]), torch.Size([3, 8]))
     """
 
-    def __init__(self, dim: int, heads: int = 4, *, conv: int = 4, causal: bool = True) -> None:
+    def __init__(self, dim: int, heads: int = 4, *, kernel_size: int = 4, causal: bool = True) -> None:
         super().__init__(dim, heads, causal)
-        if conv < 0 or conv == 1:
-            raise UserError(f"conv must be 0 or at least 2 steps, got {conv}")
+        if kernel_size == 1:
+            raise UserError(f"kernel_size must be 0 or at least 2 steps, got {kernel_size}")
         size = dim // heads
         self.W_x, self.W_g, self.W_o = (nn.Linear(dim, dim) for _ in range(3))
         self.W_r, self.W_i = (nn.Parameter(torch.randn(heads, size, size) * size**-0.5) for _ in range(2))
         self.b_r, self.b_i = (nn.Parameter(torch.zeros(heads, size)) for _ in range(2))
         decay = torch.empty(dim).uniform_(0.9**2, 0.999**2).sqrt()  # a at r = 1, evenly in the square
         self.L = nn.Parameter(torch.log(torch.expm1(-torch.log(decay) / SHARPNESS)))
-        self.conv = ShortConv(dim, conv, bias=True, active=False) if conv else None
-        self.state_size = 2 + (conv > 0)
+        self.conv = ShortConv(dim, kernel_size, bias=True, active=False) if kernel_size else None
+        self.state_size = 2 + (kernel_size > 0)
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None, reset: Tensor | None) -> tuple[Tensor, State]:
         B, T, D = x.shape

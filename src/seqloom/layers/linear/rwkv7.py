@@ -24,6 +24,8 @@ class RWKV7(LinearMixer, name="rwkv7"):
     The transition is diagonal plus a matrix of rank one, with eigenvalues down to -1. State: the last input, S
     (B, heads, K, K). Peng et al. 2025, arXiv 2503.14456. The paper's mixing of values between layers is left out.
 
+    There is no `batch_first`: inputs are (B, T, D), because every part works on whole rows; transpose (T, B, D) first.
+
     Args:
         dim: Width of input and output, D.
         heads: Heads; dim must be a multiple.

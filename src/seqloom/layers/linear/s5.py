@@ -26,6 +26,8 @@ class S5(Mixer, name="s5"):
     Of each pair of conjugate channels one is computed. State: h (B, N / 2, 2), real and imaginary parts.
     Smith, Warrington & Linderman 2022, arXiv 2208.04933.
 
+    There is no `batch_first`: inputs are (B, T, D), because every part works on whole rows; transpose (T, B, D) first.
+
     Args:
         dim: Width of input and output, D.
         heads: Blocks of the matrix at the start, each with its own HiPPO matrix.

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from seqloom.attention.dense import Attention
 from seqloom.attention.parts import Lengths, State, mask_steps, real_steps
+from seqloom.core.arguments import Checked
 from seqloom.core.errors import InputError, UserError
 from seqloom.layers.linear.layer import Mixer
 
@@ -18,7 +19,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.
 
 
 @dataclass(frozen=True)
-class Block:
+class Block(metaclass=Checked):
     """Settings of the layers of a Transformer.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Unpack, cast
+from typing import ClassVar, Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,8 @@ from seqloom.attention import ATTENTIONS
 from seqloom.attention.dense import Attention
 from seqloom.attention.parts import Aside, Lengths, State, check_input, check_state, mask_steps, real_steps
 from seqloom.attention.position import INPUT_POSITIONS, POSITIONS, Position
-from seqloom.core.errors import InputError, UserError
+from seqloom.core.errors import InputError, UserError, UserTypeError
+from seqloom.core.plurals import shorten
 from seqloom.kernels.fused import is_traced
 from seqloom.layers.formats import SequencesT
 from seqloom.layers.layer import Layer, StateT, select_rows
@@ -30,10 +31,12 @@ class Transformer(Layer):
     An encoder by default; a language model with `causal=True`; a decoder with `causal=True` and `memory_size`.
     Vaswani et al. 2017, arXiv 1706.03762.
 
+    There is no `batch_first`: inputs are (B, T, D), because every part works on whole rows; transpose (T, B, D) first.
+
     Args:
         dim: Width of input and output, D.
         heads: Attention heads; dim must be a multiple.
-        layers: Number of layers.
+        num_layers: Number of layers.
         causal: Whether steps attend to earlier steps only; `step` then runs a stream.
         memory_size: Width of the memory that the layers attend to; None for no memory.
         attention: "dense", "local", "linear", "performer", "linformer", the name of a linear recurrence such as
@@ -56,11 +59,13 @@ class Transformer(Layer):
         (torch.Size([3, 5, 8]), torch.Size([3, 8]))
     """
 
+    renamed: ClassVar = {"layers": "num_layers"}
+
     def __init__(
         self,
         dim: int,
         heads: int = 4,
-        layers: int = 2,
+        num_layers: int = 2,
         *,
         causal: bool = False,
         memory_size: int | None = None,
@@ -71,23 +76,21 @@ class Transformer(Layer):
         super().__init__()
         kinds = [attention] if isinstance(attention, str) or callable(attention) else list(attention)
         if not kinds:
-            raise UserError("attention must name at least one kind, got an empty list")
-        if layers < 1:
-            raise UserError(f"layers must be at least 1, got {layers}")
+            raise UserError(f"attention must name at least one kind, got {attention!r}")
         self.input_size = self.output_size = dim
         self.causal, self.memory_size = causal, memory_size
         self.position, inner = _split_position(position, dim)
         self.layers = nn.ModuleList()
         makers = [_find_attention(kind) for kind in kinds]
         _check_position(inner, makers, kinds)
-        for i in range(layers):
+        for i in range(num_layers):
             own = _make_attention(makers[i % len(makers)], dim, heads, causal, inner, block)
             cross = None
             if memory_size is not None:
                 cross = Attention(dim, heads, dropout=block.weight_dropout, bias=block.bias, memory_size=memory_size)
             self.layers.append(TransformerLayer(own, block, cross))
         self.norm = nn.LayerNorm(dim, block.eps, bias=block.bias) if block.norm == "pre" else nn.Identity()
-        self.state_size = 1 + sum(self.layer_at(i).state_size for i in range(layers))
+        self.state_size = 1 + sum(self.layer_at(i).state_size for i in range(num_layers))
 
     def layer_at(self, index: int) -> TransformerLayer:
         return cast(TransformerLayer, self.layers[index])
@@ -202,6 +205,10 @@ def _split_position(position: str | nn.Module | None, dim: int) -> tuple[nn.Modu
 def _find_attention(attention: AttentionKind) -> Callable[..., nn.Module]:
     """Return the function that builds an attention of this name; a function stays as it is."""
     if not isinstance(attention, str):
+        if isinstance(attention, nn.Module) or attention.__module__ == "builtins":
+            raise UserTypeError(
+                f"attention must be a name, or a function that builds a module, got {shorten(repr(attention))}"
+            )
         return attention
     known: dict[str, Callable[..., nn.Module]] = {**ATTENTIONS, **Mixer.registry}
     if attention not in known:
