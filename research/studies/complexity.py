@@ -134,7 +134,7 @@ class Complexity(Study[ComplexitySettings, Growth], name="complexity"):
         return Exponent(float(theory.slope), float(line.slope), float(half))
 
     def _connects(self, form: Form, layers: int) -> bool:
-        """Whether the gradient of the last output reaches the first input."""
+        """Return whether the gradient of the last output reaches the first input."""
         if layers == 0:
             return False
         d, T = self.settings.width, self.settings.reach

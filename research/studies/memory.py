@@ -26,7 +26,10 @@ from seqloom.layers.recurrent.layer import Recurrent
 UNTRAINED, UNTRAINED_CHRONO, LATER = "untrained", "untrained, chrono biases", "untrained, the 33rd input"
 RECALL, ON_TEXT = "trained to recall it", "trained on text"
 CELLS = ("attn_rnn", "gru", "lstm", "rnn")
-PRIMARY, OTHER_SEEDS = ("attn_rnn", "gru"), 5  # models of the primary question have all seeds, others at most so many
+PRIMARY, OTHER_SEEDS = (
+    ("attn_rnn", "gru"),
+    5,
+)  # models of the primary question have all seeds, others at most OTHER_SEEDS
 PRIMARY_SEEDS = 10  # with fewer, every comparison is exploratory
 STATES = {"cpu": 1 << 20, "cuda": 1 << 27}  # numbers of a layer's output computed at once
 DISTANCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024)

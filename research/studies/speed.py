@@ -152,7 +152,7 @@ class Speed(Study[SpeedSettings, race.Timing], name="speed"):
 
 
 def _ran(row: race.Timing) -> bool:
-    """Whether the row has a time or a failed check; not every cell has every kernel."""
+    """Return whether the row has a time or a failed check; not every cell has every kernel."""
     return row.us_per_step is not None or row.reason.startswith(race.CHECK_FAILED)
 
 

@@ -101,5 +101,5 @@ def _happen(random: Random, places: dict[str, str], holder: dict[str, str], trai
 
 
 def _is_near(who: str, thing: str, places: dict[str, str], trail: dict[str, list[str]]) -> bool:
-    """Whether a person can take a thing: it has not been seen yet, or lies where the person is."""
+    """Return whether a person can take a thing: it has not been seen yet, or lies where the person is."""
     return thing not in trail or trail[thing][-1] == places[who]

@@ -28,8 +28,8 @@ class Condition:
     # Whether tuning may add rates to the grid and a second round here, if the settings say so; False where it takes
     # too long.
     widens: bool = True
-    seeds: int = 0  # at most so many seeds; 0: as many as the settings say
-    seeds_of: dict[str, int] = field(default_factory=dict)  # at most so many of these models
+    seeds: int = 0  # maximum number of seeds; 0: the number in the settings
+    seeds_of: dict[str, int] = field(default_factory=dict)  # maximum number of seeds by model
 
     @property
     def sources(self) -> tuple[str, ...]:

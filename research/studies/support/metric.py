@@ -74,13 +74,13 @@ class TrialMetric:
         return max(self.kind.low, min(value, self.kind.high if self.highest is None else self.highest))
 
     def solves(self, value: float | None) -> bool:
-        """Whether a value is a solution; a failed training is none."""
+        """Return whether a value is a solution; a failed training is none."""
         if value is None or self.solved is None:
             return False
         return value < self.solved if self.lower else value >= self.solved
 
     def is_far(self, value: float | None) -> bool:
-        """Whether a value is no solution, with at least twice the error that a solution may have."""
+        """Return whether a value is no solution, with at least twice the error that a solution may have."""
         if self.solved is None:
             return False
         if value is None:

@@ -84,7 +84,7 @@ def _to_tuple(value: Any) -> Any:  # of JSON
 
 
 def agree(stored: object, computed: object) -> bool:
-    """Whether two documents are equal; the last digits of numbers may differ between processors."""
+    """Return whether two documents are equal; the last digits of numbers may differ between processors."""
     if isinstance(stored, float) and isinstance(computed, float):
         return math.isclose(stored, computed, rel_tol=1e-9)
     if isinstance(stored, dict) and isinstance(computed, dict):

@@ -13,7 +13,7 @@ LISTED = 4  # numbers named for each kind of difference
 
 
 def is_reproduced(printed: float, values: Sequence[float], metric: TrialMetric) -> bool:
-    """Whether a printed number lies among the seeds, or within FACTOR (errors) or POINTS (accuracies) of their mean."""
+    """Return whether a printed number lies among the seeds, or near their mean (FACTOR for errors, POINTS else)."""
     if not values:
         return False
     if min(values) <= printed <= max(values):

@@ -34,7 +34,7 @@ class Shape:
 
 
 class SyntheticTrials(Trials[S]):
-    """A subclass defines `problem`, `shape`, `loss` and `measure`."""
+    """Train on synthetic data. A subclass defines `problem`, `shape`, `loss` and `measure`."""
 
     def problem(self, condition: Condition) -> Problem:
         raise NotImplementedError

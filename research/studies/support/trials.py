@@ -47,7 +47,7 @@ class Trials(Study[S, Trial]):
     metrics: ClassVar[tuple[TrialMetric, ...]]
     against: ClassVar[str] = "attn_rnn"  # the reference model of all comparisons
     axis: ClassVar[str] = "length T"
-    version: ClassVar[int] = 1  # raise it when trials with the same settings change their meaning
+    version: ClassVar[int] = 1  # increase it when the same settings give different trials
 
     def build(self, model: str, hidden: int, start: str, condition: Condition) -> nn.Module:
         """Build a model of this size, using the current random state."""
@@ -127,7 +127,7 @@ class Trials(Study[S, Trial]):
         return max(1, round(self.settings.effort * condition.steps))
 
     def tunes(self, condition: Condition, model: str) -> bool:
-        """Whether learning rate and start of a model are chosen under this condition."""
+        """Return whether learning rate and start of a model are chosen under this condition."""
         return len(self.grid(model)) > 1 and not (condition.tuned_at or condition.after)
 
     def untuned(self, condition: Condition, model: str) -> tuple[float, str]:
@@ -266,7 +266,7 @@ class Trials(Study[S, Trial]):
                 yield trial
 
     def _is_needed_later(self, spec: Spec) -> bool:
-        """Whether a later condition still needs the model that is trained here."""
+        """Return whether a later condition still needs the model that is trained here."""
         later = [c for c in self.settings.conditions if c.after == spec.condition.name and spec.split == TEST]
         following = [Spec(c, spec.model, spec.lr, spec.start, spec.seed, TEST) for c in later]
         return any(self.ledger.get(self.key(f)) is None or self._is_needed_later(f) for f in following)
@@ -316,7 +316,7 @@ class Trials(Study[S, Trial]):
             yield trial
 
     def can_stack(self, model: str) -> bool:
-        """Whether a GPU trains settings and seeds of a model as one model; this pays for many small kernels.
+        """Return whether a GPU trains settings and seeds of a model as one model; this pays for many small kernels.
 
         Not for linear recurrences: four Gated DeltaNets took 46 ms for a step as one model, fourteen side by side 69.
         """

@@ -10,8 +10,8 @@ from seqloom.compiler.ir import Access, Nest, Place, Register
 from seqloom.compiler.staging import Staged
 
 WARP = 32
-SHORT = 4  # a thread combines up to so many numbers by itself
-LONG = 256  # several warps combine so many numbers and more
+SHORT = 4  # a thread combines up to this many numbers by itself
+LONG = 256  # several warps combine this many numbers or more
 
 _NEUTRAL = {"sum": 0.0, "maximum": -math.inf, "minimum": math.inf}
 
@@ -31,7 +31,7 @@ class Segments(Writer):
         self.lanes, self.rows, self.shared = lanes, rows, 0
 
     def reserve(self, numbers: int) -> int:
-        """Reserve shared memory for so many numbers; return where it begins, in bytes."""
+        """Reserve shared memory for `numbers` numbers; return its offset in bytes."""
         begin = -(-self.shared // 16) * 16
         self.shared = begin + numbers * (8 if self.type == "FP64" else 4)
         return begin

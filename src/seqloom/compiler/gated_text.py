@@ -1,7 +1,7 @@
 """The CUDA text of one unit of a cell, and of its derivative, for the gated GPU kernels.
 
 The text has the functions of gated/gru.cuh: `compute_inside`, `update_state` and `backpropagate`. The derivative comes
-from autograd. What is cheap is computed again on the way back; the struct `Inside` carries the rest.
+from autograd. What is cheap is computed again in the backward pass; the struct `Inside` carries the rest.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TEXT = {
     **{name: f"{name}f({{0}})" for name in ("floor", "ceil", "trunc")},
     "pow": "powf({0}, {1})",
 }  # fmt: skip
-# Computed again on the way back rather than carried there in a register.
+# Computed again in the backward pass rather than carried there in a register.
 _CHEAP = {"add", "sub", "mul", "neg", "fma", "copy", "gt", "lt", "ge", "le", "eq", "ne", "and", "or", "not", "where"}
 _CHEAP |= {"relu", "maximum", "minimum", "abs", "sign"}
 
@@ -214,7 +214,7 @@ def _choose_fields(
     after: Sequence[Argument],
     gradients: Sequence[Argument | None],
 ) -> list[Argument]:
-    """Return what `Inside` carries to the way back: what that needs and cannot compute cheaply from the rest."""
+    """Return what `Inside` carries to the backward pass: what that needs and cannot compute cheaply from the rest."""
     at_hand = {Access(n, 0, ()) for n, leaf in enumerate(unit.leaves) if leaf[0] in "sv"}
     pulls = len(unit.leaves)
     computed = {Register(i.out) for i in late}

@@ -39,7 +39,7 @@ _QUESTION = re.compile(r"get|is_|are_|has_|count|num_|current|seed|default|_cuda
 _MACHINERY = re.compile(
     r"_has_torch_function|_get_tracing_state|_is_torch_function|_torch_function_mode|is_grad_enabled"
 )
-# Modules in C whose functions depend on their arguments alone, but for the names after them.
+# Modules in C whose functions depend on their arguments only, except the names listed after them.
 _PURE = frozenset({"builtins", "math", "cmath", "_operator", "itertools", "_functools", "functools", "_collections",
                    "_collections_abc", "_abc", "_sre", "_struct", "_weakref", "_warnings", "_bisect", "_heapq", "_json",
                    "_statistics", "_string", "_contextvars", "_typing", "collections", "unicodedata"})  # fmt: skip

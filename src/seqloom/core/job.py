@@ -126,7 +126,7 @@ def _is_output_and_state(result: object, states: int) -> bool:
 
 
 def _write_return(states: int) -> str:
-    """Return what a step with so many states returns, as Python would write it."""
+    """Return what a step with `states` states returns, as Python would write it."""
     names = ["h"] if states == 1 else [f"state_{i}" for i in range(states)]
     return f"y, ({names[0]},)" if states == 1 else f"y, ({', '.join(names)})"
 

@@ -18,7 +18,7 @@ def count(number: float, noun: str, plural: str = "") -> str:
 
 
 def shorten(text: str, most: int = 80) -> str:
-    """Return a text that a message quotes, cut to so many characters.
+    """Return a text that a message quotes, cut to a number of characters.
 
     Args:
         text: It.

@@ -66,7 +66,7 @@ def _why_not_own(path: Path, facts: os.stat_result, forbidden: int) -> str | Non
 
 
 def read_file(path: Path, most: int) -> tuple[bytes, os.stat_result]:
-    """Return the content of a regular file, which is read once, and the facts of the file that was read.
+    """Read a regular file once; return its content and its `os.stat` result.
 
     Args:
         path: The file. A symbolic link is not followed.

@@ -84,7 +84,7 @@ CLUSTER_AUTO_HIDDEN_FLOAT32 = 320
 # So it does above this hidden size with more than this many rows: H=512 B=64 grid 3.8 + 5.2, cluster 4.8 + 7.1; up to
 # 32 rows the cluster has 3.4 + 3.7 against 3.3 + 4.3.
 CLUSTER_CROWDED_HIDDEN, CLUSTER_CROWDED_ROWS = 448, 56
-# The backward of row, cluster and grid: a chunk for every so many bytes of what it computes again, 8 chunks at most. A
+# The backward of row, cluster and grid: a chunk for every this many bytes that are recomputed, 8 chunks at most. A
 # chunk costs the host a dozen launches: H=256 B=16 takes 7.4 for both passes in four chunks, 4.6 in one (LOG, kernels,
 # third look). Less memory than this does not matter beside what a layer holds anyway.
 CHUNK_BYTES, MOST_CHUNKS = 64 << 20, 8
@@ -105,7 +105,7 @@ GRID_WIDE_HIDDEN, GRID_WIDE_ROWS = (193, 512), 96
 # Groups of more blocks than this run the forward in fewer groups of more rows: H=1024 B=16 two groups of 8 rows 4.38,
 # four of 4 rows 5.10; at H=512 fewer rows are faster, 3.35 against 3.93.
 GRID_FILL_BLOCKS = 16
-# Up to so many sources (64 bytes of a row), a warp takes from four of them in one round of messages, else from eight
+# Up to this many sources (64 bytes of a row), a warp takes from four of them in one round of messages, else from eight
 # in two: float32 H=512 B=16 5.80 + 5.63 in one round, 8.24 + 6.13 in two.
 GRID_ONE_ROUND_SOURCES = 32
 # Rounds, bytes of a number, units of a block, rows: of the four weights in shared memory, and tiles of one more. What
@@ -191,7 +191,7 @@ PIECE_NUMBERS = 1 << 20  # in the sums of all pieces of one weight: a limit on m
 
 # GRU H=512 B=64 T=512, us of a product: cuBLAS 1065, of a weight's gradient 988; in halves 483 and 439, and 40 or 147
 # to split a factor. Distance from float64 1.4e-7 and 2.7e-7, cuBLAS 4.1e-7 and 9.8e-7 (LOG, float32 in halves).
-# Multiplications in a product that is worth it: cuBLAS takes 45 us for so many, and three launches replace one.
+# Multiplications in a product that is worth it: cuBLAS takes 45 us for this many, and three launches replace one.
 EXACT_LEAST_PRODUCTS = 1 << 30
 # Hopper multiplies by wgmma: GRU H=512 B=256, us of a product 1524 in place of 1897, of a weight's gradient 1157 in
 # place of 1740, H=256 573 in place of 617. Sums of fewer numbers were not measured (LOG, what surrounds a recurrence).
@@ -308,7 +308,7 @@ GATED_GRID_REGISTERS_TF32 = 26  # at most, where shared memory is full: products
 # GRU H=512 B=64, forward / both passes: float32 16 units 7.0 / 21.8, 32: 6.7 / 20.8; tf32 3.9 / 11.0, 2.9 / 8.3.
 GATED_GRID_UNITS = {2: (32,), 4: (16, 32)}
 # Most blocks of the normalisation of the input, there and back: a few of 256 threads on each of 132 multiprocessors; on
-# the way back fewer, because each team of warps has a sum of its own.
+# the backward pass fewer, because each team of warps has its own sum.
 NORM_BLOCKS, NORM_BACK_BLOCKS = 792, 396
 # Numbers in a plane (B, steps, H) of a chunk of the backward if it has one more than there are gates, 16 MB in 16 bits;
 # and how many times as many where the forward pass kept products: gradients of a whole pass are split once (H=512 B=256
@@ -343,13 +343,13 @@ SAVED_BYTES = 2**29
 ONEDNN_LSTM_HIDDEN = 512
 # But one step without gradients, and small states, run in the engine there, too, if whole vectors hold the units. Time
 # of oneDNN over the engine's (AVX-512, 1 and 4 threads): one step of 2 to 64 rows of 64 to 384 units 1.1 to 4.6 and 1.0
-# to 2.5; 1 to 64 steps, forward and both passes, of up to so many units and numbers in a state 1.0 to 1.8 and 1.1 to
+# to 2.5; 1 to 64 steps, forward and both passes, of up to this many units and numbers in a state 1.0 to 1.8 and 1.1 to
 # 1.9 (LOG, what a call costs, fifth look). 200 units: 0.8 to 1.6, so they stay with oneDNN.
 SMALL_LSTM_HIDDEN, SMALL_LSTM_NUMBERS, LSTM_HIDDEN_MULTIPLE = 128, 1280, 16
 # Shorter sequences stay with the loop: with one row of 64 units it is as fast as a compiled cell for 2 steps of a GRU,
 # 4 of a leaky cell and 5 of an IndRNN (AVX-512).
 COMPILED_STEPS = 5
-# Cells whose step takes 0.6 to 2.6 s to trace, a custom cell 0.3 s. On a CPU they are compiled from so many steps on:
+# Cells whose step takes 0.6 to 2.6 s to trace, a custom cell 0.3 s. On a CPU they are compiled from this many steps on:
 # with 100 steps both passes of the loop take 0.1 to 0.9 s, of the compiled cell a 5th to a 35th of it (LOG, own cells).
 # On a GPU, where NVRTC's time is added, they were not measured and stay with the loop.
 SLOW_TO_COMPILE = frozenset({"ntm", "ode_gru", "rnn_attention"})

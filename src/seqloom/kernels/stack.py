@@ -49,7 +49,7 @@ class Stack:
 
     @property
     def state_shapes(self) -> list[torch.Size]:
-        """Of each state in torch's form: (cells, B, H), or (cells, H) for a single sequence."""
+        """Return the shape of each state in torch's form: (cells, B, H), or (cells, H) for a single sequence."""
         rows = () if len(self.shape) == 2 else (self.B,)
         states = self.cells[0].initial_state(empty(self.B, 1, device="cpu"))
         return [torch.Size((len(self.cells), *rows, *s.shape[1:])) for s in states]

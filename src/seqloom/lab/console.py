@@ -150,7 +150,7 @@ def show_table(rows: Sequence[Mapping[str, Any]], optional: Sequence[str] = ()) 
 
 
 def _is_numeric(values: Sequence[Any]) -> bool:
-    """Whether a column has numbers, or formatted numbers only."""
+    """Return whether a column has numbers, or formatted numbers only."""
     texts = [value for value in values if value is not None]
     is_formatted = [isinstance(value, str) and bool(NUMBER.fullmatch(value)) for value in texts]
     return any(isinstance(value, int | float) for value in texts) or (bool(texts) and all(is_formatted))

@@ -24,7 +24,7 @@ def check_ids(ids: Tensor, size: int, what: str, first: int = 0) -> None:
 
 
 def can_check(x: Tensor) -> bool:
-    """Whether values can be checked: not on a GPU, where it would synchronise, nor while a graph is traced."""
+    """Return whether values can be checked: not on a GPU, where it would synchronise, nor while a graph is traced."""
     plain = not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
     return x.device.type == "cpu" and plain
 

@@ -23,7 +23,7 @@ def convert(model: nn.Module, kernel: str = "auto", *, to: Literal["seqloom", "t
     Args:
         model: Any module that holds torch.nn.RNN, LSTM or GRU (or seqloom's, with `to="torch"`).
         kernel: The kernel of the new seqloom layers.
-        to: "seqloom", or "torch" for the way back, for tools that know only torch.nn's classes, such as
+        to: "seqloom", or "torch" for the backward pass, for tools that know only torch.nn's classes, such as
             torch.ao.quantization.
 
     Returns:
@@ -57,7 +57,7 @@ def convert(model: nn.Module, kernel: str = "auto", *, to: Literal["seqloom", "t
 
 
 def _is_torch_layer(module: nn.Module) -> bool:
-    """Whether a module is one of torch's layers; subclasses may behave differently and are not converted."""
+    """Return whether a module is one of torch's layers; subclasses may behave differently and are not converted."""
     return type(module) in (nn.RNN, nn.LSTM, nn.GRU) or (
         hasattr(module, "parametrizations") and isinstance(module, nn.RNNBase)
     )

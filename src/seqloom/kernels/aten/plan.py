@@ -1,7 +1,7 @@
 """A prepared call of torch's fused operators: a whole stack of cells in one call, as torch.nn's layers make it.
 
 The gradient is torch's own node. cuDNN's has no second derivative: when one is asked for, a hook on the node replaces
-its gradients by those of the reference loop. A CPU's operators have one of their own.
+its gradients by those of the reference loop. Operators for CPUs have their own backward pass.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FUSED_NODES = frozenset({"CudnnRnnBackward0", "MiopenRnnBackward0"})
 
 
 def why_not_plan(cells: Sequence[Cell], weights: Sequence[Tensor]) -> str | None:
-    """Return why a stack of cells is no single call of torch; None if it is one."""
+    """Return why a stack of cells is not a single call of torch; None if it is one."""
     device = weights[0].device
     cell = cells[0]
     if cudnn_mode(cell) not in ("GRU", "LSTM", "RNN_TANH", "RNN_RELU"):
@@ -66,7 +66,7 @@ class AtenPlan:
         self.is_cpu = weights[0].device.type == "cpu"
         self.is_lstm = self.states == 2
         self.is_single = len(stack.shape) == 2
-        # a CPU's operator would put the time first itself, in nodes of their own
+        # a CPU's operator would put the time first itself, in separate nodes
         self.transposes = self.is_cpu and stack.is_batch_first
         self.batch_first = stack.is_batch_first and not self.transposes
         # the form for training, which does not rearrange the weights
@@ -118,7 +118,7 @@ class AtenPlan:
         return y, tuple(end) if self.is_lstm else end[0]
 
     def _make_start(self, like: Tensor) -> list[Tensor]:
-        """Return the initial state: one tensor of zeros for h and c, which nobody changes."""
+        """Return the initial state: one tensor of zeros for h and c, which is never changed."""
         with torch.inference_mode(False):  # kept for calls that save it for their backward
             zeros = {shape: torch.zeros(shape, dtype=like.dtype, device=like.device) for shape in self.start_shapes}
         return [zeros[shape] for shape in self.start_shapes]

@@ -140,7 +140,7 @@ class Prepared:
         values = self._join(fitted.inputs, known, H, B * T).view(B, T, -1).to(dtype)
         order = fitted.states
         inputs = GatedInputs.of(setting, lambda own: self._bind(cell, own), _reorder(job, order))
-        # an output that is no state is carried like one, but nothing reads what it was before
+        # an output that is not a state is carried like one, but nothing reads what it was before
         blank = tuple(x.new_zeros(B, H) for _ in order[len(job.state) :])
         state, first = (*job.state, *blank), (*start, *blank) if start else ()
         y, last = run_scan(inputs, values, own, tuple(state[i] for i in order), tuple(first[i] for i in order if first))

@@ -125,7 +125,7 @@ def _run_scan(cuda: CudaText, tensors: Sequence[Tensor | None], like: Tensor, pa
 
 
 def _align(t: Tensor) -> Tensor:
-    """Return a tensor whose address is a multiple of 16, for loads of so many bytes."""
+    """Return a tensor whose address is a multiple of 16, for loads of 16 bytes."""
     return t.clone() if t.data_ptr() % 16 else t
 
 
@@ -157,7 +157,7 @@ def _table_kernel(name: str, threads: int) -> CudaCode:
 
 
 class _Chunk:
-    """The launches of some steps of a program, on memory of their own; see `graphs.Work`.
+    """The launches of some steps of a program, on their own memory; see `graphs.Work`.
 
     Args:
         cuda: The program's kernels.

@@ -50,7 +50,7 @@ def _take(cell: Cell, job: ScanJob) -> Prepared | Compiled | str:
 
 
 def _find(cell: Cell, job: ScanJob) -> Prepared | Compiled | str:
-    """Return the cell as the gated kernels of a GPU run it, else its programs, else why it has none."""
+    """Return the cell in the form of the gated GPU kernels, or its programs, or why it has neither."""
     if job.x.is_cuda:
         prepared = gated.find(cell, job)
         if isinstance(prepared, Prepared):

@@ -34,7 +34,7 @@ Run = Callable[[Cell, ScanJob], tuple[Tensor, State]]
 Verdict = str | None  # the difference; None if there is none
 
 B, T = 3, 4
-# On a GPU, kernels are generated for a number of rows: the check uses those of the call, at most so many.
+# On a GPU, kernels are generated for a number of rows: the check uses those of the call, at most this many.
 MOST_ROWS = 256
 # The difference that rounding may make, as a share of the largest number of a result.
 ALLOWED = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}

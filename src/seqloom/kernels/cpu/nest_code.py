@@ -30,7 +30,7 @@ OPERATORS = (
 CODES = {name: code for code, name in enumerate(OPERATORS)}
 MOST_LOOPS = 7  # DIMENSIONS of csrc/nest.hpp, less the rows
 LANES = 16  # a loop of this many numbers fills the widest vectors
-GATHER_COST = 3  # a number that is gathered takes so many times the time of one that is loaded
+GATHER_COST = 3  # time of a gathered number, relative to a loaded one
 
 
 def encode_nest(nest: Nest, program: Program, constants: list[float]) -> list[int]:

@@ -161,7 +161,7 @@ class StackPlan:
             states: h, or h and c, (cells, B, H) each and contiguous; empty for the initial state.
             weights: All weights, those of the plan.
             train: Whether something needs a gradient.
-            lengths: (B,) int64, the real steps of each row, which nobody else changes; None if all are real.
+            lengths: (B,) int64, the real steps of each row, which no other code changes; None if all are real.
 
         Returns:
             The output and the last state, in torch's form.

@@ -129,7 +129,7 @@ class _EngineScan(torch.autograd.Function):
         dy, dlast = dy.contiguous(), tuple(d.contiguous() for d in dlast)
         dx = constants.allocate(x, *x.shape)
         gradients = [None if t is None else empty_like(t) for t in tensors[1:]]
-        for i, needs in enumerate(ctx.needs_input_grad[3 : 3 + k]):  # the engine skips what nobody asks for
+        for i, needs in enumerate(ctx.needs_input_grad[3 : 3 + k]):  # the engine skips gradients that are not needed
             gradients[i] = gradients[i] if needs else None
         set_addresses(args, y=y, c=c, saved=saved, dy=dy, ds1=dlast)
         set_addresses(args, dx=dx, ds0=gradients[:k], dstart=gradients[k : 2 * k], dw=gradients[2 * k :])

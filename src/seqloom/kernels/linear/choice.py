@@ -35,7 +35,7 @@ def note(choice: Choice) -> None:
 
 
 def is_recording() -> bool:
-    """Whether a `record_choices` is open."""
+    """Return whether a `record_choices` is open."""
     return _notes.choices is not None
 
 

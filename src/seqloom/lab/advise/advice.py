@@ -27,16 +27,19 @@ LINEAR = "linear"  # in place of a layer's name: no sequence model at all
 
 SECONDS = 22.0  # default time limit, reading the data included
 FEWEST_SECONDS = 4.0  # used in any case, however long reading took
-GRADIENT_SHARE, GRADIENT_SECONDS = 0.12, 3.0  # of the time for the gradient, and at most so many seconds
+GRADIENT_SHARE, GRADIENT_SECONDS = 0.12, 3.0  # share of the time for the gradient, and its limit in seconds
 RACERS, TIMED_SHARE = 8, 0.3  # models that race; the share of a racer's time that any other model gets
 ALWAYS_TRIED, FEWEST_TRIAL_SECONDS = 3, 0.1  # models tried in any case; others only if there is so much time left
 
 RACE_POINTS = 1.5  # most points for the place in the race
-RACE_STEPS, FULL_RACE_STEPS = 25, 200  # with fewer steps a model is only timed; from so many the race counts fully
+RACE_STEPS, FULL_RACE_STEPS = (
+    25,
+    200,
+)  # with fewer steps a model is only timed; with the second number its rank counts fully
 RACE_PROGRESS = 0.25  # of the way from the trivial to the linear score, below which the race counts nothing
 LOSS_NOISE = 0.05  # relative random variation of a loss
 
-SMALL_DATA, SMALL_BATCH = 1_000, 16  # up to so many examples, smaller batches give more steps per epoch
+SMALL_DATA, SMALL_BATCH = 1_000, 16  # up to this many examples, smaller batches give more steps per epoch
 TRAINING_STEPS = 4_000  # desired steps of a training
 EPOCHS = (3, 100)  # at least and at most
 VALIDATION_COST = 1.1  # factor on the training time for validations

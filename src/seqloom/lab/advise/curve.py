@@ -47,7 +47,7 @@ class DistanceCurve:
         return sum(m for d, m in zip(self.distances, self._mass, strict=True) if d < 0) / total if total > 0 else 0.0
 
     def within(self, steps: int) -> float:
-        """Return the share that lies at most so many steps away."""
+        """Return the share that lies within this many steps."""
         total = self.total
         near = sum(m for d, m in zip(self.distances, self._mass, strict=True) if abs(d) <= steps)
         return near / total if total > 0 else 0.0

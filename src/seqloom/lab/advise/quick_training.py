@@ -90,7 +90,7 @@ class QuickTraining:
         return min(times)
 
     def train_until(self, end: float, least: int = 0, most: int = 1_000_000) -> None:
-        """Train on random batches of similar lengths until a time, with at least and at most so many steps in all."""
+        """Train on random batches of similar lengths until a deadline, for `least` to `most` steps in all."""
         self.model.train()
         while self.steps < least or (time.perf_counter() < end and self.steps < most):
             first = int(self.random.integers(max(1, len(self.order) - SIMILAR_LENGTHS + 1)))

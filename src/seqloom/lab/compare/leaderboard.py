@@ -100,7 +100,7 @@ def _format_half(metric: Metric, one: Estimate) -> str:
 
 
 def _is_stopped(row: Row) -> bool:
-    """Whether a model was not tested because others were better after fewer steps."""
+    """Return whether a model was not tested because others were better after fewer steps."""
     return row.test is None and row.note.startswith("stopped")
 
 

@@ -48,7 +48,7 @@ from seqloom.lab.training.sizes import Size, default_parameters, fit_size
 
 SMALL_DATA, LARGE_DATA = 500, 50_000  # training examples: batches of 16 up to SMALL_DATA, of 64 above LARGE_DATA
 SPEED_SHARE, SPEED_SECONDS = 0.08, 3.0  # share of the budget for measuring speeds; at most so long for one model
-SPEED_DEADLINES = ((0.3, 4), (0.45, 1), (0.7, 0))  # past this share of the budget, at most so many models are measured
+SPEED_DEADLINES = ((0.3, 4), (0.45, 1), (0.7, 0))  # (share of the budget, number of models that are measured after it)
 NAMED_DEADLINE = 0.5  # the same for models that were chosen by name: past it, no more are measured
 BASELINE_SHARE = 0.3  # of the budget of all workers that fitting the baselines may take
 LATENCY_SECONDS, REPORT_SECONDS = 0.6, 3.0  # reserved for each model's latency and for the report

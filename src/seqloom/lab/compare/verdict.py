@@ -104,7 +104,7 @@ def _name_better_rows(results: Results, choice: Choice) -> str:
 
 
 def _doubt(results: Results, choice: Choice) -> str:
-    """Say so if the recommended row does not lead the trivial one significantly."""
+    """Return a warning if the recommended model is not significantly better than the trivial one."""
     if choice.is_certain or choice.trivial is None:
         return ""
     return (

@@ -76,7 +76,7 @@ def compute_growth(run: Run, example: Example) -> tuple[list[int], Tensor]:
 
 
 def _divide_budget(steps: int) -> int:
-    """Return how many runs of so many steps are affordable."""
+    """Return how many runs of `steps` steps are affordable."""
     return max(LEAST_PARTS, BUDGET // steps)
 
 

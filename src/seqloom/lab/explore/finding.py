@@ -72,7 +72,7 @@ def describe(
         same = flip.step == statements[0].step
         statements = [_join(statements[0], flip)] if same and flip.confirmed else [*statements, flip]
     if (contrast := _describe_contrast(subject, example, inside, target, run, float(occlusion[1].max()))) is not None:
-        at = int(contrast.step == statements[0].step)  # a word that decides alone says more
+        at = int(contrast.step == statements[0].step)  # one word that decides the prediction is more informative
         statements.insert(at, contrast)
     step = statements[0].step
     if step is not None and inside.layers:

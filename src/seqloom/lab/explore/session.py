@@ -16,7 +16,7 @@ from seqloom.lab.web.problems import RequestError
 TOKEN_BYTES = 24
 MOST_FIELDS = 100  # of an address
 ENTERS = "seqloom.enters"  # in the scope: whether the address has the token
-SCRIPT = "location.replace('/' + location.hash)"  # so that the token is not in the address that a person copies
+SCRIPT = "location.replace('/' + location.hash)"  # so that a copied address does not contain the token
 ENTRANCE = f"<!doctype html><meta charset=utf-8><title>seqloom explore</title><script>{SCRIPT}</script>"
 ENTRANCE_POLICY = (
     f"default-src 'none'; script-src 'sha256-{base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()}'; "

@@ -27,7 +27,7 @@ NUMBERS = (int, float)
 
 
 class CheckError(RuntimeError):
-    """An exported model that predicts something else than its run: a bug in the export."""
+    """Raised when an exported model predicts something else than its run, which is a bug in the export."""
 
 
 def make_rows(task: Task) -> list[Any]:

@@ -92,7 +92,7 @@ class Backend(Protocol):
         """Start a job without waiting for it."""
 
     def wait(self, seconds: float | None = None) -> list[Result]:
-        """Block until at least one job has ended, or for at most so many seconds; return the results."""
+        """Block until a job has ended, or for at most `seconds`; return the results."""
 
     def close(self) -> None:
         """Stop all running jobs."""

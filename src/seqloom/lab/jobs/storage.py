@@ -86,7 +86,7 @@ def take_snapshot(folder: Path) -> dict[str, tuple[int, int, int]]:
 
 @contextmanager
 def copy_periodically(own: Path, storage: Storage, every: float) -> Iterator[None]:
-    """Store a copy of a folder every so many seconds while the block runs, and one at its end."""
+    """Store a copy of a folder at regular intervals while the block runs, and at its end."""
     done = threading.Event()
 
     def copy() -> None:

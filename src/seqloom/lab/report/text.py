@@ -16,7 +16,7 @@ NUMBER = re.compile(
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether the value is a finite number."""
+    """Return whether the value is a finite number."""
     return isinstance(value, int | float) and math.isfinite(value)
 
 
@@ -67,7 +67,7 @@ def parse_number(value: object) -> float | None:
 
 
 def is_numeric(values: Sequence[Any]) -> bool:
-    """Whether most non-empty cells of a column are numbers."""
+    """Return whether most non-empty cells of a column are numbers."""
     present = [v for v in values if v is not None and v != ""]
     return sum(parse_number(v) is not None and not isinstance(v, bool) for v in present) > len(present) / 2
 

@@ -67,7 +67,7 @@ class Stepper:
         slot.state = None
 
     def run(self, jobs: Sequence[tuple[Slot, list[Any]]], probabilities: bool) -> list[list[Result]]:
-        """Run the steps of streams, each stream at most once, and return the results of each step.
+        """Run one step for each of several distinct streams, and return the results.
 
         Raises:
             RequestError: 422 if a step cannot be read; no stream has then moved.

@@ -211,7 +211,7 @@ class Streams:
         return version.stepper.reads * sum(map(version.format.count_steps, steps))
 
     async def reset(self, stream: Stream) -> None:
-        """Forget the steps of a stream; it goes on with the newest checkpoint."""
+        """Forget the steps of a stream; it continues with the newest checkpoint."""
         async with stream.lock:
             if stream.version.stepper is not None:
                 stream.version.stepper.close(stream.slot)

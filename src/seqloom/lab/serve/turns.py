@@ -121,7 +121,7 @@ class Turns:
                 if rows + count and work + steps > most_steps:
                     break
                 count, work = count + 1, work + steps
-            if count < job.left and parts and self._fits(job):  # it has the next call for itself
+            if count < job.left and parts and self._fits(job):  # the job fills the next call alone
                 work -= sum(job.steps[job.taken : job.taken + count])
                 continue
             if not count:
@@ -155,5 +155,5 @@ class Turns:
         self._tags = {name: tag for name, tag in self._tags.items() if tag > self._clock}
         if self._clients:
             self._tags[job.client] = client.tag
-        else:  # nobody waits: nobody has an advantage
+        else:  # without waiting jobs, none has an advantage
             self._tags, self._clock = {}, 0

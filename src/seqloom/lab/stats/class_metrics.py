@@ -1,4 +1,4 @@
-"""Metrics of predicted classes that are no sums over rows, for several weightings of the rows at once.
+"""Metrics of predicted classes that are not sums over rows, for several weightings of the rows at once.
 
 Every function takes weights (R, n), how often each of n rows counts in each of R resamples, and returns (R,) values.
 A value is NaN where it is not defined, such as the AUROC of rows of one class.

@@ -59,7 +59,7 @@ def fit_widths(scores: Array, level: float) -> Array:
 
 
 def sum_relative_errors(y: Array, p: Array) -> Array:
-    """Return the sum of 2 |y - p| / (|y| + |p|) of each row, (n,); NaN is left out, and 0 for 0 is no error.
+    """Return the sum of 2 |y - p| / (|y| + |p|) of each row, (n,); NaN is left out, and predicting 0 for 0 has error 0.
 
     Divided by the number of values it is the symmetric mean absolute percentage error, between 0 and 2.
     """

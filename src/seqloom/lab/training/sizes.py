@@ -16,7 +16,7 @@ from seqloom.lab.training.model import build
 
 WIDTH_MULTIPLE = 8  # so that attention heads divide the width, and vectors are filled
 WIDEST = 2048
-PARAMETERS = ((2_000, 20_000), (20_000, 50_000))  # (up to so many training examples, parameters)
+PARAMETERS = ((2_000, 20_000), (20_000, 50_000))  # (largest number of training examples, parameters)
 MOST_PARAMETERS = 100_000  # what two cores train in minutes
 EMBEDDING = 64
 DECODERS = ("transformer", "linformer")  # their embedding must be as wide as the model

@@ -44,7 +44,7 @@ class Connections:
 
         Args:
             connection: The connection.
-            client: Its client; None for a trusted proxy, which has no limit of its own.
+            client: Its client; None for a trusted proxy, which has no separate limit.
         """
         self.all[connection] = client
         self._by_client.setdefault(client, set()).add(connection)

@@ -19,7 +19,7 @@ from seqloom.lab.web.clients import Clients, Shares
 from seqloom.lab.web.problems import BUG, RequestError
 from seqloom.lab.web.settings import LOOPBACK_NAMES, WebSettings
 
-HEALTH_PATHS = ("/healthz", "/readyz")  # are answered above the limit of requests
+HEALTH_PATHS = ("/healthz", "/readyz")  # answered even above the limit of requests
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "WEBSOCKET")  # others count as "other"
 FACTS = "seqloom.facts"  # in the scope: what a route adds to the log
 CLIENT = "seqloom.client"  # in the scope: who sends the request

@@ -117,7 +117,7 @@ class FlatRecurrent(nn.Module):
 
 
 def starts_first_only(starts: Tensor) -> bool:
-    """Whether no episode starts after the first step, as far as that is known without waiting for a GPU."""
+    """Return whether no episode starts after the first step, as far as that is known without waiting for a GPU."""
     if starts.shape[1] == 1:
         return True
     return starts.device.type == "cpu" and not is_compiling() and not bool(starts[:, 1:].any())

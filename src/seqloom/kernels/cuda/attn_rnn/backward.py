@@ -1,4 +1,4 @@
-"""AttnRNN back through a chunk of time on a GPU, and the gradients of its weights, added up over the chunks."""
+"""Backward pass of AttnRNN over a chunk of steps on a GPU, with the gradients of its weights summed over the chunks."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ class DividedChunk(Chunk):
         self.past, self.qg = new_empty(u, rows, H, dtype=whole), new_empty(u, rows, 2 * H)
         self.attention = new_empty(u, rows, inputs.setting.heads, 4, dtype=whole)
         self.deviation = new_empty(u, rows, dtype=whole)
-        self.turned = new_empty(u, 4 * H, H)  # the weights transposed, for the way back
+        self.turned = new_empty(u, 4 * H, H)  # the weights transposed, for the backward pass
         self.Wqg, self.bqg = new_empty(u, 2 * H, H), new_empty(u, 2 * H)  # of products with the state
         self.reverse = self.find_reverse()
         self.arguments = self._pack_arguments()
@@ -249,7 +249,7 @@ class DividedChunk(Chunk):
         self.Wq, self.Wo, self.Wgh, self.Wgo = Wq.t(), Wo.t(), Wg[:, :H].t(), Wg[:, H:].t()
 
     def turn_weights(self) -> None:
-        """Transpose the weights, for the way back, and put those of the state side by side."""
+        """Transpose the weights, for the backward pass, and put those of the state side by side."""
         torch.cat((self.Wq, self.Wo, self.Wgh, self.Wgo), out=self.turned)
         weights, biases = self.of_state
         torch.cat(weights, out=self.Wqg)

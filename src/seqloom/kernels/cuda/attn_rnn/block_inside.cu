@@ -11,7 +11,7 @@ KERNEL(attn_rnn_inside, Inside, THREADS) {
   const i64 N = (i64)a.B * a.steps, tiles = (N + 7) / 8;
   const int fetch_index = l.thread < H ? l.thread : l.thread - H, fetch_row = fetch_index / (H / 8),
             part = fetch_index % (H / 8) * 8;
-  const bool state = l.thread >= H;  // this half of the block fetches states, the other input
+  const bool state = l.thread >= H;  // this half of the block loads states, the other input
   const u32 to = memory + AT_RING + (state ? SEQUENCE : 0) + fetch_row * ROW + part * 2;
   auto fetch = [&](i64 tile, int slot) {
     const i64 i = 8 * tile + fetch_row;

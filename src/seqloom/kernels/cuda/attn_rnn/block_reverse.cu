@@ -1,5 +1,5 @@
-// AttnRNN back through a chunk of time, from the planes of block_inside.cu. dx is the gradient of the loss
-// with respect to x.
+// Backward pass of AttnRNN over a chunk of steps, from the planes of block_inside.cu. dx is the gradient of
+// the loss with respect to x.
 //   dn = g dh'   dg = dh' (n - h) g (1 - g)   dz = LayerNorm'(dn)   ds = (dz + W_go^T dg) gelu'(s)
 //   v = W_o^T ds   da = v [h, x, h + x, h * x]   dscore = softmax'(da)   dq, du, dh from both
 //   dh += W_q^T dq + W_gh^T dg
@@ -27,7 +27,7 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
   }
   int column[2], length[2];
   load_rows(column, length, dh, mask, a.dh, a, l);
-  // Each half of the block brings one of a pair of streams; some threads the attention, too.
+  // Each half of the block loads one of a pair of streams; some threads load the attention, too.
   const bool second = l.thread >= H;
   const int fetch_index = second ? l.thread - H : l.thread, fetch_row = fetch_index / (H / 8),
             part = fetch_index % (H / 8) * 8;
@@ -102,7 +102,7 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
     if constexpr (RESET)
 #pragma unroll
       for (int c = 0; c < 2; c++) is_reset[c] = t < length[c] && a.reset[(i64)column[c] * a.T + t];
-    fetch(t - (RING - 1));  // its place was read in step t + 1, before that step's last barrier
+    fetch(t - (RING - 1));  // its slot was read in step t + 1, before that step's last barrier
     back_end(dn, dgate, dx, acc, dnew, dh, keep, g, n, h, scale, bias, length, t);
     u32 dgp[2], dnp[2], dsp[2], dqp[2];
     narrow(dgp, dgate);

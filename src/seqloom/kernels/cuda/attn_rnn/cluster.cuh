@@ -32,7 +32,7 @@ constexpr int CLUSTER_BYTES = AT_WEIGHTS + (WEIGHTS_IN_SHARED * DEEP + TILES_IN_
 constexpr int PRELOAD_TILES = 0, PRELOAD_TILES_BACK = 0;
 // Barriers of a team: 0 to 2 for its buffers, then one for its sums over heads.
 constexpr int HEAD = 3;
-// No registers are left for the reverse to hold two steps.
+// The backward pass has no registers left to hold two steps.
 constexpr bool FETCH_LATE = WARPS > 8;
 constexpr bool EARLY_SUMS = true;  // sums over a row arrive with their buffer
 

@@ -72,7 +72,7 @@ class ClusterDivision:
         return 16 * self.each
 
     def count_registers(self, size: int) -> int:
-        """Return a thread's registers for weights of numbers of so many bytes."""
+        """Return the number of a thread's registers that hold weights of this size in bytes."""
         return (4 - self.in_shared) * self.deep * 2 * size
 
     def splits_weights(self, size: int) -> bool:

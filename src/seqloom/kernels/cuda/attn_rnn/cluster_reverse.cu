@@ -1,8 +1,8 @@
-// AttnRNN back through a chunk of time with the units divided among blocks, from recomputed planes. Letters
-// as in block_reverse.cu.
+// Backward pass of AttnRNN over a chunk of steps with the units divided among blocks, from recomputed planes.
+// Letters as in block_reverse.cu.
 #include "attn_rnn/product.cuh"
 
-// What a lane loads of a step.
+// Values that a lane loads for a step.
 struct StepInputs {
   Pair dy, x, keep, q, slope, g, n;
   float past[2], attention[PER][4], deviation;

@@ -43,7 +43,7 @@ constexpr int PRELOAD_TILES = TYPE == FP32 || TEAMS > 1 ? 0 : 12;
 constexpr int PRELOAD_TILES_BACK = TYPE == FP32 || TEAMS > 1 || SPAN >= 32 ? 0 : 4;
 // Sums over a row are complete after a barrier; heads lie in several blocks.
 constexpr bool EARLY_SUMS = false, SPLIT_HEADS = true;
-// No registers are left for the reverse to hold two steps.
+// The backward pass has no registers left to hold two steps.
 constexpr bool FETCH_LATE = TYPE == FP32;
 constexpr bool CENTERS_SQUARES = TYPE == FP32;  // squares are taken from a mean
 // If a block's units belong to one head, aC is not sent: every block computes it from sums over heads, h and
@@ -82,7 +82,7 @@ struct Post : Units {
   // Return the source whose words this lane receives.
   DEV int source(int round) const { return SOURCES * slice + 4 * round + pair; }
 
-  // Return whether there is such a source, and a row of the team.
+  // Return whether this source exists and the team has a row.
   DEV bool is_expected(int round, int g) const { return 8 * g + row < rows && source(round) < ALL_SOURCES; }
   DEV void begin(int message, int g) {
     message_count[g]++;

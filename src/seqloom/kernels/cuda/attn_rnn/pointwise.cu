@@ -28,7 +28,7 @@ KERNEL(attn_rnn_begin, Begin, WIDE) {
 }
 
 // The states before many steps, from step `from` of every row on, and their input. For a pass in one chunk
-// also what its way back reads: dy in the order of the planes, and the gradient of the last state.
+// also what its backward pass reads: dy in the order of the planes, and the gradient of the last state.
 struct Before {
   const Element *x, *y;     // (B, T, H) with these strides
   const float *h0, *start;  // (B, H)

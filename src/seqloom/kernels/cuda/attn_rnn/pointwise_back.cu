@@ -1,4 +1,4 @@
-// The pointwise parts of one step back. Letters as in block_reverse.cu.
+// The pointwise parts of one backward step. Letters as in block_reverse.cu.
 #include "attn_rnn/pointwise.cuh"
 
 constexpr int BACK_END_BYTES = ROW_BYTES, BACK_GELU_BYTES = 0, BACK_ATTEND_BYTES = HEAD_BYTES;

@@ -253,7 +253,7 @@ class PreparedCell:
         return du, dh, chunk.gradients(own[:8])
 
     def _put_rows_first(self, t: Tensor) -> Tensor:
-        """Return (B, T, H) of a tensor in the order of x, contiguous if the way back needs that."""
+        """Return (B, T, H) of a tensor in the order of x, contiguous if the backward pass needs that."""
         t = t.transpose(0, 1) if self.is_time_first else t
         return t if self.tier.takes_strides and t.dim() == 3 else t.contiguous().view(self.B, self.T, self.H)
 

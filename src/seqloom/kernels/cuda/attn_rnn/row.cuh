@@ -9,7 +9,7 @@
 #ifndef FORMAT
 #define FORMAT 2
 #define QUADS_IN_SHARED 0  // a thread's quads of each weight that lie in shared memory
-#define CLUSTER 2          // blocks to a row (row_pair.cuh)
+#define CLUSTER 2          // blocks per row (row_pair.cuh)
 #endif
 #include "attn_rnn/arguments.cuh"
 
@@ -131,7 +131,7 @@ struct Lane {
 #pragma unroll
         for (int m = 0; m < 3; m++) s[m] *= scale;
     }
-    if constexpr (SPLIT_HEADS) {  // lanes that write to the same place write the same
+    if constexpr (SPLIT_HEADS) {  // lanes that write to one address write the same value
       const u32 at = memory + AT_PIECES + 16 * (unit / PIECE);
       if constexpr (PIECE == 1) {
         put_shared(at + 4 * odd, odd ? s[1] : s[0]);

@@ -78,7 +78,7 @@ KERNEL(attn_rnn_row_forward, Forward, THREADS) {
     fetch_commit();
     l.sum_heads(s, q, past, x, find_score_scale());
     multiply(gate, Wh, v);
-    // so that it is found here, where there is time for it, and not where it is needed
+    // computed here, off the critical path
     put_shared(spill, gate);
     l.put(CONTEXT_SUM, attend(h, x[0], s));
     wait_block();

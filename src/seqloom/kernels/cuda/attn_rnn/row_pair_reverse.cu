@@ -1,5 +1,5 @@
-// AttnRNN back through a chunk of time with one row of the batch to two blocks, from recomputed planes.
-// Letters as in block_reverse.cu.
+// Backward pass of AttnRNN over a chunk of steps with one row of the batch to two blocks, from recomputed
+// planes. Letters as in block_reverse.cu.
 #include "attn_rnn/row_pair.cuh"
 #include "attn_rnn/row_reverse.cuh"
 
@@ -7,7 +7,7 @@
 constexpr int SLOT = PLANE_BYTES + 16 * HEADS + 16;
 constexpr int AT_PARTNER = AT_RING + 2 * SLOT, ROW_PAIR_REVERSE_BYTES = AT_PARTNER + PAIR_BYTES;
 
-// Be the second block: bring the numbers of each step.
+// Run the second block, which loads the values of each step.
 DEV void help(const Reverse& a, const Lane& l, const Partner& partner, i64 row, int end) {
   const i64 steps = row * a.steps - a.from;
   const PlaneSource planes(a, l, row, steps);

@@ -1,5 +1,5 @@
-// AttnRNN back through a chunk of time with one row of the batch to a block, from recomputed planes. Letters
-// as in block_reverse.cu.
+// Backward pass of AttnRNN over a chunk of steps with one row of the batch to a block, from recomputed
+// planes. Letters as in block_reverse.cu.
 #include "attn_rnn/row_reverse.cuh"
 
 constexpr int SLOT = PLANE_BYTES + 16 * HEADS;  // of the ring: planes and attention of a step

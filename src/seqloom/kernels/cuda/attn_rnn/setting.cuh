@@ -3,7 +3,7 @@
 #ifndef HIDDEN
 #define HIDDEN 64  // units, a multiple of 16
 #define HEADS 4
-#define REAL_HEAD 16  // units of a head that are no padding
+#define REAL_HEAD 16  // units of a head that are not padding
 #define CONTEXT 15    // rows that the attention sees: 1 h, 2 x, 4 h + x, 8 h * x
 #define NORM 1
 #define MASK 1  // recurrent dropout

@@ -14,7 +14,7 @@ KERNEL(attn_rnn_slots_inside, Inside, THREADS) {
   const i64 N = (i64)a.B * a.steps, tiles = (N + SEQS - 1) / SEQS;
   const int fetch_index = l.thread < H ? l.thread : l.thread - H, fetch_row = fetch_index / (H / 8),
             part = fetch_index % (H / 8) * 8;
-  const bool state = l.thread >= H;  // this half of the block fetches states, the other input
+  const bool state = l.thread >= H;  // this half of the block loads states, the other input
   const u32 to = memory + AT_RING + (state ? SEQUENCE : 0) + fetch_row * ROW + part * 2;
   auto fetch = [&](i64 tile, int place) {
     const int row = state ? fetch_row / SLOTS : fetch_row;

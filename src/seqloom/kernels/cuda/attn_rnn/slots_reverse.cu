@@ -107,7 +107,7 @@ KERNEL(attn_rnn_slots_reverse, BlockReverse, THREADS) {
     narrow(v, dx);
     store_buffer(memory + AT_DG, dgp[0], dgp[1], l);
     if constexpr (NORM) store_buffer(memory + AT_DN, v[0], v[1], l);
-    fetch(t - (RING - 1));  // its place was read in step t + 1, before that step's last barrier
+    fetch(t - (RING - 1));  // its slot was read in step t + 1, before that step's last barrier
     Rows w[WARP_HEADS], z[WARP_HEADS];
     float both[WARP_HEADS][2];
     narrow_finite(hp, h);
@@ -182,7 +182,7 @@ KERNEL(attn_rnn_slots_reverse, BlockReverse, THREADS) {
     narrow_finite(vp, vC);
     narrow_finite(qp, q);
 #pragma unroll
-    for (int k = 0; k < WARP_HEADS; k++) {  // nobody waits for these
+    for (int k = 0; k < WARP_HEADS; k++) {  // nothing waits for these
       mix_back(dh_direct, w[k].h, z[k].h, vp, qp, k, l);
       mix_back(dh_times_x, w[k].p, z[k].p, vp, qp, k, l);
 #pragma unroll

@@ -14,7 +14,7 @@
 #include "runtime/halves.cuh"
 #include "runtime/packets.cuh"
 
-#ifndef ROWS             // Python gives these with -D; the values here serve editors
+#ifndef ROWS             // Python defines these with -D; the defaults are for editors
 #define ROWS 64          // of a group: 32 or 64
 #define CLUSTER 4        // blocks, or pairs of them, of a group
 #define UNITS 16         // of a block or a pair: 16, 32 or 64
@@ -149,7 +149,7 @@ DEV void load_floats(float (&v)[EACH], const float* from, bool exists) {
 #pragma unroll
     for (int e = 0; e < EACH; e += 2) get_global(v[e], v[e + 1], from + e);
 }
-// The same for what begins anywhere.
+// The same for unaligned data.
 DEV void load_pairs(float (&v)[EACH], const Element* from, bool exists) {
 #pragma unroll
   for (int e = 0; e < EACH; e += 2) {

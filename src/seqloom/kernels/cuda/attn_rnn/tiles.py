@@ -156,7 +156,7 @@ def choose_division(setting: AttnRNNSetting, B: int, device: torch.device) -> Di
 
 @cache
 def has_wgmma(device: torch.device) -> bool:
-    """Return whether four warps of this GPU multiply together."""
+    """Return whether the GPU has wgmma (products by a group of four warps)."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) == HOPPER
 
 

@@ -27,7 +27,7 @@ struct Fetching : Block {
     if (chunk < FLEETING)
       fetch_bulk(find_weight<N>(w, chunk), w.at + (i64)chunk * ALL_ROWS, BYTES, find_barrier(chunk));
   }
-  // Fetch the chunks of weights that stay.
+  // Load the chunks of weights that stay in shared memory.
   DEV void load_resident(const Factor& first, const Factor& second, const Factor& third) const {
     const u32 barrier = memory + AT_BARRIERS + 8 * STAGES;
     if (RESIDENT == 0) return;
@@ -53,14 +53,14 @@ struct Fetching : Block {
                shared_by_all + AT_NUMBERS + message * NUMBERS + (side * CHUNKS + chunk) * STAGE, STAGE,
                find_barrier(chunk));
   }
-  // Begin to fetch a weight, before the other factor is known.
+  // Start loading a weight tile before the other operand is available.
   template <int N>
   DEV void prepare(const Factor& w) const {
     if (thread == 0)
 #pragma unroll 1
       for (int chunk = 0; chunk < LEAD; chunk++) fetch_weight<N>(w, chunk);
   }
-  // Go on fetching while a chunk is multiplied.
+  // Continue loading while a chunk is multiplied.
   template <int N>
   DEV void fetch_next(int message, const Factor& w, int chunk) const {
     if (chunk + LEAD >= CHUNKS) return;
@@ -70,7 +70,7 @@ struct Fetching : Block {
       fetch_numbers(message, chunk + LEAD);
     }
   }
-  // Begin to fetch a message.
+  // Start loading a message.
   DEV void fetch_first(int message) const {
     if (thread == 0) {
       order_copies();
@@ -82,7 +82,7 @@ struct Fetching : Block {
     await(find_barrier(chunk), parities >> chunk % STAGES & 1);
     parities ^= 1u << chunk % STAGES;
   }
-  // What was shared is read, and copies may take its place.
+  // Shared memory has been read, so asynchronous copies may overwrite it.
   DEV void announce() const {
     order_copies();
     Block::announce();

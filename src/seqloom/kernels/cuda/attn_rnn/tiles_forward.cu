@@ -37,7 +37,7 @@ CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, PAIR) {
   const Element *xs = a.x + (b.active ? (i64)row * a.x_row + b.unit : 0),
                 *keeps = a.keep + (KEEP && b.active ? (i64)row * a.T * H + b.unit : 0);
   Element* y = a.y + (b.active ? (i64)row * a.y_row + b.unit : 0);
-  auto begin = [&](int t) {  // what the products of step t see of the state
+  auto begin = [&](int t) {  // the state as the products of step t read it
     float seen[EACH];
     const bool is_reset = RESET && b.active && t < length && a.reset[(i64)row * a.T + t];
 #pragma unroll

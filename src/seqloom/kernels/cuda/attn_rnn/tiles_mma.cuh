@@ -22,7 +22,7 @@ struct Tiles : Fetching {
       fetch_next<N>(message, w, chunk);
       multiply_chunk<N>(s, w, chunk);
     }
-    wait_block();  // parts lie where numbers are
+    wait_block();  // the partial sums overlap the operands
 #pragma unroll
     for (int i = 0; i < TALL; i++)
 #pragma unroll

@@ -1,5 +1,5 @@
-// AttnRNN back through a chunk of time with tiles of many rows, from recomputed planes. Letters as in
-// block_reverse.cu.
+// Backward pass of AttnRNN over a chunk of steps with tiles of many rows, from recomputed planes. Letters as
+// in block_reverse.cu.
 #if WGMMA
 #include "attn_rnn/tiles_wgmma.cuh"
 #else

@@ -15,7 +15,7 @@ struct Fetching : Block {
     if (chunk < FLEETING)
       fetch_bytes(find_weight<N>(w, chunk), w.at + (i64)chunk * ALL_ROWS, N * CHUNK * PLANES);
   }
-  // Fetch the chunks of weights that stay.
+  // Load the chunks of weights that stay in shared memory.
   DEV void load_resident(const Factor& first, const Factor& second, const Factor& third) const {
     for (int chunk = FLEETING; chunk < CHUNKS; chunk++) {
       fetch_bytes(find_weight<2 * UNITS>(first, chunk), first.at + (i64)chunk * ALL_ROWS, ALL_ROWS / 2);
@@ -34,20 +34,20 @@ struct Fetching : Block {
     fetch_bytes(memory + chunk % STAGES * STAGE,
                 shared_by_all + AT_NUMBERS + message * NUMBERS + (side * CHUNKS + chunk) * STAGE, STAGE);
   }
-  // Begin to fetch a weight, before the other factor is known.
+  // Start loading a weight tile before the other operand is available.
   template <int N>
   DEV void prepare(const Factor& w) const {
 #pragma unroll 1
     for (int chunk = 0; chunk < LEAD; chunk++) fetch_weight<N>(w, chunk);
   }
-  // Go on fetching while a chunk is multiplied.
+  // Continue loading while a chunk is multiplied.
   template <int N>
   DEV void fetch_next(int message, const Factor& w, int chunk) const {
     fetch_weight<N>(w, chunk + LEAD);
     fetch_numbers(message, chunk + LEAD);
     fetch_commit();
   }
-  // Begin to fetch a message.
+  // Start loading a message.
   DEV void fetch_first(int message) const {
 #pragma unroll 1
     for (int chunk = 0; chunk < LEAD; chunk++) {

@@ -28,7 +28,7 @@ struct Tiles : Fetching {
       await_products<0>();
       hold_sums(s);
     }
-    wait_block();  // parts lie where numbers are
+    wait_block();  // the partial sums overlap the operands
 #pragma unroll
     for (int j = 0; j < N * DIVIDED / 16; j++)
 #pragma unroll

@@ -11,7 +11,7 @@
 #include "attn_rnn/arguments.cuh"
 #include "runtime/sums.cuh"
 
-#ifndef ROWS       // Python gives these with -D; the values here serve editors
+#ifndef ROWS       // Python defines these with -D; the defaults are for editors
 #define GRID 0     // 1: blocks anywhere on the GPU (attn_rnn/grid.cuh), 0: a cluster (attn_rnn/cluster.cuh)
 #define ROWS 8     // of the batch that a group of blocks carries: 8, or two teams of 8
 #define CLUSTER 2  // blocks of a group

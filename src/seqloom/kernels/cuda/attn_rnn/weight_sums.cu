@@ -1,6 +1,6 @@
-// The gradients of AttnRNN's weights. First the sums over rows that are no products: of dq, ds, dg, dn and dn
-// * n. The loop sums over rows and then over steps, these kernels over the steps of a row first, where large
-// terms have not cancelled yet: float32 is therefore summed in float64.
+// The gradients of AttnRNN's weights. First the sums over rows that are not products: of dq, ds, dg, dn and
+// dn * n. The loop sums over rows and then over steps, these kernels over the steps of a row first, where
+// large terms have not cancelled yet: float32 is therefore summed in float64.
 #include "attn_rnn/setting.cuh"
 #include "runtime/pairs.cuh"
 

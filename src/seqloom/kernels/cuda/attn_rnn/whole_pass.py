@@ -94,8 +94,8 @@ class WholePass:
         Args:
             tensors: The input and all states as the forward had them, the first state in float32, and the gradients of
                 the outputs and of the last state, contiguous; None for zeros.
-            du: For the gradient of the input, (B, T, H); None if nobody needs it.
-            dh: For that of the first state, (B, H) in float32; None if nobody needs it.
+            du: For the gradient of the input, (B, T, H); None if it is not needed.
+            dh: For that of the first state, (B, H) in float32; None if it is not needed.
             flags: Torch's switches that change numbers.
             is_alone: Whether graphs may be recorded and replayed: the caller does not capture one itself.
         """

@@ -91,7 +91,7 @@ def go_back(
 
 
 def count_chunk_steps(setting: GatedSetting, B: int, time_first: bool) -> int:
-    """Return how many steps a chunk has at most, so that what it needs beside the gradient of x fits into memory."""
+    """Return the largest number of steps in a chunk whose buffers, beside the gradient of x, fit into memory."""
     gates = setting.kind.gates
     planes = max(1, gates - setting.count_summed(True) + (not time_first))
     numbers = (1 + gates) * heuristics.GATED_CHUNK_NUMBERS * (heuristics.GATED_KEPT_CHUNKS if setting.kept else 1)

@@ -12,7 +12,7 @@
 #include "runtime/pairs.cuh"
 #include "runtime/sums.cuh"
 
-#ifndef EACH          // Python gives these with -D; the values here serve editors
+#ifndef EACH          // Python defines these with -D; the defaults are for editors
 #define EACH 4        // tiles of 16 units to a block
 #define SPLIT 2       // warps that share the sum of one tile's product
 #define FROM_CACHE 0  // of a warp's tiles of weights, how many come from the cache in every step
@@ -49,7 +49,7 @@ constexpr int AT_STAGE = AT_PARTS + UNIT_PRODUCTS * PARTS;
 constexpr int AT_SUMS = AT_STAGE + ROWS * SPANS * STAGE;
 constexpr int AT_MEMORY_SUMS = AT_SUMS + SUMS, AT_BARRIERS = AT_MEMORY_SUMS + MEMORY_SUMS,
               AT_HANDED = AT_BARRIERS + 48;
-// What a helper hands to a lane, and what it gets back: so many words, in two sides.
+// Words that a helper passes to a lane, and that it receives; double-buffered.
 constexpr int HANDED = !HELPS ? 0
                        : BACK ? (7 * GATES + 2 * STATES + 10 + 3 * MEMORY) / 4 * 4
                               : (2 * GATES + STATES + 4) / 4 * 4,
@@ -111,7 +111,7 @@ struct Block {
       wait_cluster();
     }
   }
-  // Wait: nobody may send to a block that has ended.
+  // Wait, because a block must not exit while others send to it.
   DEV void close() const {
     if constexpr (CLUSTER > 1) wait_cluster();
   }

@@ -62,7 +62,7 @@ class GatedSetting:
     reset: bool
     grid: bool = False  # units are divided over blocks anywhere on the GPU, not over a cluster
     tf32: bool = False  # products of float32 see 19 bits
-    kept: bool = False  # the forward pass keeps what the way back would compute again
+    kept: bool = False  # the forward pass keeps what the backward pass would compute again
 
     @property
     def size(self) -> int:
@@ -154,7 +154,7 @@ def place_weights(way: GatedDivision, kind: Kind, back: bool) -> GatedDivision |
     room = free // (way.tile_bytes * way.warps)
     if room < 0:
         return None
-    # the way back holds more besides, and so do normalised cells, of which a thread of 16 warps has few
+    # the backward pass holds more besides, and so do normalised cells, of which a thread of 16 warps has few
     more = back * (1 + kind.norm) + (way.warps > 12) * (kind.memory + back * kind.norm)
     registers = max(0, heuristics.GATED_REGISTERS[way.size][way.warps] - 16 * more)
     tiles, underway = registers // (2 * way.size), 2 * heuristics.GATED_TILES_UNDERWAY // way.size // way.warps
@@ -256,7 +256,7 @@ class GridDivision:
 
 @cache
 def place_grid(setting: GatedSetting, name: str, rows: int, units: int, clustered: bool = False) -> GridDivision:
-    """Return how a grid with so many units to a block holds its weights: in registers first, then in shared memory.
+    """Return how a grid with `units` units in each block holds its weights: in registers first, then in shared memory.
 
     On a cluster (`clustered`) there is room for sums over units, too.
     """

@@ -16,18 +16,18 @@ struct Forward {
   const Element* mask;               // (B, H)
   const u8* reset;                   // (B, T)
   const i64* lengths;                // (B,), or null
-  // (B, T, H), zeros past a length already: state 0, and states 1 .. 3 or null if nobody needs them
+  // (B, T, H), zeros past a length already: state 0, and states 1 .. 3 or null if they are not needed
   Element *y, *c[3];
   float *last[4], *spread;  // (B, H); (B, T, SPREAD): 1 / deviations, the memory's mean too, or null
   int B, T;
   const Element* vectors;  // (VECTORS, H)
   int head_rows;   // rows of a head, in whole groups; each head has its own weights. 0: all have the same
-  int keeps;       // whether the way back needs no product: x becomes x + u in the first SUMMED gates,
+  int keeps;       // whether the backward pass needs no product: x becomes x + u in the first SUMMED gates,
   Element* u;      // and that of the others is u, (B, T, GATES - SUMMED, H); with NORM it is U h
   int time_first;  // whether all that is (B, T, ..) is (T, B, ..) instead
 };
 
-// What a lane loads of a step, unconverted: any use would wait for the load.
+// Raw values that a lane loads for a step; converting them here would wait for the load.
 struct StepInputs {
   Pair x[INPUTS], keep[STATES];
   int is_reset;
@@ -106,7 +106,7 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
           prefetch_global(a.x + (find_step(t + PREFETCH_STEPS) * INPUTS + k) * H + b.unit);
     }
   };
-  auto share_state = [&](int t, int is_reset) {  // what the products of step t see of the state
+  auto share_state = [&](int t, int is_reset) {  // the state as the products of step t read it
     float seen[2];
 #pragma unroll
     for (int e = 0; e < 2; e++) {
@@ -135,7 +135,7 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
     for (int i = 0; i < STATES; i++) w[2 * INPUTS + 1 + i] = v.keep[i];
     hand_over(w, t, b);
   };
-  auto store = [&](int t) {  // write what is handed back of step t
+  auto store = [&](int t) {  // write the outputs of step t
     if (!active || t >= length) return;
     const i64 now = find_step(t);
     const u32 at = b.find_handed_back(t);
@@ -184,7 +184,7 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
       const i64 now = find_step(t);
       float spread[most(SPREAD, 4)] = {};
       Pair kept[GATES];
-      auto keep_products = [&] {  // what the way back needs
+      auto keep_products = [&] {  // what the backward pass needs
         if (a.keeps && active && t < length)
 #pragma unroll
           for (int k = 0; k < GATES; k++)

@@ -40,7 +40,7 @@ constexpr int SPREAD = GATES * NORM + 2 * MEMORY;
 constexpr int MESSAGE = ROWS * SPLIT * ROUNDS * PACKETS * SOURCES, SIDE = UNIT_VALUES * MESSAGE;  // packets
 constexpr int AT_SUMS = 2 * SIDE;
 // Whether only one row of a crowded group polls: forward bf16 with 1,024 units, 64 rows 2.3 us a step instead
-// of 2.9; the way back and exact float32 are up to 6 % faster if all poll.
+// of 2.9; the backward pass and exact float32 are up to 6 % faster if all poll.
 // LN-LSTM with 512 units takes 3.4 us back in this form, 4.2 in the other.
 constexpr bool ONE_POLLS = NORM ? BACK && MEMORY && HALVED : !BACK && !IN_HALVES;
 // A packet has a row's sums; those of the gates have two sides.
@@ -99,7 +99,7 @@ struct Block {
     }
     wait_cluster();
   }
-  // Wait: nobody may send to a block that has ended.
+  // Wait, because a block must not exit while others send to it.
   DEV void close() const { wait_cluster(); }
   // Announce the bytes of step i, counted from 0.
   DEV void expect_all(int i) const {

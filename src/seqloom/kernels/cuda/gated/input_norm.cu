@@ -1,10 +1,10 @@
 // Layer normalisation of the input's products, each gate by itself: n = (v - mean) r, y = n scale + bias. A
-// vector of H numbers belongs to a team of warps, which has vectors of one gate alone; some vectors are on
-// their way at a time.
+// vector of H numbers belongs to a team of warps, which has vectors of one gate alone; some vectors are
+// loaded ahead.
 #include "runtime/pairs.cuh"
 #include "runtime/sums.cuh"
 
-#ifndef HIDDEN     // Python gives these with -D; the values here serve editors
+#ifndef HIDDEN     // Python defines these with -D; the defaults are for editors
 #define HIDDEN 64  // units, a multiple of 16
 #define GATES 3
 #define TEAM 1  // warps of a team

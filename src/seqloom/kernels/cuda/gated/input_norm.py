@@ -49,7 +49,7 @@ class InputNorm(torch.autograd.Function):
 
 
 def normalise(product: Tensor, scale: Tensor, bias: Tensor, gates: int, keeps: bool) -> tuple[Tensor, Tensor | None]:
-    """Return normalised products, and with `keeps` what the way back needs: means and 1 / deviations.
+    """Return normalised products, and with `keeps` what the backward pass needs: means and 1 / deviations.
 
     Args:
         product: (.., gates * H), contiguous, of 16 bits.
@@ -90,5 +90,5 @@ def _make_code(name: str, gates: int, hidden: int, dtype: torch.dtype) -> CudaCo
 
 
 def _count_blocks(code: CudaCode, gates: int, vectors: int, most: int) -> int:
-    """Return how many blocks take so many vectors: a multiple of the gates, so that a team has one gate alone."""
+    """Return the number of blocks for these vectors: a multiple of the gates, so that each team has one gate."""
     return -(-min(most, -(-vectors // code.rows)) // gates) * gates

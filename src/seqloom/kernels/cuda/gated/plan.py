@@ -22,7 +22,7 @@ from seqloom.kernels.stack import Stack
 
 
 def why_not_plan(cells: Sequence[Cell], rows: int) -> str | None:
-    """Return why a stack of gated cells has no plan for a batch of so many rows; None if it has one."""
+    """Return why a stack of gated cells has no plan for a batch of this size; None if it has one."""
     for cell in cells:
         one = read_head(cell)
         if one.name not in KINDS or (one is not cell and KINDS[one.name].norm):

@@ -96,7 +96,7 @@ class PreparedGated:
         self.recorder, self.back_recorder = self._make_recorders(cell.input_size)
 
     def _make_recorders(self, width: int) -> tuple[Recorder, Recorder]:
-        """Return those of the forward and the backward pass, for an input of so many features."""
+        """Return those of the forward and the backward pass, for an input of `width` features."""
         kind, width, size = self.kind, width // self.heads, self.rows * self.T * self.dtype.itemsize
         gates = kind.gates * (1 + kind.norm) * self.H
         forward = size * (2 * gates + 2 * (1 + kind.states) * self.H + 2 * width)

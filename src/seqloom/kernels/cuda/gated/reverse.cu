@@ -93,7 +93,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
       }
     }
   };
-  auto prepare = [&](StepValues& n, const StepInputs& v, int t) {  // what depends on no later step
+  auto prepare = [&](StepValues& n, const StepInputs& v, int t) {  // values that do not depend on later steps
     float x[2][INPUTS], u[2][GATES], past[2][STATES];
     n.is_reset = v.is_reset;
     from_pair(n.dy[0], n.dy[1], v.dy);
@@ -182,7 +182,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
     v[1] *= n.r[k];
 #endif
   };
-  // Add to the gradients of weights and write those of x and u, which nobody waits for.
+  // Add to the gradients of weights and write those of x and u, for which nothing waits.
   auto store = [&](const StepGradients& g, const StepValues& n, int t) {
 #pragma unroll
     for (int k = 0; k < GATES; k++) {

@@ -1,4 +1,4 @@
-// What a step of a gated cell is on the way back, and how warps without a row hand it to those with one.
+// Values of a backward step of a gated cell, and their exchange between helper warps and warps with a row.
 #pragma once
 #define BACK 1
 #include "gated/units.cuh"
@@ -13,7 +13,7 @@ DEV constexpr int find_root(int n) {
 }
 constexpr float ROOT = find_root(H);  // keeps U^T U within the range of 16 bits
 
-// What a lane loads of a step, unconverted: any use would wait for the load.
+// Raw values that a lane loads for a step; converting them here would wait for the load.
 struct StepInputs {
   Pair dy, x[INPUTS], u[GATES], keep[STATES], past[STATES];
   float spread[SPREAD ? SPREAD : 1];
@@ -32,7 +32,7 @@ struct StepValues {
   Inside in[2];
   float past[2][STATES];
 #endif
-  bool is_reset = false;  // also for a warp without a row, which looks at nothing
+  bool is_reset = false;  // set for a warp without a row, too
 };
 // Gradients of a step: of x and u, of the argument of the memory's norm, and what products see of them.
 struct StepGradients {

@@ -24,7 +24,7 @@
 #define TAKEN ROWS  // of the rows that a block or a cluster has room for, those that it takes
 #endif
 #ifndef KEPT
-#define KEPT 0  // on the way back: the forward pass has kept products of normalised gates
+#define KEPT 0  // in the backward pass: the forward pass has kept products of normalised gates
 #endif
 #ifndef HIDDEN
 #define HIDDEN 64  // units, a multiple of 16

@@ -37,7 +37,7 @@ struct Units {
     }
   }
 };
-// Return where the weights of this block's rows begin: of each head there are so many numbers.
+// Return where the weights of this block's rows begin: `numbers` numbers for each head.
 template <class Args>
 DEV const Element* find_head(const Element* all, i64 numbers, const Args& a, const Block& b) {
   return all && a.head_rows ? all + b.first / a.head_rows * numbers : all;

@@ -184,7 +184,7 @@ def find_split_code() -> CudaCode:
 
 
 def has_wgmma(device: torch.device, depth: int) -> bool:
-    """Return whether four warps multiply together, from shared memory, in sums of so many numbers on this GPU."""
+    """Return whether the GPU runs products with sums of `depth` numbers by wgmma."""
     return depth >= heuristics.EXACT_WGMMA_DEPTH and device.type == "cuda" and _read_capability(device) == HOPPER
 
 

@@ -6,7 +6,7 @@
 
 DEV void make_barrier(u32 at) { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at) : "memory"); }
 DEV void show_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-// Expect so many bytes in this phase, once; they may come earlier.
+// Expect `bytes` bytes in this phase (mbarrier.arrive.expect_tx); call once. They may arrive before the call.
 DEV void expect(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");

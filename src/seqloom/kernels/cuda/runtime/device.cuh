@@ -100,7 +100,7 @@ DEV u32 to_tf32_volatile(float v) {
 }
 DEV u32 to_bits(float v) { return __float_as_uint(v); }
 DEV float to_float(u32 v) { return __uint_as_float(v); }
-// Return v; the compiler keeps it, and does not compute it again where it is used.
+// Return v through an asm barrier, so that the compiler keeps it instead of recomputing it.
 DEV float hold(float v) {
   asm volatile("" : "+f"(v));
   return v;
@@ -203,7 +203,7 @@ DEV u32 get_global(const u16* from) {
   asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(v) : "l"(from));
   return v;
 }
-// Load what nobody writes while the kernel runs; the compiler may move such loads past stores.
+// Load read-only data; the compiler may move such loads past stores.
 template <class V>
 DEV V get_constant(const V* from) {
   return __ldg(from);

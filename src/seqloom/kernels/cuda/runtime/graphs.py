@@ -25,7 +25,7 @@ W = TypeVar("W", bound=Work)
 _cache: OrderedDict[Hashable, tuple[Any, torch.cuda.CUDAGraph | None]] = OrderedDict()  # least recently used first
 
 
-# Work has memory of its own, and recordings have one stream: one thread at a time uses them.
+# Each `Work` owns memory, and all recordings share a stream: one thread at a time uses them.
 _lock = threading.RLock()
 
 

@@ -83,7 +83,7 @@ def has_clusters(device: torch.device) -> bool:
 
 
 def count_groups(blocks: int, device: torch.device, clustered: bool = False) -> int:
-    """Return how many groups of so many blocks run at the same time, a block to a multiprocessor."""
+    """Return how many groups of `blocks` blocks run at the same time, one block on each multiprocessor."""
     fill = heuristics.CLUSTER_FILL if clustered else 1
     return max(1, int(fill * launch.multiprocessors(device) / blocks))
 

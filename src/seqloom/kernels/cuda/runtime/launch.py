@@ -17,7 +17,7 @@ from seqloom.kernels.cuda.runtime import nvrtc
 MAX_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 OLDEST = (8, 0)  # Ampere: bf16 products, and copies in the background
 _Parameters = ctypes.c_void_p * 1  # of a launch: the address of the struct of arguments
-SCALARS = {"int": ctypes.c_int, "i64": ctypes.c_longlong}  # types of arguments that are no pointers
+SCALARS = {"int": ctypes.c_int, "i64": ctypes.c_longlong}  # types of arguments other than pointers
 
 
 @dataclass(frozen=True)

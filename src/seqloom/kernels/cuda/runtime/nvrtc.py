@@ -1,6 +1,6 @@
 """Compile the package's CUDA C++ when it is first needed, and cache the result on disk.
 
-The compiler is NVRTC, which comes with torch's CUDA packages: nobody needs nvcc. It gets a .cu file and every header by
+NVRTC, the compiler, comes with torch's CUDA packages: nvcc is not needed. It gets a .cu file and every header by
 name (`#include "attn_rnn/block.cuh"`). The name of a cached build is a digest of the text, the macros, the GPU and the
 compiler's version; the file is signed with the user's secret (core/cache.py), and one with a wrong signature is built
 again, with a warning.

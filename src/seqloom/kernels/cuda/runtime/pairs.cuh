@@ -40,7 +40,7 @@ DEV float get_one(const Element* p) {
 DEV void put_one(Element* p, float v) { *p = (u16)pack<TYPE>(v, 0.f); }
 DEV void put_pair_shared(u32 at, Pair v) { put_shared(at, v); }
 #endif
-// Return what products see of two numbers: with TF32 19 bits of each.
+// Round two numbers as the products read them: with TF32 to 19 bits each.
 DEV Pair round_factors(Pair v) {
 #if FORMAT == 2 && TF32
   v = {to_float(to_tf32(v.low)), to_float(to_tf32(v.high))};

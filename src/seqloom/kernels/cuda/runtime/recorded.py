@@ -28,7 +28,7 @@ class Recorder:
     Args:
         device: Where it runs.
         size: Bytes that its arguments, its results and all between them take.
-        share: It is not recorded if that is more than one in so many of the device's bytes.
+        share: It is recorded only if it takes at most 1 / `share` of the device's memory.
     """
 
     def __init__(self, device: torch.device, size: int, share: int = heuristics.RECORDED_PASS_SHARE) -> None:
@@ -52,7 +52,7 @@ class Recorder:
             return launch(tensors)
         if key != self.key:
             self.key, self.runs, self.kept = key, 0, None
-        kept, self.kept = self.kept, None  # a pass of another thread meanwhile finds none
+        kept, self.kept = self.kept, None  # a concurrent pass of another thread finds none
         if kept is None:
             self.runs += 1
             if self.runs < heuristics.RUNS_BEFORE_RECORDING:

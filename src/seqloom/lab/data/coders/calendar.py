@@ -110,7 +110,7 @@ class Calendar:
         return np.round(np.diff(stamps) / self.step).astype(np.int64)
 
     def advance(self, stamps: Array, steps: Array) -> Array:
-        """Return the stamps, in seconds, that come so many steps after others."""
+        """Return the stamps, in seconds, a number of steps after others."""
         if self.unit == "seconds":
             return stamps + steps * self.step
         within = stamps % DAY

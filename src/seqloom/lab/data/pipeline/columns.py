@@ -24,7 +24,15 @@ TIME_WORDS = frozenset((*TIMES, "ts", "unix", "epoch", "utc", "created", "update
 UNIX_UNITS = (1, 10**3, 10**6, 10**9)  # seconds, milliseconds, microseconds, nanoseconds
 CALENDAR = ("year", "month")  # a time stamp if unique, else a number beside days and hours
 TOKEN_NAMES = ("tokens", "words", "form")
-TEXTS = ("text", "texts", "sentence", "sentences", "utterance", "transcript", "document")  # hold text, however few
+TEXTS = (
+    "text",
+    "texts",
+    "sentence",
+    "sentences",
+    "utterance",
+    "transcript",
+    "document",
+)  # contain text, even with few distinct values
 LIKELY_TEXTS = frozenset(
     (
         "review",
@@ -47,7 +55,7 @@ LIKELY_TEXTS = frozenset(
         "title",
     )
 )
-FEW_NAMES = 20  # a column with a likely name, single words and at most so many distinct ones is still a label
+FEW_NAMES = 20  # a column with a likely name, single words and at most this many distinct values is still a label
 FEWEST_ROWS_OF_PHRASE = 5  # phrases that occur less often on average, and are more than FEW_NAMES, are texts
 SPLIT_COLUMNS = ("split", "set", "fold", "partition", "subset")
 MAX_SPLITS = 20
@@ -56,7 +64,7 @@ DAY_FIRST = r"^\d{1,2}[-/.]\d{1,2}[-/.]\d{4}([ T]\d{1,2}:\d{2}.*)?$"  # or month
 NAMED_MONTH = rf"({DAY_AND_NAME}|{NAME_AND_DAY})([ T]\d{{1,2}}:\d{{2}}.*)?$"  # Dec 31, 2026
 ID = r"^\S{1,64}$"
 LEAK_ROLES = ("label", "number", "category", "id", "time")
-LEAK_BINS = 100  # a column of numbers is cut into so many bins
+LEAK_BINS = 100  # bins of a column of numbers
 LEAK_SHARE = 0.95  # a leak avoids this share of the errors of always predicting the most frequent class
 LEAK_CORRELATION = 0.999
 

@@ -241,7 +241,7 @@ def _count_lines(lines: list[str], separator: str, path: Path) -> int:
 
 
 def _is_data(first: list[str], rows: list[list[str]]) -> bool:
-    """Whether the first line is data: a field is a number, or occurs again in its column (repeated headers aside)."""
+    """Return whether the first line is data: a field is a number, or occurs again below (except repeated headers)."""
     values = [set(column) - {""} for column in zip(*(row for row in rows if row != first), strict=False)]
     return any(map(_is_number, first)) or any(field in seen for field, seen in zip(first, values, strict=False))
 

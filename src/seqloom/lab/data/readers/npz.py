@@ -60,7 +60,7 @@ def _decode(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _check_sizes(path: Path, options: Reading) -> None:
-    """Raise an error if arrays hold what is not read, or claim to be larger than allowed or than their data."""
+    """Raise an error if arrays have an unsupported type, or a size above the limit or above that of their data."""
     from numpy.lib import format as npy
 
     with zipfile.ZipFile(path) as archive:

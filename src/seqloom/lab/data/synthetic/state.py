@@ -72,7 +72,7 @@ def _track(
 ) -> StateProblem:
     """Return the problem of naming the state of an automaton; symbols have these probabilities, or equal ones.
 
-    If `first` is not 0, the first symbol of a sequence is one of the first so many.
+    If `first` is not 0, the first symbol of a sequence is one of the first `first` symbols.
     """
     automaton, symbols = Automaton(maps, labels), len(maps)
     equal = [1 / symbols] * symbols
@@ -181,7 +181,7 @@ def _flip_flop(name: str, ignored: float) -> StateProblem:
 
 
 def _arithmetic(name: str) -> StateProblem:
-    """Digits 0..4 and + - * (5, 6, 7) in turn; the value so far is asked after each digit, products first.
+    """Return arithmetic modulo 5: digits and operators in turn; the target is the value so far, products first.
 
     The value is s + p, where p is the product that may still grow: "+ d" maps (s, p) to (s + p, d).
     """

@@ -30,7 +30,7 @@ CHUNK = 1 << 20  # values that are computed together
 
 
 class NearestSeries(BaselineModule):
-    """The score of a class is minus the distance of its nearest training series, times a scale.
+    """Classify by the nearest training series: the score of a class is minus its distance, times a scale.
 
     Args:
         x: (N, T, D) training series.

@@ -40,7 +40,7 @@ def draw_classes(task: Task, batch: int) -> Gallery | None:
 
 
 def is_apart(task: Task, row: Batch, others: Sequence[Batch]) -> bool:
-    """Whether the forecast of a window overlaps that of none of the others; True for rows that are no windows."""
+    """Return whether the forecast of a window overlaps that of none of the others; True for other rows than windows."""
     if not isinstance(task, WindowsTask):
         return True
     return all(abs(int(row.rows[0]) - int(other.rows[0])) >= task.horizon for other in others)

@@ -25,12 +25,12 @@ GPU_CAPACITY = 1 << 24  # rows * units^2 that a large GPU runs at once; more row
 
 
 def is_large_batch(rows: int, units: int) -> bool:
-    """Whether a large GPU runs so many rows in turns."""
+    """Return whether a large GPU runs this many rows in turns."""
     return rows * max(units, 128) ** 2 > GPU_CAPACITY
 
 
 def should_sort(batch: PaddedBatch, cell: Cell, kernel: str) -> bool:
-    """Whether sorting the rows makes the scan faster; a packed batch is sorted already."""
+    """Return whether sorting the rows makes the scan faster; a packed batch is sorted already."""
     if batch.lengths is None or batch.source is not None or not batch.x.is_cuda or torch.compiler.is_compiling():
         return False
     if why_not_fused() is not None or not is_large_batch(len(batch.x), cell.hidden_size):

@@ -76,7 +76,7 @@ def assign_streams(jobs: Sequence[CellJob]) -> Iterator[list[tuple[StreamContext
 
 
 def can_use_streams(cell: Cell, x: Tensor) -> bool:
-    """Whether work on x may run on another stream and becomes faster by it.
+    """Return whether work on x may run on another stream and becomes faster by it.
 
     Compiled graphs and dispatch modes need one order of operations. Hooks on saved tensors, such as those of
     checkpoints, recompute them on whichever stream asks first.
@@ -92,12 +92,12 @@ def can_use_streams(cell: Cell, x: Tensor) -> bool:
 
 
 def keeps_gpu_busy(cell: Cell, steps: int) -> bool:
-    """Whether the host starts two scans of so many steps faster than a GPU runs them."""
+    """Return whether the host starts two scans of `steps` steps faster than a GPU runs them."""
     return steps >= MIN_STEPS.get(cell.name, DEFAULT_MIN_STEPS) or torch.cuda.is_current_stream_capturing()
 
 
 def host_keeps_up(cell: Cell) -> bool:
-    """Whether the host starts many short scans as fast as they run; in a CUDA graph it need not start them."""
+    """Return whether the host starts many short scans as fast as they run; in a CUDA graph it need not start them."""
     return cell.name in MIN_STEPS or torch.cuda.is_current_stream_capturing()
 
 

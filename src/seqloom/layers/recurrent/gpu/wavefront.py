@@ -25,7 +25,7 @@ GPU_CAPACITY = 1 << 24  # rows * layers * units^2 that a large GPU runs at once;
 
 
 def should_use_wavefront(cell: Cell, x: Tensor, layers: int) -> bool:
-    """Whether wavefront execution is possible and profitable for this stack."""
+    """Return whether wavefront execution is possible and profitable for this stack."""
     # streams first: the length of a compiled graph's input may be symbolic
     if layers == 1 or not can_use_streams(cell, x) or not host_keeps_up(cell):
         return False
@@ -34,7 +34,7 @@ def should_use_wavefront(cell: Cell, x: Tensor, layers: int) -> bool:
 
 
 def leaves_room(job: CellJob, kernel: str) -> bool:
-    """Whether the kernel of a layer leaves a part of the GPU to others."""
+    """Return whether the kernel of a layer leaves a part of the GPU to others."""
     return choose(job.cell, job.job, kernel).kernel.leaves_room
 
 
