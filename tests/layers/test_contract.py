@@ -119,5 +119,5 @@ def test_a_misspelt_keyword_names_the_nearest():
             build(4, 8, batchfirst=True)
     with pytest.raises(TypeError, match=r"GRU has no argument 'proj_size'; only LSTM takes it, as in torch.nn"):
         seqloom.GRU(3, 4, proj_size=2)
-    with pytest.raises(TypeError, match="TCN has no argument 'layer'; did you mean 'layers'"):
+    with pytest.raises(TypeError, match="TCN has no argument 'layer'; did you mean 'num_layers'"):
         seqloom.TCN(4, 8, layer=3)

@@ -72,7 +72,7 @@ def test_a_mistake_is_named():
         seqloom.GRU(5, 12, heads=5)
     with pytest.raises(ValueError, match=r"or hidden_size=30 or 35$"):
         seqloom.GRU(5, 32, heads=5)
-    with pytest.raises(ValueError, match="heads must be a whole number of at least 1, got 0"):
+    with pytest.raises(ValueError, match="heads must be at least 1, got 0"):
         seqloom.GRU(5, 12, heads=0)
     with pytest.raises(ValueError, match="cell 'ntm' cannot have heads: its state is more than one vector"):
         seqloom.Recurrent("ntm", 5, 12, heads=2)

@@ -285,7 +285,7 @@ def test_mistakes_are_named(x):
     ):
         with pytest.raises(UserError, match=message):
             seqloom.GatedDeltaNet(**{"dim": 8, "heads": 2, **wrong})
-    with pytest.raises(UserError, match="heads must be a whole number of at least 1, got 0"):
+    with pytest.raises(UserError, match="heads must be at least 1, got 0"):
         seqloom.S5(8, heads=0)
     with pytest.raises(UserError, match="got 10; take 16"):
         seqloom.S5(8, heads=4, channels=10)

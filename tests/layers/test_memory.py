@@ -128,7 +128,7 @@ def test_recurrence_is_the_layer_of_its_cell_with_states_batch_first():
 def test_invalid_arguments_are_refused():
     with pytest.raises(ValueError, match="memory=5, segment=4"):
         TransformerXL(D, segment=4, memory=5)
-    with pytest.raises(ValueError, match="segment must be at least 1 step, got 0"):
+    with pytest.raises(ValueError, match="segment must be at least 1, got 0"):
         TransformerXL(D, segment=0)
     with pytest.raises(ValueError, match="take 'xl', 'rotary' or 'alibi'"):
         TransformerXL(D, position="learned")

@@ -72,7 +72,7 @@ def test_gradients_of_input_state_and_weights_are_right():
 
 
 def test_invalid_arguments_are_refused():
-    with pytest.raises(ValueError, match="kernel=1"):
+    with pytest.raises(ValueError, match="kernel_size must be at least 2, got 1"):
         TCN(3, 4, kernel_size=1)
     layer = TCN(3, 4)
     with pytest.raises(ValueError, match="2 features, expected input_size=3"):

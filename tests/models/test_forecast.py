@@ -178,7 +178,7 @@ def test_bad_input_is_refused_with_what_is_wrong():
         Forecast(make("gru", 2, 8), 6, quantiles=(0.9, 0.1))
     with pytest.raises(ValueError, match="none, last, mean, got 'first'"):
         Forecast(make("gru", 2, 8), 6, scale="first")
-    with pytest.raises(ValueError, match="at least 1 step, got 0"):
+    with pytest.raises(ValueError, match="at least 1, got 0"):
         Forecast(make("gru", 2, 8), 0)
     with pytest.raises(ValueError, match="leave lengths out"):
         MODELS["autoregressive"]().loss(x, x[:, :6], [12, 5, 7])

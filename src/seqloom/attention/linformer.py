@@ -51,7 +51,7 @@ class LinformerAttention(Heads):
     ) -> None:
         if causal:
             raise UserError(
-                "causal=True: LinformerAttention mixes the whole sequence; take causal=False, or LinearAttention"
+                "causal=True: LinformerAttention mixes the whole sequence and cannot be causal; take LinearAttention"
             )
         super().__init__(dim, heads, causal, bias)
         self.rank, self.max_length, self.dropout = rank, max_length, dropout

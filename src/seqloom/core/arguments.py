@@ -120,7 +120,8 @@ def check_value(name: str, value: object, hint: object) -> None:
     elif isinstance(value, Integral):
         least = int(short in POSITIVE)
         if number < least:
-            raise UserError(f"{name} must be {'greater than 0' if least else 'at least 0'}, got {value}")
+            bound = "greater than 0" if short in ("input_size", "hidden_size") else f"at least {least}"  # as torch says
+            raise UserError(f"{name} must be {bound}, got {value}")
         if number > MAX_INT:
             raise UserError(f"{name} must be at most {MAX_INT:,}, got {shorten(str(value))}")
     elif not math.isfinite(number):

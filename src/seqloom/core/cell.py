@@ -152,11 +152,11 @@ class Cell(nn.Module, metaclass=_CellType):
         self.output_size = hidden_size
         self._register_handle()
 
-    def project(self, x: Tensor) -> Tensor:
+    def project(self, x: Tensor, /) -> Tensor:
         """Compute what needs no state, for all steps at once: (B, T, D) -> (B, T, P). By default x itself."""
         return x
 
-    def initial_state(self, x: Tensor) -> State:
+    def initial_state(self, x: Tensor, /) -> State:
         """Return the state before the first step: a tuple of (B, ...) tensors, by default one of zeros (B, H).
 
         Args:
@@ -164,7 +164,7 @@ class Cell(nn.Module, metaclass=_CellType):
         """
         return (x.new_zeros(x.shape[0], self.hidden_size),)
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: State, /) -> tuple[Tensor, State]:  # so that a cell may name them as it likes
         """Run one step.
 
         Args:

@@ -6,7 +6,6 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from numbers import Real
 from typing import Any, Self, cast
 
 import torch
@@ -110,14 +109,6 @@ class Recurrent(Layer):
         **settings: Any,  # noqa: ANN401  # of any cell; object would refuse an unpacked dict
     ) -> None:
         super().__init__()
-        flags = {"bias": bias, "batch_first": batch_first, "bidirectional": bidirectional}
-        for name, flag in flags.items():
-            if not isinstance(flag, bool):
-                raise UserTypeError(f"{name} must be True or False, got {flag!r}")
-        if isinstance(num_layers, bool) or not isinstance(num_layers, int) or num_layers < 1:
-            raise UserError(f"num_layers must be a whole number of at least 1, got {num_layers!r}")
-        if isinstance(dropout, bool) or not (isinstance(cast(Any, dropout), Real) and 0 <= dropout <= 1):
-            raise UserError(f"dropout must be a number between 0 and 1, got {dropout!r}")
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
         self.bidirectional, self.residual, self.stack_norm = bidirectional, residual, stack_norm
