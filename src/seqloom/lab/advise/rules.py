@@ -62,7 +62,7 @@ class MatchedRule:
     reason: str
 
     def points(self, model: str) -> float:
-        """Return the points for a model; for bi_gru:2 those of bi_gru:2, bi_gru or gru, the first that is named."""
+        """Return the points of a model; `bi_gru:2` falls back to `bi_gru`, then to `gru`."""
         bare = model.partition(":")[0]
         names = (model, bare, bare.removeprefix(BI_PREFIX))
         return next((self.rule.points[name] for name in names if name in self.rule.points), 0.0)

@@ -33,7 +33,7 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
             part = fetch_index % (H / 8) * 8;
   const int b = first + fetch_row < a.B ? first + fetch_row : 0;
   const int fetch_length = first + fetch_row >= a.B ? 0 : a.lengths ? (int)a.lengths[b] : a.T;
-  // where its steps begin
+  // offset of the first of its steps
   const i64 whole = (i64)b * a.T * H + part, piece = ((i64)b * a.steps - a.from) * H + part;
   auto fetch = [&](int t) {
     if (t >= a.from) {

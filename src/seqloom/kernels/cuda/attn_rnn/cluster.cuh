@@ -1,6 +1,6 @@
 // AttnRNN's units on a cluster of blocks, which write into each other's shared memory. A block that has
 // received a buffer knows that all blocks are done with the one before it, so none is overwritten too early.
-// A block without units would send nothing, so it takes no steps, and nobody sends to it. Buffers are
+// A block without units would send nothing, so it runs no steps, and no block sends to it. Buffers are
 // [row][unit], as B of mma, padded so that the lanes of a load use different banks.
 #pragma once
 #include "attn_rnn/units.cuh"
@@ -49,7 +49,7 @@ struct Block : Units {
     to = base < H ? ((end - 1) / D * D + D - 1) / UNITS : 0;
     senders = to - from + 1;
   }
-  // Send all sums over heads to all blocks.
+  // Send the sums over all heads to every block.
   DEV void send_to_all() {
     from = base < H ? 0 : 1;
     to = base < H ? WORKING - 1 : 0;

@@ -43,7 +43,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
   auto read_reset = [&](int t) {
     if constexpr (RESET) is_reset = active && t < length && a.reset[(i64)row * a.T + t];
   };
-  auto begin = [&] {  // what the products of the next step see of the state
+  auto begin = [&] {  // the state as the products of the next step read it
     float seen[2], m[2];
     from_pair(m[0], m[1], mask);
 #pragma unroll
@@ -119,7 +119,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
         b.share_scores(p);
         if constexpr (ATTEND_AT_ONCE) attend();
       }
-      multiply(gate[g], Wh, FIRST, b, g);  // needed much later
+      multiply(gate[g], Wh, FIRST, b, g);  // used much later in the step
     }
     if (!ATTEND_AT_ONCE && !MIX_CONTEXT && b.has_row) attend();
     EACH_TEAM (g, b) {

@@ -30,7 +30,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
   const Pair mask = load_pair(a.mask + at, MASK && active);
   int length, end;
   b.read_lengths(length, end, a.lengths, a.B, a.T);
-  // where its steps begin
+  // offset of the first of its steps
   const i64 whole = active ? (i64)row * a.T : 0, piece = active ? (i64)row * a.steps - a.from : 0;
   auto fetch = [&](StepInputs& v, int t) {  // long before it is needed
     const bool valid = active && t >= a.from && t < length;
@@ -150,7 +150,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
         b.share(SECOND, p);
         if (active) put_pair(a.ds + offset, p);
       }
-      multiply(back[i], Wh, FIRST, b, i);  // needed much later
+      multiply(back[i], Wh, FIRST, b, i);  // used much later in the step
     }
     EACH_TEAM (i, b) {
       Sums c = {};

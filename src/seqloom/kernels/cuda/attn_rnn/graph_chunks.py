@@ -257,7 +257,7 @@ class _SlotsChunk:
 
 
 class SlotsForwardChunk(_SlotsChunk):
-    """Some steps forward: updates h and writes y, here the states of all slots."""
+    """Run some steps of the forward pass: update h, and write the states of all slots to y."""
 
     @property
     def y(self) -> Tensor:

@@ -28,7 +28,7 @@
 // Units of a source; sources of a block, of a warp, and all.
 constexpr int SOURCE_UNITS = 64 / SIZE, BLOCK_SOURCES = UNITS / SOURCE_UNITS, SOURCES = 4 * ROUNDS,
               ALL_SOURCES = (H + SOURCE_UNITS - 1) / SOURCE_UNITS;
-// Packets of a block, packets that a lane asks for, tiles of a weight.
+// Packets of a block, packets that a lane polls, tiles of a weight.
 constexpr int PACKETS = 6, LANE_PACKETS = ROUNDS * PACKETS, DEEP = TALL * 16 * ROUNDS / SIZE;
 constexpr int AT_WEIGHTS = 2 * PARTS;
 constexpr int CLUSTER_BYTES = AT_WEIGHTS + (WEIGHTS_IN_SHARED * DEEP + TILES_IN_SHARED) * WARPS * WORDS * 128;

@@ -1,7 +1,7 @@
 // The pointwise parts of AttnRNN between its products, for rows of a batch or for many steps at once.
 #include "attn_rnn/pointwise.cuh"
 
-struct Begin {             // the state before a step, as the products see it
+struct Begin {             // the state before a step, as the products read it
   const float *h, *start;  // (rows, H)
   const Element* mask;     // (rows, H)
   const u8* reset;         // (rows,), this step's
@@ -137,7 +137,7 @@ KERNEL(attn_rnn_gelu, Gelu, EIGHTS) {
   }
 }
 
-struct End {  // the state after a step, and what the products of the next one see
+struct End {  // the state after a step, and as the products of the next step read it
   const Element *g, *o, *scale, *bias, *keep;  // g before its sigmoid, beside q
   const float* past;
   float* h;               // null where the step has happened already

@@ -3,7 +3,7 @@
 #include "attn_rnn/setting.cuh"
 #include "runtime/pairs.cuh"
 
-// Threads if a row is one piece.
+// Number of threads if a row is not split.
 constexpr int WIDE = H <= 64 ? 32 : H >= 2048 ? 1024 : (H / 2 + 31) / 32 * 32;
 constexpr int PER = (H + WIDE - 1) / WIDE, ROW_BYTES = 8 * (WIDE / 32);
 constexpr int SHARE = D < 128 || HEADS > 8 ? 1 : D >= 256 ? 4 : 2;  // warps to a head

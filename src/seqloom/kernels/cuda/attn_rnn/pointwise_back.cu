@@ -7,7 +7,7 @@ struct BackEnd {
   const Element *dy, *g, *n, *scale, *bias, *keep, *mask;
   const float *past, *deviation;
   const int* left;
-  // From the step after, through W_g and W_q: (rows, 2H), (rows, H); or null.
+  // Gradients from the following step, through W_g and W_q: (rows, 2H), (rows, H); or null.
   const Element *before, *query;
   const u8* reset;  // of the step after
   // dh: of the state after this step; acc: what is passed to the state before it.

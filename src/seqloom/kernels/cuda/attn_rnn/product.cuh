@@ -9,8 +9,8 @@
 #include "attn_rnn/cluster.cuh"
 #endif
 
-// Whether exact products of float32 are made of halves of fp16: the first four words of a tile are the upper
-// halves, the others the lower ones. On a cluster they are made of numbers of 19 bits.
+// Whether products of float32 use the fp16 hi/lo split: the first four words of a tile are the high parts,
+// the others the low parts. On a cluster they are made of numbers of 19 bits.
 constexpr bool IN_HALVES = GRID && TYPE == FP32 && !TF32;
 
 // The rows of the warp's tiles and the columns of its slice. IN_SHARED of its tiles lie in shared memory,
@@ -32,7 +32,7 @@ DEV void split_tile(u32 (&w)[WORDS], float scale) {
 template <int IN_SHARED, int PRELOAD = 0>
 struct Weight {
   u32 w[IN_SHARED < DEEP ? DEEP - IN_SHARED : 1][WORDS], preloaded[PRELOAD ? PRELOAD : 1][WORDS], at;
-  float unit;  // of all weights of the warp, in halves
+  float unit;  // scale of all weights of the warp, for the hi/lo split
   DEV void load(const Element* W, int stride, const Block& b, int which = 0) {
     at = b.memory + AT_WEIGHTS +
          (b.warp * (WEIGHTS_IN_SHARED * DEEP + TILES_IN_SHARED) + which * DEEP) * WORDS * 128 + 16 * b.lane;
@@ -88,8 +88,8 @@ struct Weight {
 // Weights are split in every step if no registers are left to keep the parts.
 constexpr bool KEEP_SPLIT = 2 * 4 * DEEP * WORDS * WARPS <= 8 * 128 && WARPS < 16;
 #if GRID && FORMAT == 2 && !TF32
-// c += W times what packets brought, in halves: all numbers of a row have one unit. mma truncates its sums,
-// so those of a tile are added up outside of it.
+// c += W times the received packets, in hi/lo parts: all numbers of a row share one scale. mma truncates its
+// sums, so those of a tile are added up outside of it.
 template <int IN_SHARED, int PRELOAD>
 DEV void multiply_halves(Sums& c, const Weight<IN_SHARED, PRELOAD>& W, const Block& b) {
   constexpr int WIDE = DEEP / TALL;

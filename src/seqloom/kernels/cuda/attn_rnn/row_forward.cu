@@ -11,7 +11,7 @@ KERNEL(attn_rnn_row_forward, Forward, THREADS) {
   const Lane l(true);
   const i64 row = block(), at = row * H + l.unit;
   const int length = a.lengths ? (int)a.lengths[row] : a.T;
-  // two lanes bring one
+  // two lanes load one
   const float bq = 0.5f * get_one(a.w.bias_q + l.unit), bo = 0.5f * get_one(a.w.bias_o + l.unit),
               bg = 0.5f * get_one(a.w.bias_g + l.unit);
   const u32 weights = l.memory + AT_WEIGHTS;
@@ -42,7 +42,7 @@ KERNEL(attn_rnn_row_forward, Forward, THREADS) {
     wait_block();
     return found;
   };
-  auto begin = [&](bool is_reset) {  // what the products of the next step see of the state
+  auto begin = [&](bool is_reset) {  // the state as the products of the next step read it
     if constexpr (RESET)
       if (is_reset) {
         h = a.start[at];

@@ -47,7 +47,7 @@ CLUSTER_KERNEL(attn_rnn_row_pair_forward, Forward, THREADS, 2) {
     auto store = [&](int i, float after) {
       if (i > 0 && !l.odd) put_one(y + (i - 1) * a.y_step, after);
     };
-    const float bias = 0.5f * get_one(a.w.bias_g + l.unit);  // two lanes bring one
+    const float bias = 0.5f * get_one(a.w.bias_g + l.unit);  // two lanes load one
     partner.help(a.w.g, 2 * H, bias, length, length + 1, load, push, read, store);
     return;
   }
@@ -73,7 +73,7 @@ CLUSTER_KERNEL(attn_rnn_row_pair_forward, Forward, THREADS, 2) {
     wait_block();
     return found;
   };
-  auto begin = [&](float after, bool is_reset) {  // what the next step sees of the state
+  auto begin = [&](float after, bool is_reset) {  // the state as the next step reads it
     if constexpr (RESET)
       if (is_reset) {
         h = a.start[at];

@@ -40,7 +40,8 @@ struct PlaneSource {
 struct Gradients {
   Element *gate, *sum, *query;
   DEV Gradients(const Reverse& a, const Lane& l, i64 row) {
-    const i64 whole = row * a.T * H, piece = (row * a.steps - a.from) * H;  // where its steps begin
+    const i64 whole = row * a.T * H,
+              piece = (row * a.steps - a.from) * H;  // offset of the first of its steps
     gate = (l.odd ? a.dn : a.dg) + piece + l.unit;
     sum = a.ds + piece + l.unit;
     query = l.odd ? a.du + whole + l.unit : a.dq + piece + l.unit;

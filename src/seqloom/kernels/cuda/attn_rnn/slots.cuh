@@ -54,7 +54,7 @@ DEV float max_across(float v) {
   if constexpr (SLOTS > 2 && SLOTS != 4) v = maximum(v, shuffle_xor(v, 2));
   return v;
 }
-// Get v of query 2pair + c, from a lane that has its sequence.
+// Load v of query 2pair + c, from a lane that has its sequence.
 DEV float read_query(float v, const Lane& l, int c) {
   const int i = 2 * l.pair + c;
   return shuffle(v, 4 * i + i / SLOTS * SLOTS / 2);

@@ -66,7 +66,7 @@ struct Step {
     for (int i = 0; i < 4; i++) aC[i] = ch[i] * h[i] + (cx[i] * x[i] + cp[i] * hx[i]);
     finish_step(after, h, gh, hb, side_work);
   }
-  // Compute q, and the gate's product with h, which is needed much later; hb is h as they see it.
+  // Compute q, and the gate's product with h, which is used much later in the step; hb is h as they see it.
   DEV void compute_query(float (&gh)[4], u32 (&hb)[TILES][2]) {
     const float startq[4] = {bq[0], bq[0], bq[1], bq[1]}, startg[4] = {bg[0], bg[0], bg[1], bg[1]};
     load_buffer(hb, memory + AT_H, l);
@@ -150,7 +150,7 @@ DEV void run_steps(AnyStep& step, float (&h)[4], const float (&mask)[4], const i
   const Lane& l = step.l;
   float x[4], after[4], keep[4];
   bool is_reset[2];
-  auto begin = [&] {  // what the products of the next step see of the state
+  auto begin = [&] {  // the state as the products of the next step read it
     u32 v[2];
     float seen[4];
 #pragma unroll

@@ -5,7 +5,7 @@
 // The sums of parts of each chunk meet in shared memory: tiles_mma.cuh, or tiles_wgmma.cuh on Hopper. Then a
 // thread has EACH units of one row, in all that is pointwise.
 //
-// In float32 a number is two halves of fp16 in two planes (IN_HALVES): those of a block's units in a row have
+// In float32 a number is an fp16 hi/lo pair in two planes (IN_HALVES): those of a block's units in a row have
 // one power of 2, and so have 32 rows of a weight. With TF32 it is one number of 19 bits.
 #pragma once
 #include "attn_rnn/arguments.cuh"
@@ -22,7 +22,7 @@
 #define STAGES 4         // chunks of numbers on their way
 #define WEIGHT_STAGES 4  // and of weights
 #define RESIDENT 0       // the last chunks of every weight, which stay in shared memory
-#define TF32 0           // whether products of float32 may see 19 bits alone
+#define TF32 0           // whether products of float32 may round to 19 bits (TF32)
 #define WGMMA 0          // whether four warps multiply together (Hopper): 64 rows
 #define BULK 0           // whether one thread fetches whole chunks, with WGMMA
 #endif
@@ -86,7 +86,7 @@ DEV void to_words(u32 (&w)[WORDS], const float (&v)[EACH]) {
   for (int e = 0; e < EACH; e += 2) w[e / 2] = pack<TYPE>(v[e], v[e + 1]);
 #endif
 }
-// Store words, as many at a time as can be.
+// Store words with the widest possible instructions.
 template <int N>
 DEV void store_words(u8* to, const u32 (&w)[N]) {
   if constexpr (N % 4 == 0)

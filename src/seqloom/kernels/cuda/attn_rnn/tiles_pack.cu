@@ -6,7 +6,7 @@
 constexpr int TILES_PACK_BYTES = 0;
 
 struct Pack {
-  const u8 *q, *o, *g;  // weights, in float32 in halves; for the backward pass transposed
+  const u8 *q, *o, *g;  // weights, in float32 as hi/lo parts; for the backward pass transposed
   u8* to;
   int is_turned;
 };

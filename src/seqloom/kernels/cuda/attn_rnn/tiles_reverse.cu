@@ -33,7 +33,7 @@ CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, PAIR) {
   load_pairs(mask, a.mask + at, MASK && b.active);
   int length, end;
   b.read_lengths(length, end, a.lengths, a.T);
-  // where its steps begin
+  // offset of the first of its steps
   const i64 whole = b.active ? (i64)row * a.T : 0, piece = b.active ? (i64)row * a.steps - a.from : 0;
   const int last = a.from + a.steps - 1, top = end - 1 < last ? end - 1 : last;
   if (b.active)

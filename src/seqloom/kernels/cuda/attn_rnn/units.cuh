@@ -22,7 +22,7 @@
 #define TILES_IN_SHARED 0    // tiles of one more that do
 #define LANES 32             // to a row, in what is pointwise
 #define ROUNDS 1             // of GRID: blocks that a warp takes from, by fours
-#define TF32 0               // whether products of float32 may see 19 bits alone
+#define TF32 0               // whether products of float32 may round to 19 bits (TF32)
 #endif
 
 constexpr int TILES = H / 16, TEAMS = ROWS / 8;

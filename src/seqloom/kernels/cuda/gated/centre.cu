@@ -8,7 +8,8 @@
 constexpr int H = HIDDEN, WARPS = 16, THREADS = 32 * WARPS, COLUMN_PAIRS = 8, GROUPS = H / (2 * COLUMN_PAIRS);
 constexpr int AT_ONCE = THREADS / COLUMN_PAIRS;     // units that a block has at a time
 constexpr int UNITS = (H + AT_ONCE - 1) / AT_ONCE;  // of a thread
-constexpr int PIECE = 64, TOGETHER = 16;  // units that hand on what they lose, and that are loaded together
+constexpr int PIECE = 64,
+              TOGETHER = 16;  // units that pass on their rounding errors, and units that are loaded together
 constexpr int PIECES = (H + PIECE - 1) / PIECE;
 constexpr int CENTRE_BYTES = 8 * WARPS * COLUMN_PAIRS, CENTRE_GRADIENT_BYTES = CENTRE_BYTES;
 
@@ -46,7 +47,8 @@ struct Centre {
   const Element* weight;  // (matrices, H, H)
   Element* to;
 };
-// Weights are rounded so that their sum over units stays near 0: what one unit loses is added to the next.
+// Weights are rounded so that their sum over units stays near 0: the rounding error of one unit is added to
+// the next.
 KERNEL(centre, Centre, THREADS) {
   const Place p;
   float mean[2] = {}, lost[2] = {};

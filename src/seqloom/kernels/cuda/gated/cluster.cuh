@@ -4,7 +4,7 @@
 // memory; a lane has two units. They do everything pointwise, keep the state in float32, and send what the
 // next product needs to every block, their own included. Buffers have two sides, used in turn: a block that
 // has received all of one side knows that all blocks are done with the other. A block without units sends
-// nothing, so nobody could know that of it: it takes no steps, and nobody sends to it. Sides are [row][unit],
+// nothing, so it could not signal that: it runs no steps, and no block sends to it. Sides are [row][unit],
 // as B of mma, padded so that the lanes of a load use different banks.
 #pragma once
 #include "gated/cell.cuh"
@@ -220,7 +220,7 @@ struct Block {
 #pragma unroll
       for (int j = 0; j < N; j++) v[j] += shuffle_xor(v[j], bits);
   }
-  // Sum N numbers over all units of this row, in step i; `meanwhile` runs while sums are on their way.
+  // Sum N numbers over all units of this row, in step i; `meanwhile` runs while sums are in flight.
   template <int WHICH, int N, class F>
   DEV void sum_row(float (&v)[N], int i, F meanwhile) const {
     Inbox none;

@@ -46,7 +46,7 @@ class Kind:
 
     @property
     def spread(self) -> int:
-        """Numbers that a step of a row saves of its normalisations."""
+        """Count the numbers that one step of a row saves for the backward pass of its normalisations."""
         return self.gates * self.norm + 2 * self.memory
 
 

@@ -120,7 +120,7 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
     b.share(all, t);
   };
 #if HELPS
-  auto help = [&](const StepInputs& v, int next_is_reset, int t) {  // hand over what is loaded of step t
+  auto help = [&](const StepInputs& v, int next_is_reset, int t) {  // pass on the values loaded for step t
     u32 w[HANDED] = {};
 #pragma unroll
     for (int k = 0; k < INPUTS; k++) {

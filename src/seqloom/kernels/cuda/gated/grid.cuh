@@ -252,7 +252,7 @@ struct Block {
 #endif
     sum_lanes<16>(v, lane);
   }
-  // Sum N numbers over all units of this row, in step i; `meanwhile` runs while sums are on their way.
+  // Sum N numbers over all units of this row, in step i; `meanwhile` runs while sums are in flight.
   template <int WHICH, int N, class F>
   DEV void sum_row(float (&v)[N], int i, F meanwhile) const {
     Inbox in;

@@ -13,7 +13,7 @@ DEV constexpr int find_tile(int gate, int k, int tall) {
 // Of exact float32, tiles 2k and 2k + 1 of a row of tiles are the halves of 16 columns, four of each source.
 struct Weights {
   u32 in_registers[IN_REGISTERS ? IN_REGISTERS : 1][4], at;
-  float unit;  // of all weights of the warp, in halves
+  float unit;  // scale of all weights of the warp, for the hi/lo split
   DEV Weights(const Element* W, const Block& b) {
     at = b.memory + AT_WEIGHTS + b.warp * IN_SHARED * 512 + 16 * b.lane;
     if constexpr (IN_HALVES)
@@ -100,7 +100,8 @@ constexpr int MESSAGES = UNIT_VALUES * NTILES * ROUNDS, MESSAGES_AT_ONCE = MESSA
 constexpr int CHAINS = !BACK ? GATES : NTILES * WARP_TALL < 4 ? 2 : 1;
 typedef float Sums[NTILES][CHAINS][WARP_TALL][4];
 #if FORMAT == 2 && !TF32
-// Add the products with one message of each tile, in halves: a gate of one number of the units of a round.
+// Add the products with one message of each tile, in hi/lo parts: one gate, one number of the units of a
+// round.
 DEV void add_products(Sums& c, const Weights& W, u32 (*v)[WIDE][2], const float* units, int message,
                       int round, const Block& b) {
   // GATES_TOGETHER gates and TOGETHER tiles of columns have sums at once; each adds up EACH tiles of 16

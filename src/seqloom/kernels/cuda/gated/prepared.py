@@ -255,7 +255,7 @@ class PreparedGated:
         return self._restore(t, padding)
 
     def _restore(self, t: Tensor, padding: Padding | None) -> Tensor:
-        """Map what has B * T rows in the kernels' order to (.., n) in the order of the layer's input."""
+        """Map a tensor with B * T rows in the kernels' order to (.., n) in the order of the layer's input."""
         if self.is_backwards:
             t = self._reverse(t.reshape(*self.order, -1), padding)
         if self.is_time_first != self.keeps_time_first:

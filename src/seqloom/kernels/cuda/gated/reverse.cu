@@ -56,7 +56,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
   }
   int length, end;
   find_lengths(length, end, a.lengths, a.B, a.T, b);
-  // where its steps begin
+  // offset of the first of its steps
   const i64 stride = a.time_first ? a.B : 1, whole = active ? (i64)row * (a.time_first ? 1 : a.T) : 0,
             piece = active ? (i64)row * (a.time_first ? 1 : a.steps) - a.from * stride : 0;
   auto fetch = [&](StepInputs& v, int t) {  // two steps before it is needed
@@ -219,7 +219,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
   // `role` is known when this is compiled, in each of its calls.
   auto take_steps = [&](const Role role) {
     const bool has_row = role == EVERYONE ? b.has_row : role == ROW_OWNER;
-    [[maybe_unused]] StepValues later;  // a helper's, of the step that is handed back to it
+    [[maybe_unused]] StepValues later;  // a helper's values of the step that it receives back
 #pragma unroll 1
     for (int t = top; t >= a.from; t--) {
       const int i = top - t;

@@ -39,10 +39,10 @@ struct StepGradients {
   float dx[2][INPUTS], du[2][GATES], dm[2];
   Pair all[GATES];
 };
-// Who goes through the steps: all warps in one text, or those that have a row and the others in a text each.
+// Which warps run the steps: all in one loop, or those with a row and the helpers in separate loops.
 enum Role { EVERYONE, ROW_OWNER, HELPER };
 #if HELPS
-// Let `f` see every word of them, in one order.
+// Call `f` on every word of them, in a fixed order.
 template <class F>
 DEV void visit_words(StepValues& n, F f) {
 #pragma unroll

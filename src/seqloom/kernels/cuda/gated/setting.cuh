@@ -34,7 +34,7 @@
 #define MASK 1     // recurrent dropout
 #define KEEP 1     // zoneout
 #define RESET 1
-#define TF32 0       // whether products of float32 may see 19 bits alone
+#define TF32 0       // whether products of float32 may round to 19 bits (TF32)
 #define GRID 0       // 1: groups of blocks anywhere on the GPU, 0: one block or a cluster
 #define ROWS 8       // of the batch that a block, a cluster or a group carries: 8 or 16
 #define CLUSTER 2    // blocks of a cluster or a group

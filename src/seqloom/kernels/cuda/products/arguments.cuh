@@ -1,4 +1,4 @@
-// What the kernels that multiply halves share: their arguments, and how they store two numbers of a result.
+// Arguments of the kernels that multiply hi/lo-split matrices, and the store of two numbers of a result.
 #pragma once
 #include "runtime/device.cuh"
 
@@ -17,7 +17,7 @@ struct Product {
       depth;  // K and N, with TURNED M and N, are multiples of 8; depth, of a piece, is one of 32
 };
 
-// Store two sums beside each other in c, a piece of the result; what lies outside is left out.
+// Store two sums beside each other in c, a piece of the result; elements outside are not stored.
 DEV void store_sums(const Product& a, float* c, i64 row, int column, float v, float w) {
   if (row >= a.M || column >= a.N) return;
   if constexpr (!TURNED) {

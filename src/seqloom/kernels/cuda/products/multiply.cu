@@ -1,7 +1,7 @@
-// Multiply matrices of float32 that split.cu has split: three products of fp16 for one, of halves of 11 bits.
-// TURNED 0: c = a b^T + bias, a (M, K), b (N, K). TURNED 1: c = a^T b, a (K, M), b (K, N), in pieces of K. A
-// block makes a tile of 128 x 32 WIDE. mma truncates its sums, so the products of 16 numbers are added up
-// outside of it.
+// Multiply matrices of float32 that split.cu has split: three fp16 products of hi/lo parts of 11 bits for
+// each. TURNED 0: c = a b^T + bias, a (M, K), b (N, K). TURNED 1: c = a^T b, a (K, M), b (K, N), in pieces of
+// K. A block makes a tile of 128 x 32 WIDE. mma truncates its sums, so the products of 16 numbers are added
+// up outside of it.
 #ifndef TURNED
 #define TURNED 0
 #define BLOCKS_AT_ONCE 2

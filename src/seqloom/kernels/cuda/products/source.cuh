@@ -1,4 +1,4 @@
-// A tile of a matrix of halves in shared memory.
+// A tile of a hi/lo-split matrix in shared memory.
 #pragma once
 #include "runtime/device.cuh"
 
@@ -27,7 +27,7 @@ struct Source {
     at = TURNED ? matrix + (i64)(from + line) * width + first + 8 * eight
                 : matrix + (first + line) * width + from + 8 * eight;
   }
-  // Fetch a step, of which `rest` numbers of K are left; what lies outside becomes 0.
+  // Load a step, in which `rest` numbers of K remain; elements outside the matrix become 0.
   DEV void fetch(u32 to, i64 plane, int width, int rest) {
 #pragma unroll
     for (int j = 0; j < MANY; j++) {

@@ -1,4 +1,4 @@
-// Split float32 into halves for multiply.cu; the numbers of 32 rows have one unit.
+// Split float32 into fp16 hi/lo parts for multiply.cu; the numbers of 32 rows share one scale.
 #include "runtime/halves.cuh"
 
 constexpr int ROWS = 32, WARPS = 8, EACH = ROWS / WARPS, EXACT_SPLIT_BYTES = 4 * WARPS;

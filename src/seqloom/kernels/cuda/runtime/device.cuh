@@ -1,4 +1,4 @@
-// The instructions that the kernels use, and nothing else of CUDA: inline PTX, so that NVRTC needs no header.
+// The instructions that the kernels use, as inline PTX, so that NVRTC needs no CUDA header.
 // The tests replace this file by a CPU emulation and compile the kernels as C++.
 //
 // Layouts of mma.m16n8k16 (PTX ISA), lane = 4 * row + pair:
@@ -25,7 +25,7 @@ DEV u32 shared_memory() {
   extern __shared__ __align__(128) unsigned char memory[];
   return (u32)__cvta_generic_to_shared(memory);
 }
-// Return shared memory as C++ sees it, for what needs no particular instruction.
+// Return a C++ pointer to shared memory, for plain loads and stores.
 template <class V>
 DEV V* point_shared(int offset) {
   extern __shared__ __align__(128) unsigned char memory[];

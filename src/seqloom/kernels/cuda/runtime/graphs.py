@@ -82,7 +82,7 @@ def _record_launches(launch: Callable[[], None]) -> torch.cuda.CUDAGraph:
 
 @cache
 def _find_side_stream(_device: int) -> torch.cuda.Stream:
-    """Return the stream that launches on the current device are recorded on: libraries keep memory for each."""
+    """Return the one stream on which launches on a device are recorded: libraries allocate a workspace for each."""
     return torch.cuda.Stream()
 
 

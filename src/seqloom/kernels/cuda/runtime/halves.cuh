@@ -1,6 +1,6 @@
-// Float32 as two numbers of fp16, 11 bits each, for products on tensor cores: three products of halves make
-// one of 22 bits. Fp16 has few exponents: numbers are multiplied by a power of 2 first, so that the largest
-// of some is just below 2^15; its inverse is their unit.
+// The fp16 hi/lo split of float32 (Ootomo and Yokota 2022), 11 bits each, for tensor cores: three products
+// make one of 22 bits. Fp16 has few exponents: numbers are multiplied by a power of 2 first, so that the
+// largest of some is just below 2^15; its inverse is their unit.
 #pragma once
 #include "runtime/device.cuh"
 
