@@ -281,7 +281,7 @@ def test_mistakes_are_named(x):
         ({"dim": 7}, "multiple of heads"),
         ({"causal": False}, "left to right"),
         ({"kernel": "cuda"}, "kernel must be one of"),
-        ({"conv": 1}, "conv must be 0 or at least 2"),
+        ({"kernel_size": 1}, "kernel_size must be 0 or at least 2"),
     ):
         with pytest.raises(UserError, match=message):
             seqloom.GatedDeltaNet(**{"dim": 8, "heads": 2, **wrong})
