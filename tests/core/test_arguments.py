@@ -11,7 +11,7 @@ from torch import nn
 import seqloom
 from seqloom.core import renamed
 from seqloom.core.arguments import list_parameters
-from seqloom.lab.training.settings import TrainSettings
+from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.layers import registry
 from seqloom.layers.layer import Layer
 from seqloom.models.decoding.recurrent import RecurrentDecoder
