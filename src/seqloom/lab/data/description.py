@@ -10,6 +10,7 @@ from typing import Any
 
 from seqloom.core.errors import UserError
 from seqloom.lab.console import wrap, write_as_flags
+from seqloom.lab.data.forms import FORMS
 from seqloom.lab.data.registry import open_data
 from seqloom.lab.data.task import SPECIALS, Classes, Column, Input, Labels, Notes, Tags, Target, Task, Tokens, Values
 
@@ -50,7 +51,7 @@ def summarize_task(task: Task) -> list[str]:
     """Format kind, splits and notes of a task as lines of text."""
     kind = f"task    {task.name}: {task.kind}, {format_space(task.input)} -> {format_space(task.target)}"
     splits = "splits  " + ", ".join(f"{name} {_format_size(split.size)}" for name, split in task.splits.items())
-    splits += " windows" if task.kind == "forecast" else ""
+    splits += " windows" if FORMS[task.kind].target == "series" else ""
     return [kind, splits, *format_notes(task)]
 
 

@@ -12,6 +12,7 @@ from seqloom.lab.data.coders.labels import LabelCoder
 from seqloom.lab.data.coders.letters import LettersCoder, are_words
 from seqloom.lab.data.coders.series import SeriesCoder, ValuesCoder
 from seqloom.lab.data.coders.text import TextCoder, guess_unit
+from seqloom.lab.data.forms import FORMS
 from seqloom.lab.data.names import Kind
 from seqloom.lab.data.pipeline import cache
 from seqloom.lab.data.pipeline.encoding import Encoding, InputCoder
@@ -45,14 +46,16 @@ class MemoryTask(RowsTask):
         options: Mapping[str, Any] | None = None,
     ) -> None:
         reading = make_reading(**(options or {}))
-        targets = {f"y{k}": column for k, column in enumerate(np.asarray(y).T)} if kind == "regress" else {"y0": y}
+        target = FORMS[kind].target
+        targets = {f"y{k}": column for k, column in enumerate(np.asarray(y).T)} if target == "numbers" else {"y0": y}
         frame = pl.DataFrame({X: _make_column(x), **{name: pl.Series(name, list(v)) for name, v in targets.items()}})
         encoding = Encoding("data", TaskPlan(kind, (X,), tuple(targets)), reading, _make_coder(frame[X], reading))
-        encoding.y = ValuesCoder(list(targets)) if kind == "regress" else LabelCoder("y0", per_token=kind == "tag")
+        is_tagged = target == "tags"
+        encoding.y = ValuesCoder(list(targets)) if target == "numbers" else LabelCoder("y0", per_token=is_tagged)
         train = frame[rows["train"]]
         encoding.x.fit([train])
         encoding.y.fit([train])
-        if kind == "tag" and frame[X].dtype == pl.List(pl.String) and are_words(frame[X]):
+        if is_tagged and frame[X].dtype == pl.List(pl.String) and are_words(frame[X]):
             encoding.letters = LettersCoder(X)
             encoding.letters.fit([train])
         super().__init__(encoding)
@@ -60,7 +63,7 @@ class MemoryTask(RowsTask):
         self._spans = None
         self._letters = Ragged.from_lengths(*encoding.letters.encode(frame)) if encoding.letters else None
         self._x.lengths = np.minimum(self._x.lengths, reading.limit)
-        if kind == "tag":
+        if is_tagged:
             self._y.lengths = np.minimum(self._y.lengths, reading.limit)
         if self._letters is not None:
             self._letters.lengths = np.minimum(self._letters.lengths, reading.limit)

@@ -22,6 +22,7 @@ from seqloom.lab.data.coders.step_sets import StepSetCoder, are_shifted
 from seqloom.lab.data.coders.subwords import SubwordCoder
 from seqloom.lab.data.coders.text import TextCoder
 from seqloom.lab.data.coders.times import TimesCoder
+from seqloom.lab.data.forms import FORMS
 from seqloom.lab.data.pipeline import cache
 from seqloom.lab.data.pipeline.choice import choose_plan
 from seqloom.lab.data.pipeline.columns import describe_columns, warn_of_leaks
@@ -110,9 +111,10 @@ def _list_coded_columns(source: Source, plan: TaskPlan) -> list[str]:
 
 
 def _make_coders(source: Source, plan: TaskPlan, options: Reading, notes: Notes) -> tuple[Any, Any, Any]:
-    """Make the coders of x, y (None for "generate") and time stamps (None without them)."""
+    """Make the coders of x, y (None if targets are the next tokens) and time stamps (None without them)."""
     schema = source.frame().collect_schema()
     x: Any
+    form = FORMS[plan.kind]
     first = schema[plan.input[0]]
     if plan.layout in ("wide", "long") and first != pl.List(pl.String):
         x = SeriesCoder(plan.input, wide=plan.layout == "wide")
@@ -123,26 +125,26 @@ def _make_coders(source: Source, plan: TaskPlan, options: Reading, notes: Notes)
     elif first.is_nested() and first.inner != pl.String:  # type: ignore[attr-defined]
         x = SeriesCoder(plan.input)
     else:
-        x = make_text_coder(source, plan.input[0], plan.kind, options, notes, end=plan.kind == "generate")
+        x = make_text_coder(source, plan.input[0], plan.kind, options, notes, end=form.target == "next")
         if len(plan.input) > 1:
             x = JoinedTextCoder.wrap(plan.input, x)
             notes.say(f"{', '.join(map(repr, plan.input))} are read as one sequence, with a separator between them")
     times = None
     if plan.time and schema[plan.time].is_nested():
         times = TimesCoder(plan.time)
-    if plan.kind == "generate":
+    if form.target == "next":
         return x, None, times
-    if plan.kind == "classify":
+    if form.target == "class":
         return x, LabelCoder(plan.target[0], merge=options.merge_labels), times
     if has_step_sets(plan, schema):
         return x, _make_step_target_coder(source, plan, options, notes), times
-    if plan.kind == "multilabel":
+    if form.target == "labels":
         return x, LabelSetCoder(plan.target[0], merge=options.merge_labels), times
-    if plan.kind == "tag":
+    if form.target == "tags":
         return x, LabelCoder(plan.target[0], per_token=True), times
-    if plan.kind == "regress":
+    if form.target == "numbers":
         return x, ValuesCoder(plan.target), times
-    return x, make_text_coder(source, plan.target[0], plan.kind, options, notes, end=plan.kind == "translate"), times
+    return x, make_text_coder(source, plan.target[0], plan.kind, options, notes, end=form.is_translated), times
 
 
 def _holds_sets(column: pl.DataType) -> bool:
@@ -172,7 +174,7 @@ def _choose_rate(source: Source, notes: Notes) -> int:
 
 def _make_letters_coder(source: Source, plan: TaskPlan, x: Any) -> LettersCoder | None:  # noqa: ANN401  # any coder
     """Make a coder of letters if words are tagged."""
-    if plan.kind != "tag" or not isinstance(x, TextCoder) or x.unit != "tokens":
+    if FORMS[plan.kind].target != "tags" or not isinstance(x, TextCoder) or x.unit != "tokens":
         return None
     sample = source.frame().select(x.column).head(SAMPLE_ROWS).collect().to_series()
     return LettersCoder(x.column) if are_words(sample) else None

@@ -9,6 +9,7 @@ import polars as pl
 
 from seqloom.core.errors import ChoiceError, UserError
 from seqloom.core.suggest import suggest
+from seqloom.lab.data.forms import FORMS
 from seqloom.lab.data.pipeline.plan import list_choices, list_flags
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.refusals import explain_refusal
@@ -17,16 +18,6 @@ from seqloom.lab.data.pipeline.task_plan import TARGETS, TaskPlan
 from seqloom.lab.data.task import Column, Notes
 
 DATE_PARTS = ("year", "month", "day", "hour", "minute", "second")
-RANK = {
-    "tag": 0,
-    "classify": 0,
-    "translate": 0,
-    "transcribe": 0,
-    "regress": 0,
-    "multilabel": 1,
-    "forecast": 1,
-    "generate": 2,
-}
 
 
 def choose_plan(columns: Sequence[Column], source: Source, options: Reading, notes: Notes) -> TaskPlan:
@@ -101,8 +92,8 @@ def _select_best(choices: list[TaskPlan], options: Reading) -> list[TaskPlan]:
     """Return the likeliest plans: by the name of the target, then by the kind."""
     named = [c for c in choices if c.target[0].lower() in TARGETS and c.kind != "generate"]
     pool = choices if options.target else named or choices
-    lowest = min((RANK[c.kind] for c in pool), default=0)
-    return [c for c in pool if RANK[c.kind] == lowest]
+    lowest = min((FORMS[c.kind].rank for c in pool), default=0)
+    return [c for c in pool if FORMS[c.kind].rank == lowest]
 
 
 def _format_choice(choice: TaskPlan, columns: dict[str, Column]) -> str:

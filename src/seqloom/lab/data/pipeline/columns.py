@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from seqloom.lab.data.coders.times import DAY_AND_NAME, NAME_AND_DAY, UNIX_RANGE
+from seqloom.lab.data.forms import FORMS
 from seqloom.lab.data.names import SPLITS
 from seqloom.lab.data.pipeline.source import Source
 from seqloom.lab.data.pipeline.task_plan import TaskPlan
@@ -193,9 +194,10 @@ def _format_example(values: pl.Series) -> str:
 
 def warn_of_leaks(source: Source, plan: TaskPlan, columns: Sequence[Column], notes: Notes) -> None:
     """Warn of each column that predicts the target almost perfectly by itself."""
-    if plan.kind not in ("classify", "regress") or len(plan.target) != 1 or plan.layout == "long":
+    if FORMS[plan.kind].target not in ("class", "numbers") or len(plan.target) != 1 or plan.layout == "long":
         return
     target = pl.col(plan.target[0]).alias("y")
+    is_number = FORMS[plan.kind].target == "numbers"
     for column in columns:
         is_varied = column.role != "number" and column.distinct > source.rows / 5
         if column.name in plan.target or column.role not in LEAK_ROLES or is_varied:
@@ -203,7 +205,7 @@ def warn_of_leaks(source: Source, plan: TaskPlan, columns: Sequence[Column], not
         pairs = source.columns(column.name, plan.target[0]).select(pl.col(column.name).alias("c"), target).drop_nulls()
         if len(pairs) < 10:
             continue
-        evidence = _measure_correlation(pairs) if plan.kind == "regress" else _measure_accuracy(pairs, column)
+        evidence = _measure_correlation(pairs) if is_number else _measure_accuracy(pairs, column)
         if evidence is not None:
             advice = "leave it out of input=..." if column.name in plan.input else "it is not used"
             notes.warn(f"column {column.name!r} alone predicts {plan.target[0]!r} ({evidence}); {advice}")

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from seqloom.lab.data.forms import INPUTS
 from seqloom.lab.data.pipeline.long_tables import FEWEST_STEPS, find_group, list_series
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.source import Source
-from seqloom.lab.data.pipeline.task_plan import INPUTS, TaskPlan
+from seqloom.lab.data.pipeline.task_plan import TaskPlan
 from seqloom.lab.data.task import Column
 
 NAME_ROLES = ("label", "category")  # of a column with the names of events

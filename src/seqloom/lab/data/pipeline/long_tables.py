@@ -9,6 +9,7 @@ import polars as pl
 
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
+from seqloom.lab.data.forms import FORMS
 from seqloom.lab.data.names import Kind
 from seqloom.lab.data.pipeline.columns import is_id_name
 from seqloom.lab.data.pipeline.order import have_order
@@ -155,7 +156,7 @@ def warn_of_no_order(plan: TaskPlan, source: Source, notes: Notes) -> None:
     is_series = plan.layout == "table" or (plan.layout == "long" and plan.group is None)
     if not is_series or plan.time or plan.group:
         return
-    labels = plan.target if plan.kind == "tag" else ()
+    labels = plan.target if FORMS[plan.kind].target == "tags" else ()
     names = [n for n in plan.input if n not in labels]
     schema = source.frame().collect_schema()
     numbers = [name for name in names if schema[name].is_numeric()]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from seqloom.core.errors import UserError
+from seqloom.lab.data.forms import FORMS
 from seqloom.lab.data.names import Kind
 from seqloom.lab.data.pipeline.columns import is_id_name
 from seqloom.lab.data.pipeline.reading import Reading
@@ -75,7 +76,7 @@ def list_mixed_choices(
         return []
     roles = {c.role for c in columns if c.name in sequences}
     is_joined = bool(attributes) or (len(sequences) > 1 and roles != {"series"})
-    odd = [kind for kind in kinds.values() if kind not in ("classify", "multilabel", "regress") and is_joined]
+    odd = [kind for kind in kinds.values() if not FORMS[kind].is_per_row and is_joined]
     if odd and len(odd) == len(kinds):
         raise UserError(
             f"{place}: several inputs of different kinds are read to classify or regress, not to {odd[0]}; "

@@ -24,6 +24,7 @@ from seqloom.lab.data.coders.series import SeriesCoder
 from seqloom.lab.data.coders.step_sets import StepSetCoder
 from seqloom.lab.data.coders.text import TextCoder
 from seqloom.lab.data.coders.times import TimesCoder
+from seqloom.lab.data.forms import FORMS
 from seqloom.lab.data.pipeline.encoding import Encoding, InputCoder
 from seqloom.lab.data.pipeline.row_filter import join_steps
 from seqloom.lab.data.pipeline.source import read_source
@@ -67,7 +68,7 @@ def iterate_rows(task: Task, data: DataSource | Iterable[Any], chunk: int = CHUN
 
 def _is_side_of_pair(task: Task, path: Path) -> bool:
     """Return whether a file such as new.de is text for a model that translates column "de", as of train.de,train.en."""
-    if task.kind != "translate" or task.encoding is None:
+    if not FORMS[task.kind].is_translated or task.encoding is None:
         return False
     return path.suffix.removeprefix(".") in task.encoding.plan.input
 

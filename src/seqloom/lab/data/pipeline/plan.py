@@ -9,26 +9,18 @@ from typing import Any
 import polars as pl
 
 from seqloom.core.errors import UserError
+from seqloom.lab.data.forms import FORMS, INPUTS
 from seqloom.lab.data.names import Kind
 from seqloom.lab.data.pipeline.event_logs import list_event_choices
 from seqloom.lab.data.pipeline.long_tables import list_long_choices
 from seqloom.lab.data.pipeline.mixed_inputs import list_mixed_choices
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.source import Source
-from seqloom.lab.data.pipeline.task_plan import INPUTS, MOST_REPEATS, TaskPlan
+from seqloom.lab.data.pipeline.task_plan import MOST_REPEATS, TaskPlan
 from seqloom.lab.data.task import Column, Notes
 
 SERIES_NAMES = ("label", "category", "id", "text")  # roles of a column that may name series
-KINDS: dict[tuple[str, str], Kind] = {
-    **{(i, "label"): "classify" for i in INPUTS},
-    **{(i, "labels"): "multilabel" for i in INPUTS},
-    **{(i, "number"): "regress" for i in INPUTS},
-    ("tokens", "tags"): "tag",
-    ("series", "tags"): "tag",
-    ("text", "text"): "translate",
-    ("tokens", "tokens"): "translate",
-    **{(i, o): "transcribe" for i in ("audio", "series") for o in ("text", "tokens")},
-}
+KINDS: dict[tuple[str, str], Kind] = {roles: kind for kind, form in FORMS.items() for roles in form.roles}
 LABEL_SETS = ("tokens", "tags", "label", "category")  # roles of a column that may hold several labels in each row
 NAMED_LABEL_SETS = ("series", "text", "id")  # these only if the target is named
 MAX_LABELS = 200  # a list of names with more distinct ones is a target only if it is named

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from seqloom.core.errors import UserError
+from seqloom.lab.data.forms import FORMS
 from seqloom.lab.data.pipeline.columns import DAY_FIRST, STAMP
 from seqloom.lab.data.pipeline.event_logs import find_events_without_target
 from seqloom.lab.data.pipeline.order import have_order
@@ -17,17 +18,6 @@ from seqloom.lab.data.pipeline.task_plan import TaskPlan
 from seqloom.lab.data.task import Column
 
 MOST_COLUMNS = 12  # columns that a message lists
-SEQUENCE = "a text, a list of tokens, a series or a recording"
-NEEDS = {
-    "classify": f"needs {SEQUENCE}, or columns of numbers, and a target with one label for each of them",
-    "multilabel": f"needs {SEQUENCE}, and a target with a list of labels, or a text such as a|b, for each of them",
-    "regress": f"needs {SEQUENCE}, and a target with a number for each of them",
-    "tag": "needs a list of tokens or numbers and a list of as many labels, or a table with a label in each row",
-    "generate": "needs a text, and has no other target",
-    "translate": "needs a text as input and a text as target",
-    "forecast": "needs columns of numbers in time, and the target among them",
-    "transcribe": "needs a recording or a series as input and a text as target",
-}
 
 
 def explain_refusal(columns: Sequence[Column], source: Source, options: Reading) -> str:
@@ -46,7 +36,7 @@ def explain_refusal(columns: Sequence[Column], source: Source, options: Reading)
         named = "choose input=..., target=... and kind=..."
         if advice := _advise_on_series(columns, source) or _advise_on_events(columns, source, options):
             return advice
-        kinds = [kind for kind in NEEDS if _list_plans(columns, source, options.model_copy(update={"kind": kind}))]
+        kinds = [kind for kind in FORMS if _list_plans(columns, source, options.model_copy(update={"kind": kind}))]
         advice = f"what works is kind={kinds[0]}" if kinds else named
         if not kinds or any(_looks_like_date(c) for c in columns):
             advice = _advise_on_dates(columns) or _advise_on_counts(columns, source, options) or advice
@@ -152,7 +142,7 @@ def _find_problem(inputs: Sequence[Column], targets: Sequence[Column], options: 
     no_sequence = inputs and not any(c.role in ("text", "tokens", "series", "audio") for c in inputs)
     if no_sequence and kind in (None, "classify", "regress") and not all(c.is_numeric for c in inputs):
         return f"{asked}: rows without a text, series or recording are no sequences; use gradient boosting for them"
-    return f"{asked}" + (f" to {kind}, which {NEEDS[kind]}" if kind else "; name the kind of task with kind=...")
+    return f"{asked}" + (f" to {kind}, which {FORMS[kind].needs}" if kind else "; name the kind of task with kind=...")
 
 
 def _find_nearest(columns: Sequence[Column], source: Source, options: Reading) -> TaskPlan | None:

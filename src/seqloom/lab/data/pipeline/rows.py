@@ -14,6 +14,7 @@ from torch import Tensor
 
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
+from seqloom.lab.data.forms import FORMS, Form
 from seqloom.lab.data.pipeline.build import build_other_rows
 from seqloom.lab.data.pipeline.encoding import Encoding
 from seqloom.lab.data.pipeline.ragged import Ragged
@@ -61,6 +62,11 @@ class RowsTask(Task):
         for positions in self._order(split, batch, tokens, seed, epoch)[skip:]:
             yield self._batch(split, positions)
 
+    @property
+    def form(self) -> Form:
+        """What reading knows of the kind of task."""
+        return FORMS[self.kind]
+
     def count(
         self, split: str, *, batch: int | None = None, tokens: int | None = None, seed: int = 0, epoch: int = 0
     ) -> int | None:
@@ -70,7 +76,7 @@ class RowsTask(Task):
         self.check(split, batch, tokens)
         rows = self._index[split]
         lengths = self._x.lengths[rows]
-        if self.kind == "translate" and self._y is not None:
+        if self.form.is_translated and self._y is not None:
             lengths = np.maximum(lengths, self._y.lengths[rows])
         return order_batches(lengths, batch, tokens, (seed, epoch) if split == "train" else None)
 
@@ -78,16 +84,16 @@ class RowsTask(Task):
         rows = self._index[split][positions]
         x, lengths = self._x.pad(rows)
         y = y_lengths = spans = None
-        if self.kind == "generate":  # START a b c -> a b c END
+        if self.form.target == "next":  # START a b c -> a b c END
             y, _ = self._x.pad(rows, IGNORE)
             x = np.concatenate([np.full_like(x[:, :1], START), x[:, :-1]], 1)
             x[np.arange(x.shape[1]) >= lengths[:, None]] = PAD
         elif self._y is not None and isinstance(self.target, Labels) and self.target.per_step:
             y, _ = self._y.pad(rows, IGNORE)
-        elif self._y is not None and self.kind in ("classify", "multilabel", "regress"):
+        elif self._y is not None and self.form.is_per_row:
             y = self._y.values[rows]
         elif self._y is not None:
-            y, y_lengths = self._y.pad(rows, IGNORE if self.kind == "tag" else PAD)
+            y, y_lengths = self._y.pad(rows, IGNORE if self.form.target == "tags" else PAD)
         if self._spans is not None:
             spans = torch.from_numpy(self._spans.pad(rows)[0])
         letters = None if self._letters is None else _cut_letters(self._letters.pad(rows)[0])
@@ -96,14 +102,14 @@ class RowsTask(Task):
             torch.from_numpy(lengths),
             torch.from_numpy(positions),
             None if y is None else _to_tensor(y),
-            None if y_lengths is None or self.kind == "tag" else torch.from_numpy(y_lengths),
+            None if y_lengths is None or self.form.target == "tags" else torch.from_numpy(y_lengths),
             spans,
             letters,
             attributes=None if self._attributes is None else _to_tensor(self._attributes.values[rows]),
         )
 
     def read_classes(self, split: str) -> Array:
-        if self._y is None or self.kind != "classify":
+        if self._y is None or self.form.target != "class":
             return np.empty(0, dtype=np.int64)
         return np.asarray(self._y.values[self._index[split]], dtype=np.int64)
 
@@ -119,7 +125,7 @@ class RowsTask(Task):
                 f"an input has more than {limit} steps; the first {limit} are read, as in training", stacklevel=2
             )
         data.lengths = np.minimum(data.lengths, limit)
-        if self.kind == "generate":  # without END, which the model predicts
+        if self.form.target == "next":  # without END, which the model predicts
             data.lengths = np.maximum(data.lengths - 1, 0)
         x, lengths = data.pad(every)
         spans = None

@@ -10,6 +10,7 @@ import polars as pl
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
 from seqloom.lab.data.coders.times import parse_stamps
+from seqloom.lab.data.forms import FORMS
 from seqloom.lab.data.names import SPLITS
 from seqloom.lab.data.pipeline.duplicates import cluster_texts, hash_texts
 from seqloom.lab.data.pipeline.reading import Reading
@@ -98,12 +99,13 @@ def _hold_out(
         return {"train": rows[: ends[-1]], **held}
     keys = _group_rows(source, plan, rows, is_text, options, notes)
     labels = np.zeros(len(rows), dtype=np.int64)
-    if plan.kind == "classify":
+    is_stratified = FORMS[plan.kind].target == "class"
+    if is_stratified:
         labels = _rank(source.columns(plan.target[0])[plan.target[0]])[rows]
     if options.fold:
         shares = {"valid": shares["valid"], "test": 1 / int(options.fold.partition("/")[2] or 1)}
     share = ", ".join(f"{v:.0%} {k}" if v >= 0.01 else f"{round(v * len(rows)):,} {k}" for k, v in shares.items())
-    notes.say(f"random split: {share}, seed {options.split_seed}" + (", stratified" if plan.kind == "classify" else ""))
+    notes.say(f"random split: {share}, seed {options.split_seed}" + (", stratified" if is_stratified else ""))
     try:
         if options.fold:
             return _split_fold(rows, keys, labels, shares["valid"], options)

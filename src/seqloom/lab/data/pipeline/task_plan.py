@@ -9,7 +9,6 @@ from seqloom.lab.data.names import Kind
 
 Layout = Literal["rows", "wide", "long", "table", "stream"]
 TARGETS = ("label", "labels", "target", "class", "y", "output", "sentiment", "category", "tag", "tags")
-INPUTS = ("text", "tokens", "series", "audio")
 MOST_REPEATS = 0.01  # share of the rows of a table that may repeat a time stamp: the hour when summer time ends
 
 
