@@ -25,6 +25,7 @@ from research.pages import (
     forms,
     front_page,
     goals,
+    kernel_rules,
     kinds,
     policies,
     speed,
@@ -44,6 +45,7 @@ PAGES = (
     ROOT / "docs" / "reference" / "cell-map.md",
     ROOT / "docs" / "how-to" / "deep-stacks.md",
     ROOT / "docs" / "decisions" / "0010-attn-rnn-as-it-is.md",
+    ROOT / "src" / "seqloom" / "kernels" / "README.md",
 )
 MARKS = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.S)
 
@@ -90,6 +92,7 @@ PARTS = {
         *goals.PARTS,
         *forms.PARTS,
         *policies.PARTS,
+        *kernel_rules.PARTS,
         *kinds.PARTS,
         *study_pages.PARTS,
         *claims.PARTS,

@@ -103,44 +103,6 @@ def test_small_sizes_run_on_one_block_and_large_batches_on_more_rows():
     assert [choose_division(KINDS[0], H, True, 8, 132).from_cache > 0 for H in (512, 768, 1024)] == [False, False, True]
 
 
-@pytest.mark.parametrize(
-    ("cell", "dtype", "hidden", "rows", "forward", "both"),
-    [
-        ("gru", BF16, 64, 1, False, False),
-        ("gru", FP16, 64, 16, False, False),
-        ("lstm", FP16, 64, 1, True, False),
-        ("gru", FP32, 64, 256, True, False),
-        ("gru", FP32, 256, 256, False, False),
-        ("lstm", FP16, 512, 16, True, False),
-        ("lstm", FP32, 256, 256, False, False),
-        ("lstm", FP32, 512, 256, True, False),
-        ("gru", FP32, 512, 256, False, False),
-        ("lstm", FP32, 1024, 64, False, False),
-    ],
-)
-def test_cudnn_runs_where_it_was_measured_to_be_faster(cell, dtype, hidden, rows, forward, both):
-    for trains, expected in ((False, forward), (True, both)):
-        with torch.set_grad_enabled(trains):
-            assert _gated_kernels.is_cudnn_faster(cell, dtype, hidden, rows, 512) is expected
-
-
-@pytest.mark.parametrize(
-    ("cell", "dtype", "hidden", "rows", "trains", "first"),  # steps from which on cuDNN runs; None: never
-    [
-        ("gru", FP32, 128, 32, False, 12),
-        ("lstm", FP32, 128, 32, True, 80),
-        ("gru", FP32, 64, 32, False, 32),
-        ("lstm", BF16, 128, 1000, True, 64),
-        ("gru", BF16, 400, 32, True, None),
-        ("lstm", FP32, 1024, 256, True, 1),
-    ],
-)
-def test_our_kernels_run_short_sequences(cell, dtype, hidden, rows, trains, first):
-    with torch.set_grad_enabled(trains):
-        found = [_gated_kernels.is_cudnn_faster(cell, dtype, hidden, rows, T) for T in range(1, 200)]
-    assert found == [first is not None and first <= T for T in range(1, 200)]
-
-
 ALL = "lengths reset mask keep"
 SHAPES = [
     ("gru", 32, BF16, 9, 5, ""),  # one block, two groups of rows

@@ -5,7 +5,7 @@ import torch
 
 import seqloom
 from seqloom.kernels import heuristics
-from seqloom.kernels.cuda.gated import plan, prepared
+from seqloom.kernels.cuda.gated import plan
 from seqloom.kernels.cuda.products import exact
 from seqloom.kernels.cuda.runtime import graphs, recorded
 from seqloom.kernels.dispatch import TOGETHER
@@ -30,7 +30,7 @@ def make_plans(name, dtype, shape, amp=None, **settings):
         Stack(cells, names, torch.Size(shape), layer.batch_first, 1 + layer.bidirectional),
         list(layer.parameters()),
     )
-    assert plan.why_not_plan(cells, stack.B) is None
+    assert plan.why_not_plan(cells) is None
     kernel = f"{cells[0].name}_cuda"
     kernels = [TOGETHER if "heads" in settings else find_kernel(kernel)] * len(cells)
     ready = plan.GatedPlan(stack, [kernel.code for kernel in kernels], weights, "cuda", amp, layer.dropout)
@@ -188,7 +188,7 @@ def test_weights_that_move_between_the_passes_are_read_where_they_are(
     if is_recorded:
         monkeypatch.setattr(heuristics, "RUNS_BEFORE_RECORDING", 1)
         monkeypatch.setattr(graphs, "_record_launches", Replayed)
-        monkeypatch.setattr(prepared.PreparedGated, "_find_recording_stream", lambda _: 7)
+        monkeypatch.setattr(plan.PreparedGated, "_find_recording_stream", lambda _: 7)
     layer, ready, _ = make_plans(name, dtype, (3, 2, 16), amp=amp)
     x, weights = torch.randn(3, 2, 16, dtype=dtype, requires_grad=True), list(layer.parameters())
     with torch.autocast("cpu", BF16, enabled=amp is not None):
@@ -221,7 +221,7 @@ def test_frozen_weights_get_no_gradient(monkeypatch):
 def test_a_prepared_call_under_autocast_has_the_results_of_an_ordinary_one(name, x_dtype, is_recorded, monkeypatch):
     if is_recorded:
         monkeypatch.setattr(graphs, "_record_launches", Replayed)
-        monkeypatch.setattr(prepared.PreparedGated, "_find_recording_stream", lambda _: 7)
+        monkeypatch.setattr(plan.PreparedGated, "_find_recording_stream", lambda _: 7)
         monkeypatch.setattr(heuristics, "RUNS_BEFORE_RECORDING", 1)
     layer, ready, ordinary = make_plans(name, FP32, (3, 2, 16), amp=BF16)
     weights = list(layer.parameters())
@@ -275,7 +275,7 @@ class Replayed:
 )
 def test_recorded_passes_read_and_write_memory_of_the_call(name, dtype, shape, settings, monkeypatch):
     monkeypatch.setattr(graphs, "_record_launches", Replayed)
-    monkeypatch.setattr(prepared.PreparedGated, "_find_recording_stream", lambda _: 7)
+    monkeypatch.setattr(plan.PreparedGated, "_find_recording_stream", lambda _: 7)
     monkeypatch.setattr(heuristics, "RUNS_BEFORE_RECORDING", 2)
     layer, ready, ordinary = make_plans(name, dtype, shape, **settings)
     found = []
@@ -294,7 +294,7 @@ def test_recorded_passes_read_and_write_memory_of_the_call(name, dtype, shape, s
 
 def test_weights_elsewhere_and_other_switches_discard_a_recorded_pass(monkeypatch):
     monkeypatch.setattr(graphs, "_record_launches", Replayed)
-    monkeypatch.setattr(prepared.PreparedGated, "_find_recording_stream", lambda _: 7)
+    monkeypatch.setattr(plan.PreparedGated, "_find_recording_stream", lambda _: 7)
     monkeypatch.setattr(heuristics, "RUNS_BEFORE_RECORDING", 2)
     layer, ready, _ = make_plans("GRU", FP32, (2, 2, 6))
     x, (cell,) = torch.randn(2, 2, 6), ready.cells
@@ -309,7 +309,7 @@ def test_weights_elsewhere_and_other_switches_discard_a_recorded_pass(monkeypatc
     run(ready, layer, x, [], True)
     assert cell.recorder.kept is None and cell.back_recorder.kept is None
     record()
-    monkeypatch.setattr(prepared, "product_flags", lambda: ("others",))
+    monkeypatch.setattr(plan, "product_flags", lambda: ("others",))
     run(ready, layer, x, [], True)
     assert cell.recorder.kept is None and cell.back_recorder.kept is None
 
@@ -329,5 +329,4 @@ def test_the_oldest_recorded_passes_are_discarded_when_memory_is_short(monkeypat
 def test_cells_without_a_prepared_call_are_named():
     layers = seqloom.GRU(4, H, learn_initial_state=True), seqloom.GRU(4, H + 2, heads=2), seqloom.MinGRU(4, H)
     for layer in layers:
-        assert plan.why_not_plan(list(layer.cells), 16)
-    assert plan.why_not_plan(list(seqloom.GRU(4, 2 * H, heads=2).cells), 3)
+        assert plan.why_not_plan(list(layer.cells))

@@ -100,16 +100,6 @@ def test_blocks_have_32_units_in_float32_where_more_rows_then_run_at_once(monkey
         assert all(code.shared <= heuristics.SHARED_BYTES for code in codes)
 
 
-@pytest.mark.parametrize(
-    ("H", "B", "expected"), [(256, 64, False), (256, 128, True), (512, 256, True), (768, 256, False)]
-)
-def test_auto_takes_the_grid_in_float32_where_it_was_measured_to_be_faster(H, B, expected):
-    cell = cell_of(16, 2)
-    cell.hidden_size = H
-    assert grid.is_wide(cell, job_of(cell_of(16, 2), B, 1, FP32)) is expected
-    assert grid.is_wide(cell, job_of(cell_of(16, 2), B, 1, BF16)) is False
-
-
 @pytest.fixture
 def two_rounds(monkeypatch):
     """Act as with more than 32 blocks, which would take long here."""

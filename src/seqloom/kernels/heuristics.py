@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import torch
 
+from seqloom.core.precision import allows_tf32
+
 # --- Kernels of this package for NVIDIA GPUs ---------------------------------------------------------------------
 
 # hidden_size must be a multiple of this: weights are divided into the 16 x 16 tiles of mma.m16n8k16.
@@ -50,12 +52,6 @@ BLOCK_CHUNK_NUMBERS = (1 << 19, 1 << 24)
 # --- attn_rnn_row: a block takes one row, float32 ---
 
 ROW_LARGEST_HIDDEN = 128  # registers and shared memory hold no more
-# auto takes it up to this many rows of 64 units, half as many above: a multiprocessor runs two such rows at a time.
-# Where clusters overtake it was extrapolated from times with 256 rows.
-ROW_MOST_ROWS = 1_024
-# In 16 bits auto takes it up to this many rows: bf16 H=64 B=16 forward 0.61, attn_rnn_cuda, whose blocks have 8 rows,
-# 0.72; B=64 0.64 and 0.75. Not measured above.
-ROW_MOST_HALF_ROWS = 64
 # Up to this many units: how many of a thread's quads of each weight lie in shared memory. With fewer,
 # registers spill.
 ROW_QUADS_IN_SHARED = {"forward": {96: 0, 112: 5, 128: 4}, "reverse": {96: 0, 128: 5}}
@@ -77,14 +73,7 @@ CLUSTER_SPLITS = {8: {1: 8, 2: 4, 3: 4, 4: 2}, 16: {1: 16, 2: 8, 4: 4}}
 CLUSTER_REGISTERS = {2: {8: 128, 12: 96, 16: 64}, 4: {8: 128, 12: 96, 16: 48}}
 # Of the four weights, how many may lie in shared memory.
 CLUSTER_WEIGHTS_IN_SHARED = 2
-# Above these hidden sizes auto prefers attn_rnn_grid. 16 bits: H=768 B=16 grid 4.8-5.2 + 4.9, cluster 4.8 + 7.0.
-# float32 without tf32: H=512 B=16 grid 5.80 + 5.63, cluster 7.07 + 7.62 (LOG, kernels written without a GPU).
-CLUSTER_AUTO_HIDDEN = 640
-CLUSTER_AUTO_HIDDEN_FLOAT32 = 320
-# So it does above this hidden size with more than this many rows: H=512 B=64 grid 3.8 + 5.2, cluster 4.8 + 7.1; up to
-# 32 rows the cluster has 3.4 + 3.7 against 3.3 + 4.3.
-CLUSTER_CROWDED_HIDDEN, CLUSTER_CROWDED_ROWS = 448, 56
-# The backward of row, cluster and grid: a chunk for every this many bytes that are recomputed, 8 chunks at most. A
+# The backward of row, cluster and grid: a chunk for every so many bytes of what it computes again, 8 chunks at most. A
 # chunk costs the host a dozen launches: H=256 B=16 takes 7.4 for both passes in four chunks, 4.6 in one (LOG, kernels,
 # third look). Less memory than this does not matter beside what a layer holds anyway.
 CHUNK_BYTES, MOST_CHUNKS = 64 << 20, 8
@@ -95,13 +84,6 @@ GRID_LARGEST_HIDDEN = 1024  # 32 blocks of 32 units, or 64 of 16 in float32
 # Units of a block, by bytes of a number: what its registers and shared memory hold. The first if all rows then run at
 # once: fewer units, fewer products. H=512 B=64, forward / both passes: float32 16 units 9.5 / 27.3, 32: 6.9 / 23.4.
 GRID_UNITS = {2: (32,), 4: (16, 32)}
-# Above this many rows auto prefers attn_rnn_graph, whose products are large then: H=768 B=256 grid 39 / 90 (forward /
-# both passes), graph 24 / 59; B=64 grid 9.9 / 23, graph 20 / 46 (LOG, every size in bf16).
-GRID_MOST_ROWS = 128
-# In float32 it is faster than clusters, and than the graph with any number of rows, from this hidden size and this many
-# rows on, where a block can have 32 units. H=256, forward / both passes, grid and cluster: float32 B=128 5.8 / 17.9 and
-# 7.4 / 21.7, B=256 10.5 / 31.0 and 14.7 / 41.3; tf32 B=256 7.7 / 20.1 and 10.1 / 26.8, B=64 4.0 / 10.5 and 3.1 / 8.5.
-GRID_WIDE_HIDDEN, GRID_WIDE_ROWS = (193, 512), 96
 # Groups of more blocks than this run the forward in fewer groups of more rows: H=1024 B=16 two groups of 8 rows 4.38,
 # four of 4 rows 5.10; at H=512 fewer rows are faster, 3.35 against 3.93.
 GRID_FILL_BLOCKS = 16
@@ -180,6 +162,151 @@ COMPILED_OWN_ROWS = 256
 # H=256 B=32, us: T=16 941 / 2407 (forward / both passes), cuDNN 526 / 1693; T=64 1062 / 1838, cuDNN 988 / 2646.
 COMPILED_OWN_STEPS = (64, 128)
 
+# --- Which kernel runs on a GPU ---
+
+
+class Rule(NamedTuple):
+    """Sizes at which some kernels were measured to be the fastest; both ends of a range belong to it."""
+
+    kernels: tuple[str, ...]  # backends, the fastest first
+    cells: tuple[str, ...]
+    types: tuple[str, ...]  # "tf32" is float32 where torch's flags allow it for products
+    hidden: tuple[int, int]
+    rows: tuple[int, int]
+    trains: bool | None = None  # with gradients, without, or None for either
+    steps: tuple[int, int] = (1, 1 << 40)
+
+
+NO_LIMIT = 1 << 40
+_ALL, _LN, _ATTN = ("gru", "lstm", "rnn"), ("ln_gru", "ln_lstm"), ("attn_rnn",)
+_FP32, _16_BITS, _ANY = ("float32", "tf32"), ("bfloat16", "float16"), (1, NO_LIMIT)
+# Measured with 512 steps, 64 to 1,024 units and 1, 16, 64 and 256 rows (LOG, GRU and LSTM in float32 on GPUs); between
+# two sizes the border is in the middle. "tf32" is float32 where torch's flags allow it for products. cuDNN has
+# persistent kernels for up to 128 units in float16 and float32, and for LSTMs of 8 to 48 rows in float16. Where rows
+# and units are many, its products are large, and in float32 it uses tf32 by torch's default where ours are exact.
+# float16 with recorded passes, cuDNN and ours, both passes: GRU H=64 B=1, 16, 64 2.87, 3.09, 3.88 and 1.85, 1.79, 2.14;
+# LSTM 3.11, 3.08, 3.51 and 1.88, 1.97, 2.33; H=128 GRU 2.45, 3.83 and 2.08, 2.47, LSTM 4.27, 4.05, 4.67 and 3.06, 3.50,
+# 3.89 (LOG, recorded passes of gated cells). RNN was not measured. float32 in halves of fp16, cuDNN and ours, forward /
+# both passes: GRU H=512 B=256 15.2 / 51.9 and 9.6 / 28.9, LSTM 22.4 / 60.8 (as a graph 12.6 / 39.6) and 16.5 / 41.8,
+# H=1024 B=64 19.5 / 50.9 and 13.2 / 39.3 (LOG, what surrounds a recurrence).
+#
+# Short sequences, whole eager calls, in which the host counts: torch's time over ours. One step of 128 to 1,024 units
+# and 4 to 256 rows in bf16 2.0 to 2.7 with gradients and 3.2 to 5.1 without, in float32 1.3 to 2.3 and 1.4 to 2.7; 20
+# steps 1.4 to 3.3 and 1.4 to 7.7, 1.5 to 3.3 and 1.1 to 7.1. In float32 cuDNN takes over with 128 units from 12 steps
+# on (10 steps 1.2 to 1.8, 20 0.8 to 1.3) and with gradients from 80 on (64 steps 1.0 to 1.7, 98 0.8 to 1.1), with 64
+# units from 32 on (40 steps 0.9 to 1.9, where cuDNN behind our call has 1.2 to 1.4) and with gradients later than 98
+# (1.4 to 1.8). An LSTM of 128 units with 1,024 rows in 16 bits: 30 steps 1.5, 100 steps 1.0, 4,000 rows 2.4 (LOG, short
+# sequences). These times repeat one shape: passes are recorded. With a new shape in every call ours was 0.86 to 0.99.
+CUDNN_FASTER = (
+    Rule(("aten",), ("rnn",), ("float16",), (1, 128), (1, 7), False, (32, NO_LIMIT)),
+    Rule(("aten",), ("rnn",), ("float16",), (1, 96), (1, 96), True, (32, NO_LIMIT)),
+    Rule(("aten",), ("rnn",), ("float16",), (97, 128), (1, 32), True, (32, NO_LIMIT)),
+    Rule(("aten",), ("lstm",), ("float16",), (1, 96), (1, 7), False, (32, NO_LIMIT)),
+    Rule(("aten",), ("lstm",), ("float16",), (384, 1024), (8, 48), False, (32, NO_LIMIT)),
+    Rule(("aten",), ("lstm",), _16_BITS, (97, 128), (769, 2048), True, (64, NO_LIMIT)),
+    Rule(("aten",), _ALL, _16_BITS, (513, 1024), (129, NO_LIMIT), None, (32, NO_LIMIT)),
+    Rule(("aten",), _ALL, _FP32, (1, 96), _ANY, False, (32, NO_LIMIT)),
+    Rule(("aten",), _ALL, _FP32, (97, 128), _ANY, False, (12, NO_LIMIT)),
+    Rule(("aten",), ("gru", "rnn"), _FP32, (1, 96), (1, 128), True, (128, NO_LIMIT)),
+    Rule(("aten",), ("gru", "rnn"), _FP32, (97, 128), (1, 128), True, (80, NO_LIMIT)),
+    Rule(("aten",), ("lstm",), _FP32, (1, 96), _ANY, True, (128, NO_LIMIT)),
+    Rule(("aten",), ("lstm",), _FP32, (97, 128), _ANY, True, (80, NO_LIMIT)),
+    Rule(("aten",), ("lstm",), ("float32",), (385, 512), (193, NO_LIMIT), False),
+    Rule(("aten",), _ALL, ("float32",), (513, 1024), (97, NO_LIMIT)),
+    Rule(("aten",), _ALL, ("tf32",), (769, 1024), (97, NO_LIMIT)),
+)
+# Longer sequences end in cuDNN's "not supported" (float32, torch 2.13 and cuDNN 9).
+CUDNN_MOST_STEPS = 65_535
+# Up to this hidden size, by bytes of a number, the gated cells run on clusters, above it on the grid: gru H=512 B=16
+# grid 1.32 + 1.60, cluster 1.28 + 2.11; H=256 B=16 1.22 + 1.49 and 0.70 + 1.36 (LOG, kernels written without a GPU).
+# float32: H=512 B=16 grid 6.1 / 4.8 times as fast as nn.GRU, cluster 4.2 / 3.4; H=256 5.7 / 6.9 and 5.5 / 6.0.
+GATED_CLUSTER_HIDDEN = {2: 448, 4: 320}
+# Sizes up to GATED_CLUSTER_HIDDEN at which the grid was measured to be faster all the same, forward / both passes, grid
+# and cluster: H=256 GRU float32 B=16 2.0 / 4.6 and 2.5 / 6.3, B=64 2.4 / 6.3 and 2.6 / 7.1, B=256 4.7 / 14.4 and 7.9 /
+# -, LSTM 2.5 / 5.9 and 3.3 / 8.0, 2.7 / 7.9 and 3.4 / 9.2, 7.9 / 20.9 and 11.3 / - (LOG, float32 in halves); tf32 B=256
+# GRU 4.3 / 11.4 and 3.6 / 13.7, LSTM 5.0 / 14.5 and 7.3 / 18.5 (LOG, 32 units to a block).
+_GATED = (
+    Rule(("grid", "cuda"), (*_ALL, *_LN), _16_BITS, (GATED_CLUSTER_HIDDEN[2] + 1, NO_LIMIT), _ANY),
+    Rule(("grid", "cuda"), _ALL, _FP32, (GATED_CLUSTER_HIDDEN[4] + 1, NO_LIMIT), _ANY),
+    Rule(("grid", "cuda"), _ALL, ("float32",), (193, 320), _ANY),
+    Rule(("grid", "cuda"), ("gru", "rnn"), ("tf32",), (193, 320), (193, NO_LIMIT), trains=True),
+    Rule(("grid", "cuda"), ("lstm",), ("tf32",), (193, 320), (193, NO_LIMIT)),
+    Rule(("cuda",), (*_ALL, *_LN), (*_16_BITS, *_FP32), _ANY, _ANY),
+)
+# Where attn_rnn_tiles was measured to be faster than every other kernel of AttnRNN, with 512 steps; forward / both
+# passes, tiles and the other one: bf16 H=512 B=256 9.6 / 25.8 and 12.1 / 37.2, H=1024 B=64 12.2 / 29.6 and 6.9 / 20.2,
+# B=128 13.3 / 33.9 and 13.7 / 38.8, B=256 16.1 / 44.2 and 26.5 / 70.8; float32 H=512 B=128 11.9 / 33.5 and 9.5 / 28.4,
+# B=256 15.0 / 44.7 and 18.7 / 57.1, H=1024 B=64 17.5 / 48.5 and 26.1 / 69.2, B=256 25.0 / 92.7 and 111 / 308; tf32
+# H=512 B=256 14.0 / 38.2 and 16.7 / 42.9, H=1024 B=64 16.5 / 41.5 and 21.7 / 52.7, B=256 22.9 / 73.5 and 38.2 / 115
+# (LOG, products of tiles; tiles by wgmma).
+#
+# attn_rnn_row takes up to 1,024 rows of 64 units, half as many above: a multiprocessor runs two such rows at a time.
+# Where clusters overtake it was extrapolated from times with 256 rows. In 16 bits: bf16 H=64 B=16 forward 0.61,
+# attn_rnn_cuda, whose blocks have 8 rows, 0.72; B=64 0.64 and 0.75; not measured above.
+#
+# attn_rnn_grid and attn_rnn_cluster, 16 bits: H=768 B=16 grid 4.8-5.2 + 4.9, cluster 4.8 + 7.0. float32 without tf32:
+# H=512 B=16 grid 5.80 + 5.63, cluster 7.07 + 7.62 (LOG, kernels written without a GPU). H=512 B=64 grid 3.8 + 5.2,
+# cluster 4.8 + 7.1; up to 32 rows the cluster has 3.4 + 3.7 against 3.3 + 4.3. In float32 with 32 units to a block:
+# H=256, forward / both passes, grid and cluster: float32 B=128 5.8 / 17.9 and 7.4 / 21.7, B=256 10.5 / 31.0 and 14.7 /
+# 41.3; tf32 B=256 7.7 / 20.1 and 10.1 / 26.8, B=64 4.0 / 10.5 and 3.1 / 8.5. Above 128 rows of more than 640 units the
+# products of attn_rnn_graph are large: H=768 B=256 grid 39 / 90, graph 24 / 59; B=64 grid 9.9 / 23, graph 20 / 46 (LOG,
+# every size in bf16).
+_ATTN_RNN = (
+    Rule(("row",), _ATTN, _16_BITS, (1, ROW_LARGEST_HIDDEN), (1, 64)),
+    Rule(("cuda",), _ATTN, _16_BITS, (1, BLOCK_LARGEST_HIDDEN), (65, NO_LIMIT)),
+    Rule(("row",), _ATTN, _FP32, (1, 64), (1, 1024)),
+    Rule(("row",), _ATTN, _FP32, (65, ROW_LARGEST_HIDDEN), (1, 512)),
+    Rule(("tiles",), _ATTN, _16_BITS, (449, 1024), (193, NO_LIMIT)),
+    Rule(("tiles",), _ATTN, _16_BITS, (769, 1024), (128, 192)),
+    Rule(("tiles",), _ATTN, _FP32, (449, 512), (193, NO_LIMIT)),
+    Rule(("tiles",), _ATTN, _FP32, (769, 1024), (33, NO_LIMIT)),
+    Rule(("grid", "cluster"), _ATTN, _FP32, (193, 512), (96, NO_LIMIT)),
+    Rule(("grid", "cluster"), _ATTN, ("float32",), (321, NO_LIMIT), (1, 128)),
+    Rule(("grid", "cluster"), _ATTN, (*_16_BITS, "tf32"), (641, NO_LIMIT), (1, 128)),
+    Rule(("grid", "cluster"), _ATTN, (*_16_BITS, *_FP32), (449, NO_LIMIT), (57, 128)),
+    Rule(("cluster", "grid"), _ATTN, (*_16_BITS, *_FP32), _ANY, (1, 128)),
+    Rule(("cluster",), _ATTN, (*_16_BITS, *_FP32), (1, 640), (129, NO_LIMIT)),
+)
+GPU_RULES = (*_GATED, *_ATTN_RNN)
+
+
+def rank_kernels(
+    cell: str, dtype: str, hidden: int, rows: int, steps: int, trains: bool, is_plain: bool = True
+) -> tuple[str, ...]:
+    """Return the backends that `kernel="auto"` should try for a cell on a GPU, the fastest first.
+
+    Those that are missing are slower than what follows in `registry.py`, such as cuDNN or a graph. A cell without a
+    rule has none.
+
+    Args:
+        cell: The name of the cell.
+        dtype: The type that the kernel computes in: "bfloat16", "float16", "float32", or "tf32" (`name_type`).
+        hidden: Units.
+        rows: Rows of the batch.
+        steps: Steps.
+        trains: Whether gradients may be wanted.
+        is_plain: Whether the call has neither resets nor dropout inside, which cuDNN does not know.
+    """
+    rules = (*CUDNN_FASTER, *GPU_RULES) if is_plain and steps <= CUDNN_MOST_STEPS else GPU_RULES
+    kernels = (
+        kernel
+        for rule in rules
+        if cell in rule.cells
+        and dtype in rule.types
+        and rule.hidden[0] <= hidden <= rule.hidden[1]
+        and rule.rows[0] <= rows <= rule.rows[1]
+        and rule.steps[0] <= steps <= rule.steps[1]
+        and rule.trains in (None, trains)
+        for kernel in rule.kernels
+    )
+    return tuple(dict.fromkeys(kernels))
+
+
+def name_type(dtype: torch.dtype) -> str:
+    """Return the name of a type in the rules, under torch's present flags."""
+    return "tf32" if dtype == torch.float32 and allows_tf32() else str(dtype).removeprefix("torch.")
+
+
 # --- Gradients of weights: sums over rows in pieces, then over the pieces ---
 
 # Rows to a piece. A longer sum in float32 is further from float64 than the loop's; other types round far more
@@ -201,83 +328,6 @@ EXACT_PIECE_ROWS = 512  # at least, of a piece of a sum over rows
 # --- gru, lstm, ln_gru, ln_lstm on GPUs ---
 
 GATED_LARGEST_HIDDEN = 1024  # on a grid 32 blocks of 32 units, or in float32 64 of 16
-# Up to this hidden size, by bytes of a number, auto prefers the cluster, above it the grid: gru H=512 B=16 grid 1.32 +
-# 1.60, cluster 1.28 + 2.11; H=256 B=16 1.22 + 1.49 and 0.70 + 1.36 (LOG, kernels written without a GPU). float32: H=512
-# B=16 grid 6.1 / 4.8 times as fast as nn.GRU, cluster 4.2 / 3.4; H=256 5.7 / 6.9 and 5.5 / 6.0.
-GATED_CLUSTER_HIDDEN = {2: 448, 4: 320}
-
-
-class Region(NamedTuple):
-    """Sizes at which cuDNN was measured to be faster than our kernels; both ends of a range belong to it."""
-
-    cells: tuple[str, ...]
-    types: tuple[str, ...]
-    hidden: tuple[int, int]
-    rows: tuple[int, int]
-    trains: bool | None = None  # with gradients, without, or None for either
-    steps: tuple[int, int] = (1, 1 << 40)
-
-
-_ALL, _FP32, _16_BITS, _ANY = ("gru", "lstm", "rnn"), ("float32", "tf32"), ("bfloat16", "float16"), (1, 1 << 40)
-# Measured with 512 steps, 64 to 1,024 units and 1, 16, 64 and 256 rows (LOG, GRU and LSTM in float32 on GPUs); between
-# two sizes the border is in the middle. "tf32" is float32 where torch's flags allow it for products. cuDNN has
-# persistent kernels for up to 128 units in float16 and float32, and for LSTMs of 8 to 48 rows in float16. Where rows
-# and units are many, its products are large, and in float32 it uses tf32 by torch's default where ours are exact.
-# float16 with recorded passes, cuDNN and ours, both passes: GRU H=64 B=1, 16, 64 2.87, 3.09, 3.88 and 1.85, 1.79, 2.14;
-# LSTM 3.11, 3.08, 3.51 and 1.88, 1.97, 2.33; H=128 GRU 2.45, 3.83 and 2.08, 2.47, LSTM 4.27, 4.05, 4.67 and 3.06, 3.50,
-# 3.89 (LOG, recorded passes of gated cells). RNN was not measured. float32 in halves of fp16, cuDNN and ours, forward /
-# both passes: GRU H=512 B=256 15.2 / 51.9 and 9.6 / 28.9, LSTM 22.4 / 60.8 (as a graph 12.6 / 39.6) and 16.5 / 41.8,
-# H=1024 B=64 19.5 / 50.9 and 13.2 / 39.3 (LOG, what surrounds a recurrence).
-#
-# Short sequences, whole eager calls, in which the host counts: torch's time over ours. One step of 128 to 1,024 units
-# and 4 to 256 rows in bf16 2.0 to 2.7 with gradients and 3.2 to 5.1 without, in float32 1.3 to 2.3 and 1.4 to 2.7; 20
-# steps 1.4 to 3.3 and 1.4 to 7.7, 1.5 to 3.3 and 1.1 to 7.1. In float32 cuDNN takes over with 128 units from 12 steps
-# on (10 steps 1.2 to 1.8, 20 0.8 to 1.3) and with gradients from 80 on (64 steps 1.0 to 1.7, 98 0.8 to 1.1), with 64
-# units from 32 on (40 steps 0.9 to 1.9, where cuDNN behind our call has 1.2 to 1.4) and with gradients later than 98
-# (1.4 to 1.8). An LSTM of 128 units with 1,024 rows in 16 bits: 30 steps 1.5, 100 steps 1.0, 4,000 rows 2.4 (LOG, short
-# sequences). These times repeat one shape: passes are recorded. With a new shape in every call ours was 0.86 to 0.99.
-_FROM_12, _FROM_32, _FROM_64, _FROM_80, _FROM_128 = ((least, _ANY[1]) for least in (12, 32, 64, 80, 128))
-CUDNN_FASTER = (
-    Region(("rnn",), ("float16",), (1, 128), (1, 7), False, _FROM_32),
-    Region(("rnn",), ("float16",), (1, 96), (1, 96), True, _FROM_32),
-    Region(("rnn",), ("float16",), (97, 128), (1, 32), True, _FROM_32),
-    Region(("lstm",), ("float16",), (1, 96), (1, 7), False, _FROM_32),
-    Region(("lstm",), ("float16",), (384, 1024), (8, 48), False, _FROM_32),
-    Region(("lstm",), _16_BITS, (97, 128), (769, 2048), True, _FROM_64),
-    Region(_ALL, _16_BITS, (513, 1024), (129, _ANY[1]), None, _FROM_32),
-    Region(_ALL, _FP32, (1, 96), _ANY, False, _FROM_32),
-    Region(_ALL, _FP32, (97, 128), _ANY, False, _FROM_12),
-    Region(("gru", "rnn"), _FP32, (1, 96), (1, 128), True, _FROM_128),
-    Region(("gru", "rnn"), _FP32, (97, 128), (1, 128), True, _FROM_80),
-    Region(("lstm",), _FP32, (1, 96), _ANY, True, _FROM_128),
-    Region(("lstm",), _FP32, (97, 128), _ANY, True, _FROM_80),
-    Region(("lstm",), ("float32",), (385, 512), (193, _ANY[1]), False),
-    Region(_ALL, ("float32",), (513, 1024), (97, _ANY[1])),
-    Region(_ALL, ("tf32",), (769, 1024), (97, _ANY[1])),
-)
-# Where attn_rnn_tiles was measured to be faster than every other kernel of AttnRNN, with 512 steps; forward / both
-# passes, tiles and the other one: bf16 H=512 B=256 9.6 / 25.8 and 12.1 / 37.2, H=1024 B=64 12.2 / 29.6 and 6.9 / 20.2,
-# B=128 13.3 / 33.9 and 13.7 / 38.8, B=256 16.1 / 44.2 and 26.5 / 70.8; float32 H=512 B=128 11.9 / 33.5 and 9.5 / 28.4,
-# B=256 15.0 / 44.7 and 18.7 / 57.1, H=1024 B=64 17.5 / 48.5 and 26.1 / 69.2, B=256 25.0 / 92.7 and 111 / 308; tf32
-# H=512 B=256 14.0 / 38.2 and 16.7 / 42.9, H=1024 B=64 16.5 / 41.5 and 21.7 / 52.7, B=256 22.9 / 73.5 and 38.2 / 115
-# (LOG, products of tiles; tiles by wgmma).
-TILES_FASTER = (
-    Region(("attn_rnn",), _16_BITS, (449, 1024), (193, _ANY[1])),
-    Region(("attn_rnn",), _16_BITS, (769, 1024), (128, 192)),
-    Region(("attn_rnn",), ("float32", "tf32"), (449, 512), (193, _ANY[1])),
-    Region(("attn_rnn",), ("float32", "tf32"), (769, 1024), (33, _ANY[1])),
-)
-# Sizes up to GATED_CLUSTER_HIDDEN at which the grid was measured to be faster all the same, forward / both passes, grid
-# and cluster: H=256 GRU float32 B=16 2.0 / 4.6 and 2.5 / 6.3, B=64 2.4 / 6.3 and 2.6 / 7.1, B=256 4.7 / 14.4 and 7.9 /
-# -, LSTM 2.5 / 5.9 and 3.3 / 8.0, 2.7 / 7.9 and 3.4 / 9.2, 7.9 / 20.9 and 11.3 / - (LOG, float32 in halves); tf32 B=256
-# GRU 4.3 / 11.4 and 3.6 / 13.7, LSTM 5.0 / 14.5 and 7.3 / 18.5 (LOG, 32 units to a block).
-GATED_GRID_FASTER = (
-    Region(_ALL, ("float32",), (193, 320), _ANY),
-    Region(("gru", "rnn"), ("tf32",), (193, 320), (193, _ANY[1]), trains=True),
-    Region(("lstm",), ("tf32",), (193, 320), (193, _ANY[1])),
-)
-# Longer sequences end in cuDNN's "not supported" (float32, torch 2.13 and cuDNN 9).
-CUDNN_MOST_STEPS = 65_535
 # Rows, tiles of units to a block: warps to a tile.
 GATED_SPLITS = {8: {1: 8, 2: 4, 3: 4, 4: 2, 8: 2}, 16: {1: 16, 2: 8, 4: 4}}
 # A thread's registers for weights, by bytes of a number and warps.

@@ -35,7 +35,7 @@ from seqloom.kernels import heuristics
 from seqloom.kernels.compiled.stages import as_rows
 from seqloom.kernels.compiled.validation import Verdicts
 from seqloom.kernels.cuda.gated.code import GatedSetting, Kind, why_not_job, why_not_setting
-from seqloom.kernels.cuda.gated.scan import GatedInputs, run_scan
+from seqloom.kernels.cuda.gated.scan import GatedWeights, run_job
 
 GRID_MOST_GATES = 4  # on a grid the weights of more do not fit into registers and shared memory of a block
 MOST = 256  # cells that a process keeps
@@ -133,18 +133,19 @@ class Prepared:
         planes = [p for p in (*fitted.inputs, *fitted.vectors, *biases) if p is not None]
         nodes = dict.fromkeys([*(p.node for p in planes), *(g.weight for g in fitted.gates)])
         self.evaluator.compute(tuple(nodes), known, B * T, "inputs", dtype)
-        own = {"weight": self._join_weights(known, H)}
-        own |= {"bias": self._join(biases, known, H)} if any(biases) else {}
-        own |= {"vectors": self._join(fitted.vectors, known, H)} if fitted.vectors else {}
-        own = {name: t.to(dtype) for name, t in own.items()}
+        bias = self._join(biases, known, H).to(dtype) if any(biases) else None
+        vectors = self._join(fitted.vectors, known, H).to(dtype) if fitted.vectors else None
+        own = GatedWeights(self._join_weights(known, H).to(dtype), bias, vectors=vectors)
         values = self._join(fitted.inputs, known, H, B * T).view(B, T, -1).to(dtype)
         order = fitted.states
-        inputs = GatedInputs.of(setting, lambda own: self._bind(cell, own), _reorder(job, order))
-        # an output that is not a state is carried like one, but nothing reads what it was before
+        # an output that is no state is carried like one, but nothing reads what it was before
         blank = tuple(x.new_zeros(B, H) for _ in order[len(job.state) :])
         state, first = (*job.state, *blank), (*start, *blank) if start else ()
-        y, last = run_scan(inputs, values, own, tuple(state[i] for i in order), tuple(first[i] for i in order if first))
-        return y, tuple(last[order.index(i)].to(s.dtype) for i, s in enumerate(job.state))
+        ordered = _reorder(job, values, tuple(state[i] for i in order), order)
+        starts = tuple(first[i] for i in order if first)
+        bind = partial(self._bind, cell)
+        y, last = run_job(setting, ordered, own, bind, starts, is_projected=True)
+        return y, tuple(last[order.index(i)] for i in range(len(job.state)))
 
     def _find_known(self, cell: Cell, job: ScanJob, x: Tensor, dtype: torch.dtype) -> Known:
         """Return the values of the inputs of all steps and of the weights, in one type."""
@@ -209,7 +210,7 @@ class Prepared:
 
         def step(x: Tensor, state: State, mask: Tensor | None = None) -> tuple[Tensor, State]:
             seen = state[0] if mask is None else state[0] * mask
-            u = F.linear(seen, own["weight"], own.get("bias"))
+            u = F.linear(seen, own["weight_hh"], own.get("bias_hh"))
             H = state[0].shape[-1]
             vectors = [v.expand_as(state[0]) for v in own["vectors"].split(H)] if fitted.vectors else []
             after = run_unit(fitted.unit, [*x.split(H, -1), *u.split(H, -1), *state, *vectors])
@@ -220,9 +221,9 @@ class Prepared:
         return view
 
 
-def _reorder(job: ScanJob, order: Sequence[int]) -> ScanJob:
+def _reorder(job: ScanJob, x: Tensor, state: State, order: Sequence[int]) -> ScanJob:
     keep = tuple(job.keep[i] for i in order) if job.keep else ()
-    return ScanJob(job.x, job.state, job.lengths, job.reset, None, job.mask, keep)
+    return ScanJob(x, state, job.lengths, job.reset, None, job.mask, keep)
 
 
 def _convert(t: Tensor, dtype: torch.dtype) -> Tensor:

@@ -326,7 +326,7 @@ class LayerPlans:
         if is_plain and None not in tiers and not attn_rnn.why_not_plan(self.cells, weights):
             return attn_rnn.AttnRNNPlan(stack, tiers, weights, kernels[0].backend)
         codes = [kernel.code for kernel in kernels if isinstance(kernel.code, Gated | GatedHeads)]
-        if len(codes) == len(kernels) and not gated.why_not_plan(self.cells, stack.B):
+        if len(codes) == len(kernels) and not gated.why_not_plan(self.cells):
             return gated.GatedPlan(stack, codes, weights, kernels[0].backend, amp, dropout)
         return KernelPlan(stack, kernels, None if amp is None else (weights[0].dtype, amp), dropout)
 

@@ -18,6 +18,7 @@ from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.attn_rnn import scan
 from seqloom.kernels.cuda.attn_rnn.backward import FusedChunk
 from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs, AttnRNNSetting
+from seqloom.kernels.cuda.fastest import why_not_fastest
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
 ROWS = 8  # of a block: the columns of a product
@@ -28,10 +29,9 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
     return scan.why_not(cell, job, (torch.bfloat16, torch.float16), largest=heuristics.BLOCK_LARGEST_HIDDEN)
 
 
-def why_not_auto(_cell: Cell, job: ScanJob) -> str | None:
+def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
     """Return why another kernel is faster for this job; None if none is."""
-    most = heuristics.ROW_MOST_HALF_ROWS
-    return f"attn_rnn_row is faster with up to {most} rows" if len(job.x) <= most else None
+    return why_not_fastest("cuda", cell, job)
 
 
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:

@@ -22,6 +22,7 @@ from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.attn_rnn import grid, scan
 from seqloom.kernels.cuda.attn_rnn.backward import DividedChunk, count_steps
 from seqloom.kernels.cuda.attn_rnn.setting import TYPES, AttnRNNSetting
+from seqloom.kernels.cuda.fastest import why_not_fastest
 from seqloom.kernels.cuda.runtime import launch
 from seqloom.kernels.cuda.runtime.groups import ClusterCode
 
@@ -35,16 +36,7 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
 
 def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
     """Return why another kernel is faster for this job; None if none is."""
-    H, B, most = cell.hidden_size, len(job.x), heuristics.CLUSTER_AUTO_HIDDEN
-    if grid.is_wide(cell, job) and grid.why_not(cell, job) is None:
-        return f"attn_rnn_grid is faster in float32 with {H} units and {B} rows"
-    if B > heuristics.GRID_MOST_ROWS:
-        return grid.why_not_auto(cell, job) if most < H else None
-    if (autocast_dtype("cuda") or job.x.dtype) == torch.float32 and not allows_tf32():
-        most = heuristics.CLUSTER_AUTO_HIDDEN_FLOAT32
-    crowded = heuristics.CLUSTER_CROWDED_HIDDEN < H and heuristics.CLUSTER_CROWDED_ROWS < B
-    faster = (most < H or crowded) and grid.why_not(cell, job) is None
-    return f"attn_rnn_grid is faster with {H} units and {B} rows" if faster else None
+    return why_not_fastest("cluster", cell, job, {"grid": grid.why_not})
 
 
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:

@@ -7,18 +7,18 @@ chunk. With slots the graph is of plain torch, and the states are saved.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from seqloom.core.cell import Cell, State
-from seqloom.core.checks import read_saved
 from seqloom.core.job import ScanJob
 from seqloom.core.memory import empty, empty_like
 from seqloom.kernels import heuristics
+from seqloom.kernels.autograd import Call, Gradients
 from seqloom.kernels.cuda.attn_rnn import scan
 from seqloom.kernels.cuda.attn_rnn.graph_chunks import (
     BackwardChunk,
@@ -37,7 +37,8 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
 
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     """Run the cell over the job's sequences."""
-    y, h = _GraphScan.apply(*scan.prepare(cell, job))
+    inputs, *tensors = scan.prepare(cell, job)
+    y, h = scan.run_scan(GraphScan(inputs), *tensors)
     return y, (h.to(job.state[0].dtype),)
 
 
@@ -61,20 +62,17 @@ def _count_left(lengths: Tensor | None, u: Tensor, steps: int) -> Tensor:
     return (ends - begins).clamp(0, steps).to(torch.int32)
 
 
-class _GraphScan(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401  # takes any attribute
-        inputs: AttnRNNInputs,
-        u: Tensor,
-        h0: Tensor,
-        start: Tensor | None,
-        *weights: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        ctx.inputs = inputs
+class GraphScan(NamedTuple):
+    """The passes of a projected input (`Prepared` of `../../autograd.py`); `inputs` have no gradient."""
+
+    inputs: AttnRNNInputs
+
+    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], scan.Saved]:
+        """Return the outputs (B, T, H), the last state in float32, and the states after all steps."""
+        inputs, u, (h0,) = self.inputs, call.x, call.states
         (B, T), m = u.shape[:2], inputs.cell.slots
         with _find_chunk((ForwardChunk, SlotsForwardChunk), inputs, u) as (chunk, replay):
-            chunk.set_weights(weights, inputs.mask, start)
+            chunk.set_weights(call.weights, inputs.mask, *(call.starts or (None,)))
             chunk.h.copy_(h0)
             left = _count_left(inputs.lengths, u, chunk.steps)
             states = empty(B, T, *h0.shape[1:], dtype=chunk.y.dtype, device=u.device)
@@ -84,32 +82,28 @@ class _GraphScan(torch.autograd.Function):
                 replay()
                 states[:, begin : begin + n].copy_(chunk.y[:n].transpose(0, 1))
             last = chunk.h.clone()
-        ctx.save_for_backward(u, h0, start, states, *weights)
-        return states if m == 1 else states.sum(2).to(u.dtype), last
+        return (states if m == 1 else states.sum(2).to(u.dtype), last), scan.Saved(states)
 
-    @staticmethod
-    def backward(
-        ctx: Any,  # noqa: ANN401  # has what forward set
-        dy: Tensor,
-        dlast: Tensor,
-    ) -> tuple[Tensor | None, ...]:
-        inputs: AttnRNNInputs = ctx.inputs
-        u, h0, start, states, *weights = read_saved(ctx)
-        if torch.is_grad_enabled():  # a second derivative is wanted
-            return None, *scan.differentiate(inputs, (u, h0, start, *weights), (dy, dlast))
-        T = u.shape[1]
+    def backward(self, call: Call, saved: scan.Saved, grads: Sequence[Tensor | None], needs: Gradients) -> Gradients:
+        """Return the gradients, chunk by chunk of time."""
+        inputs, u, (h0,), (dy, dlast) = self.inputs, call.x, call.states, grads
+        dy = torch.zeros_like(u) if dy is None else dy
         with _find_chunk((BackwardChunk, SlotsBackwardChunk), inputs, u) as (chunk, replay):
-            chunk.set_weights(weights, inputs.mask, start)
-            chunk.clear(dlast)
+            chunk.set_weights(call.weights, inputs.mask, *(call.starts or (None,)))
+            chunk.clear(torch.zeros_like(h0) if dlast is None else dlast)
             left = _count_left(inputs.lengths, u, chunk.steps)
             du = empty_like(u, memory_format=torch.contiguous_format)
-            for k, begin in reversed(list(enumerate(range(0, T, chunk.steps)))):
-                n = min(chunk.steps, T - begin)
+            for k, begin in reversed(list(enumerate(range(0, u.shape[1], chunk.steps)))):
+                n = min(chunk.steps, u.shape[1] - begin)
                 chunk.take(inputs, u, left[k], begin, n)
-                chunk.take_back(h0, states, dy, begin, n)
+                chunk.take_back(h0, saved.states, dy, begin, n)
                 replay()
                 du[:, begin : begin + n].copy_(chunk.du[:n].transpose(0, 1))
-            pairs = zip(weights, chunk.gradients, strict=True)
+            pairs = zip(call.weights, chunk.gradients, strict=True)
             gradients = [None if w is None else d.to(w.dtype, copy=True) for w, d in pairs]
-            dstart = None if start is None else chunk.dstart.clone()
-            return None, du, chunk.dh.clone(), dstart, *gradients
+            dstart = (chunk.dstart.clone(),) if call.starts else ()
+            return Gradients(du, (chunk.dh.clone(),), gradients, dstart)
+
+    def differentiate(self, call: Call, grads: Sequence[Tensor | None]) -> Gradients:
+        """Return the gradients by the loop."""
+        return scan.differentiate(self.inputs, call, grads)

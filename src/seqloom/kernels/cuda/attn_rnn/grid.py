@@ -15,11 +15,12 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
-from seqloom.core.precision import allows_tf32, autocast_dtype
+from seqloom.core.precision import allows_tf32
 from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.attn_rnn import scan
 from seqloom.kernels.cuda.attn_rnn.backward import DividedChunk, count_steps
 from seqloom.kernels.cuda.attn_rnn.setting import TYPES, AttnRNNSetting
+from seqloom.kernels.cuda.fastest import why_not_fastest
 from seqloom.kernels.cuda.runtime.groups import GridCode, count_groups
 
 WARPS = 8
@@ -32,18 +33,9 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
     return reason or scan.why_not_code(TIER, cell, job)
 
 
-def is_wide(cell: Cell, job: ScanJob) -> bool:
-    """Return whether float32 with 32 units to a block is faster than every other kernel."""
-    (least, most), dtype = heuristics.GRID_WIDE_HIDDEN, autocast_dtype("cuda") or job.x.dtype
-    return dtype == torch.float32 and least <= cell.hidden_size <= most and len(job.x) >= heuristics.GRID_WIDE_ROWS
-
-
 def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
     """Return why another kernel is faster for this job; None if none is."""
-    if is_wide(cell, job):
-        return None
-    most = heuristics.GRID_MOST_ROWS
-    return f"attn_rnn_graph is faster above {most} rows" if len(job.x) > most else None
+    return why_not_fastest("grid", cell, job)
 
 
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:

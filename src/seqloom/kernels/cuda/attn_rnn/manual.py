@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from seqloom.core.cell import Cell, State
-from seqloom.core.checks import read_saved
 from seqloom.core.job import ScanJob
 from seqloom.core.precision import autocast_dtype
-from seqloom.core.weights import bind_weights
 from seqloom.kernels import attn_rnn_plain, loop
 from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES, Equations
-from seqloom.kernels.fused import run_fused, why_not_fused
+from seqloom.kernels.autograd import Call, Gradients
+from seqloom.kernels.cuda.attn_rnn import scan
+from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs
+from seqloom.kernels.fused import why_not_fused
 
 
 def why_not(cell: Cell, job: ScanJob) -> str | None:
@@ -39,40 +40,40 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
 
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     """Run the cell over the job's sequences."""
-
-    def run_kernel(x: Tensor, state: State, w: dict[str, Tensor]) -> tuple[Tensor, State]:
-        u = bind_weights(cell, w).project(x)
-        start = None if job.reset is None else bind_weights(cell, w).start(x)[0]
-        y, h = _ManualScan.apply(cell, job, start, u, state[0], *(w.get(name) for name in WEIGHT_NAMES))
-        return y, (h,)
-
-    return run_fused(cell, job, cell.own_parameters(), run_kernel)
+    own, start = cell.own_parameters(), None if job.reset is None else cell.start(job.x)[0]
+    weights = (own.get(name) for name in WEIGHT_NAMES)
+    y, h = scan.run_scan(ManualScan(cell, job), cell.project(job.x), job.state[0], start, *weights)
+    return y, (h,)
 
 
-class _ManualScan(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401  # takes any attribute
-        cell: Cell,
-        job: ScanJob,
-        start: Tensor | None,
-        u: Tensor,
-        h0: Tensor,
-        *own: Any,  # noqa: ANN401  # Tensor; None for scale and bias without a norm
-    ) -> tuple[Tensor, Tensor]:
-        states, h = run_forward(cell, job, start, u, h0, own)
-        ctx.cell, ctx.job = cell, replace(job, x=u.detach(), state=())
-        ctx.save_for_backward(start, u, h0, states, *own)
-        return sum_slots(cell, states), h.clone()
+class ManualScan(NamedTuple):
+    """The passes of a projected input (`Prepared` of `../../autograd.py`); the job has what has no gradient."""
 
-    @staticmethod
-    def backward(
-        ctx: Any,  # noqa: ANN401  # has what forward set
-        dy: Tensor,
-        dlast: Tensor,
-    ) -> tuple[Tensor | None, ...]:
-        start, u, h0, states, *own = read_saved(ctx)
-        return None, None, *run_backward(ctx.cell, ctx.job, (start, u, h0), states, (dy, dlast), own)
+    cell: Cell
+    job: ScanJob
+
+    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], scan.Saved]:
+        """Return the outputs (B, T, H), the last state, and the states after all steps."""
+        start = call.starts[0] if call.starts else None
+        states, h = run_forward(self.cell, self.job, start, call.x, call.states[0], call.weights)
+        return (sum_slots(self.cell, states), h.clone()), scan.Saved(states)
+
+    def backward(self, call: Call, saved: scan.Saved, grads: Sequence[Tensor | None], needs: Gradients) -> Gradients:
+        """Return the gradients of the input, the first state, the start of a reset and the weights."""
+        u, (h0,), (dy, dlast) = call.x, call.states, grads
+        pulls = torch.zeros_like(u) if dy is None else dy, torch.zeros_like(h0) if dlast is None else dlast
+        inputs, job = (call.starts[0] if call.starts else None, u, h0), replace(self.job, x=u, state=())
+        dstart, du, dh, *gradients = run_backward(self.cell, job, inputs, saved.states, pulls, call.weights)
+        return Gradients(du, (dh,), gradients, (dstart,) if call.starts else ())
+
+    def differentiate(self, call: Call, grads: Sequence[Tensor | None]) -> Gradients:
+        """Return the gradients by the loop."""
+        job = self.job
+        keep = job.keep[0] if job.keep else None
+        setting = scan.read_setting(self.cell, job)
+        return scan.differentiate(
+            AttnRNNInputs(self.cell, setting, job.lengths, job.mask, keep, job.reset), call, grads
+        )
 
 
 def run_forward(

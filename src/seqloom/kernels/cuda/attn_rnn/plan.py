@@ -13,8 +13,8 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell
 from seqloom.kernels.cuda.attn_rnn.padded_cell import PaddedCell
-from seqloom.kernels.cuda.attn_rnn.prepared_cell import OWN, PreparedCell
-from seqloom.kernels.cuda.attn_rnn.scan import Tier, pad_head
+from seqloom.kernels.cuda.attn_rnn.prepared_cell import PreparedCell
+from seqloom.kernels.cuda.attn_rnn.scan import AttnRNNWeights, Tier, pad_head
 from seqloom.kernels.stack import Stack
 
 
@@ -25,7 +25,7 @@ def why_not_plan(cells: Sequence[Cell], weights: Sequence[Tensor]) -> str | None
             return "slots and normalised inputs have no prepared call"
         if cell.__dict__.get("learned_states") or not {"start", "initial_state", "project"}.isdisjoint(cell.__dict__):
             return "the initial state is learned or computed"
-        if not set(cell.__dict__["_names"]) <= set(OWN):
+        if not set(cell.__dict__["_names"]) <= set(AttnRNNWeights._fields):
             return "the cell has weights that are not known here"
     if any(w.data_ptr() % 16 for w in weights):
         return "a weight does not begin at a multiple of 16 bytes"
@@ -51,7 +51,8 @@ class AttnRNNPlan:
     def run(self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], train: bool) -> tuple[Tensor, Any]:
         """Run the stack; the arguments and results are those of `StackPlan.run`."""
         if len(self.cells) == 1:
-            return self.cells[0].run(x, states[0] if states else None, weights, train)
+            y, end = self.cells[0].run(x, states[0] if states else None, weights, train)
+            return y, end
         ends = []
         for i, cell in enumerate(self.cells):
             x, end = cell.run(x, states[0][i : i + 1] if states else None, weights, train)

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
-from seqloom.core.precision import autocast_dtype
 from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.attn_rnn import scan
 from seqloom.kernels.cuda.attn_rnn.backward import DividedChunk, count_steps
 from seqloom.kernels.cuda.attn_rnn.setting import TYPES, AttnRNNSetting
+from seqloom.kernels.cuda.fastest import why_not_fastest
 from seqloom.kernels.cuda.runtime import groups, launch
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
@@ -44,13 +44,7 @@ def _why_no_room(setting: AttnRNNSetting, device: torch.device) -> str | None:
 
 def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
     """Return why another kernel is faster for this job; None if none is."""
-    B, dtype = len(job.x), autocast_dtype("cuda") or job.x.dtype
-    if dtype != torch.float32:
-        few = heuristics.ROW_MOST_HALF_ROWS >= B
-        return None if few else f"attn_rnn_cuda is faster with {B} rows of 16 bits; kernel='row' asks for it"
-    if B * -(-cell.hidden_size // 64) <= heuristics.ROW_MOST_ROWS:
-        return None
-    return f"clusters of blocks should be faster with {B} rows of {cell.hidden_size} units; kernel='row' asks for it"
+    return why_not_fastest("row", cell, job)
 
 
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:

@@ -5,23 +5,43 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from seqloom.core.cell import Cell, State
-from seqloom.core.checks import read_saved
 from seqloom.core.job import ScanJob
 from seqloom.core.memory import empty_like
 from seqloom.core.precision import autocast_dtype
 from seqloom.core.weights import bind_weights
 from seqloom.kernels import fused, heuristics, loop
 from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES
+from seqloom.kernels.autograd import Call, Gradients, Prepared, run_prepared
 from seqloom.kernels.cuda.attn_rnn.backward import Chunk, align, name_weights
 from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs, AttnRNNSetting, find_setting
 from seqloom.kernels.cuda.runtime import launch
+
+
+class AttnRNNWeights(NamedTuple):
+    """The weights of a cell by its names; None for those that it lacks."""
+
+    weight_q: Any
+    bias_q: Any
+    weight_o: Any
+    bias_o: Any
+    weight_g: Any
+    bias_g: Any
+    scale_n: Any = None
+    bias_n: Any = None
+    weight_u: Any = None
+    bias_u: Any = None
+
+    @property
+    def recurrent(self) -> tuple[Any, ...]:
+        """Those of the recurrence, as in WEIGHT_NAMES."""
+        return self[: len(WEIGHT_NAMES)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,13 +128,13 @@ def run(tier: Tier, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     inputs, u, h0, start, *weights = prepare(cell, job)
     setting = read_padded(cell, job)
     if not setting.real_head:
-        y, h = _TierScan.apply(tier, inputs, u, h0, start, *weights)
+        y, h = run_scan(TierScan(tier, inputs), u, h0, start, *weights)
         return y, (h.to(job.state[0].dtype),)
-    u, h0, start, mask, keep = (
-        None if t is None else pad_units(t, setting) for t in (u, h0, start, inputs.mask, inputs.keep)
-    )
+    mask, keep = (None if t is None else pad_units(t, setting) for t in (inputs.mask, inputs.keep))
+    start = None if start is None else pad_units(start, setting)
     weights = [None if w is None else pad_weight(w, setting) for w in weights]
-    y, h = _TierScan.apply(tier, replace(inputs, setting=setting, mask=mask, keep=keep), u, h0, start, *weights)
+    padded = TierScan(tier, replace(inputs, setting=setting, mask=mask, keep=keep))
+    y, h = run_scan(padded, pad_units(u, setting), pad_units(h0, setting), start, *weights)
     return cut_units(y, setting), (cut_units(h, setting).to(job.state[0].dtype),)
 
 
@@ -160,12 +180,11 @@ def prepare(cell: Cell, job: ScanJob) -> tuple[Any, ...]:
     )
 
 
-def differentiate(
-    inputs: AttnRNNInputs, tensors: Sequence[Tensor | None], grads: Sequence[Tensor]
-) -> list[Tensor | None]:
+def differentiate(inputs: AttnRNNInputs, call: Call, grads: Sequence[Tensor | None]) -> Gradients:
     """Compute the gradients by the loop, so that they have gradients themselves."""
-    setting, like = inputs.setting, tensors[0]
-    assert like is not None
+    setting, like = inputs.setting, call.x
+    first = (call.x, *call.states, call.starts[0] if call.starts else None)
+    tensors = *first, *call.weights
 
     def cut(t: Tensor | None, both: bool = False) -> Any:  # noqa: ANN401  # None stays None
         if t is None or not setting.real_head:
@@ -175,7 +194,7 @@ def differentiate(
         return t.unflatten(-1, (-1, setting.hidden // setting.heads))[..., : setting.real_head].flatten(-2)
 
     with torch.enable_grad(), torch.autocast(like.device.type, enabled=False):
-        u, h0, start, *weights = (*map(cut, tensors[:3]), *(cut(w, both=True) for w in tensors[3:]))
+        u, h0, start, *weights = (*map(cut, first), *(cut(w, both=True) for w in call.weights))
         own = {n: w for n, w in zip(WEIGHT_NAMES, weights, strict=True) if w is not None}
         view: Cell = bind_weights(inputs.cell, own)
         view.input_size = inputs.cell.hidden_size  # u is projected already
@@ -185,58 +204,79 @@ def differentiate(
         keep = () if inputs.keep is None else (cut(inputs.keep),)
         job = ScanJob(u, (h0.to(u.dtype),), inputs.lengths, inputs.reset, None, cut(inputs.mask), keep)
         y, (h,) = loop.run(view, job)
-        return fused.differentiate(tensors, [y, h.float()], [cut(d) for d in grads], True, True)
+        h = h.to(torch.promote_types(h.dtype, torch.float32))
+        found = fused.differentiate(tensors, [y, h], [cut(d) for d in grads], True, True)
+    du, dh, dstart, *dweights = found
+    return Gradients(du, (dh,), dweights, (dstart,) if call.starts else ())
 
 
-class _TierScan(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401  # takes any attribute
-        tier: Tier,
-        inputs: AttnRNNInputs,
-        u: Tensor,
-        h0: Tensor,
-        start: Tensor | None,
-        *weights: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        ctx.tier, ctx.inputs = tier, inputs
+class Saved(NamedTuple):
+    """What a backward pass needs beside the call: the states after all steps, (B, T, ..)."""
+
+    states: Tensor
+
+
+class TierScan(NamedTuple):
+    """The passes of a projected input (`Prepared` of `../../autograd.py`).
+
+    Attributes:
+        tier: How the work is divided over the GPU.
+        inputs: What has no gradient.
+    """
+
+    tier: Tier
+    inputs: AttnRNNInputs
+
+    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], Saved]:
+        """Return the outputs (B, T, H), the last state in float32, and what is saved."""
+        tier, inputs, u, (h0,) = self.tier, self.inputs, call.x, call.states
         B, T, _ = u.shape
         x = u if is_aligned(u) else u.contiguous()
         y = (empty_like if inputs.lengths is None else torch.zeros_like)(u, memory_format=torch.contiguous_format)
         last = empty_like(h0, memory_format=torch.contiguous_format)
         states = tier.make_states(y)
-        values = read_options(inputs) | {"w": name_weights(weights), "x": x, "y": y, "last": last, "states": states}
-        values |= {"h0": h0.contiguous(), "start": None if start is None else start.contiguous(), "B": B, "T": T}
+        values = read_options(inputs) | {"w": name_weights(call.weights), "x": x, "y": y, "last": last}
+        values |= {"states": states, "h0": h0.contiguous(), "start": _read_start(call), "B": B, "T": T}
         values |= {"x_row": x.stride(0), "x_step": x.stride(1), "y_row": y.stride(0), "y_step": y.stride(1)}
         code = tier.find_code(inputs.setting, "forward", B, u.device)
         code.start(code.pack(values), B, u.device)
-        ctx.save_for_backward(u, h0, start, states, *weights)
-        return y, last
+        return (y, last), Saved(y if states is None else states)
 
-    @staticmethod
-    def backward(
-        ctx: Any,  # noqa: ANN401  # has what forward set
-        dy: Tensor,
-        dlast: Tensor,
-    ) -> tuple[Tensor | None, ...]:
-        inputs: AttnRNNInputs = ctx.inputs
-        u, h0, start, states, *weights = read_saved(ctx)
-        if torch.is_grad_enabled():  # a second derivative is wanted
-            return None, None, *differentiate(inputs, (u, h0, start, *weights), (dy, dlast))
+    def backward(self, call: Call, saved: Saved, grads: Sequence[Tensor | None], needs: Gradients) -> Gradients:
+        """Return the gradients, chunk by chunk of time."""
+        inputs, u, (h0,), (dy, dlast) = self.inputs, call.x, call.states, grads
         B, T, _ = u.shape
-        x, dy = align(u), align(dy.to(u.dtype))
-        du = empty_like(x)
-        dh = dlast.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
-        dstart = None if start is None else torch.zeros_like(start, memory_format=torch.contiguous_format)
-        values = read_options(inputs) | {"x": x, "y": states, "h0": h0.contiguous(), "B": B, "T": T}
-        values |= {"start": None if start is None else start.contiguous()}
-        values |= {"dy": dy, "du": du, "dh": dh, "dstart": dstart}
-        size = ctx.tier.count_steps(u)
-        chunk: Chunk = ctx.tier.chunk(inputs, size, x)
-        chunk.load(values, weights)
+        x, start = align(u), _read_start(call)
+        dy = torch.zeros_like(x) if dy is None else align(dy.to(u.dtype))
+        du, dh = empty_like(x), torch.zeros_like(h0, memory_format=torch.contiguous_format)
+        if dlast is not None:
+            dh.copy_(dlast)
+        dstart = None if start is None else torch.zeros_like(start)
+        values = read_options(inputs) | {"x": x, "y": saved.states, "h0": h0.contiguous(), "B": B, "T": T}
+        values |= {"start": start, "dy": dy, "du": du, "dh": dh, "dstart": dstart}
+        size = self.tier.count_steps(u)
+        chunk: Chunk = self.tier.chunk(inputs, size, x)
+        chunk.load(values, call.weights)
         for begin in reversed(range(0, T, size)):
             chunk.go_back(begin, min(size, T - begin))
-        return None, None, du, dh, dstart, *chunk.gradients(weights)
+        return Gradients(du, (dh,), chunk.gradients(call.weights), () if dstart is None else (dstart,))
+
+    def differentiate(self, call: Call, grads: Sequence[Tensor | None]) -> Gradients:
+        """Return the gradients by the loop."""
+        return differentiate(self.inputs, call, grads)
+
+
+def _read_start(call: Call) -> Tensor | None:
+    """Return the state after a reset, in order; None without resets."""
+    return call.starts[0].contiguous() if call.starts else None
+
+
+def run_scan(scan: Prepared, u: Tensor, h0: Tensor, start: Tensor | None, *weights: Tensor | None) -> tuple[Any, ...]:
+    """Run a scan of a projected input; return the outputs and the last state."""
+    starts, tensors = () if start is None else (start,), (u, h0, start, *weights)
+    train = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    train = train and not fused.is_traced()  # a trace records torch's operators
+    return run_prepared(scan, Call(u, (h0,), weights, starts, train=train))
 
 
 def read_options(inputs: AttnRNNInputs) -> dict[str, Any]:

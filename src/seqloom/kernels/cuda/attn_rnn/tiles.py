@@ -20,11 +20,12 @@ from torch import Tensor
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.core.memory import empty
-from seqloom.core.precision import allows_tf32, autocast_dtype
+from seqloom.core.precision import allows_tf32
 from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.attn_rnn import scan
 from seqloom.kernels.cuda.attn_rnn.backward import DividedChunk, count_steps
 from seqloom.kernels.cuda.attn_rnn.setting import TYPES, AttnRNNSetting
+from seqloom.kernels.cuda.fastest import why_not_fastest
 from seqloom.kernels.cuda.products import exact
 from seqloom.kernels.cuda.runtime.groups import GridCode, count_groups
 from seqloom.kernels.cuda.runtime.launch import CudaCode
@@ -45,17 +46,7 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
 
 def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
     """Return why another kernel is faster for this job; None if none is."""
-    H, B = cell.hidden_size, len(job.x)
-    dtype, trains = autocast_dtype("cuda") or job.x.dtype, torch.is_grad_enabled()
-    name = "tf32" if dtype == torch.float32 and allows_tf32() else str(dtype).removeprefix("torch.")
-    is_faster = any(
-        name in region.types
-        and region.hidden[0] <= H <= region.hidden[1]
-        and region.rows[0] <= B <= region.rows[1]
-        and region.trains in (None, trains)
-        for region in heuristics.TILES_FASTER
-    )
-    return None if is_faster else f"another kernel is faster with {H} units and {B} rows"
+    return why_not_fastest("tiles", cell, job)
 
 
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:

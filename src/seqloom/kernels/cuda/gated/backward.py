@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,14 +21,28 @@ from seqloom.kernels.cuda.gated.code import GatedSetting, arrange_weights, find_
 from seqloom.kernels.cuda.products import exact
 
 
+class GatedGradients(NamedTuple):
+    """The gradients of a scan: of the weights in the type of the kernels, of states in float32."""
+
+    x: Tensor  # as the projected input
+    weight: Tensor  # (heads * gates * H, H)
+    bias: Tensor | None  # (heads * gates * H,), as the scale
+    scale: Tensor | None
+    scale_c: Tensor | None
+    bias_c: Tensor | None
+    vectors: Tensor | None
+    states: list[Tensor]  # (rows, H)
+    starts: list[Tensor]
+
+
 def go_back(
     setting: GatedSetting,
     values: dict[str, Any],
     dlast: Sequence[Tensor | None],
     heads: int = 1,
     in_halves: list[exact.SplitMatrix] | None = None,
-) -> list[Tensor | None]:
-    """Return the gradients of x, the weights, the first states and the starts, in the forward's order.
+) -> GatedGradients:
+    """Return the gradients of a scan.
 
     Args:
         setting: The cell and the options of the job.
@@ -86,8 +100,9 @@ def go_back(
     dweight = centre_gradient(dweight.unflatten(1, (-1, H)), x.dtype).view(-1, H) if kind.norm else dweight[0]
     added = _add_rows(totals, heads, x.dtype)
     dbias = None if values["bias"] is None else torch.stack(sums_of_bias).sum(0) if sums_of_bias else added["dbias"]
-    found = (dweight, dbias, added["dscale"], added["dscale_c"], added["dbias_c"], added["dvectors"])
-    return [dx, *(None if t is None else t.to(x.dtype) for t in found), *ds, *dstart]
+    vectors = dbias, added["dscale"], added["dscale_c"], added["dbias_c"], added["dvectors"]
+    bias, scale, scale_c, bias_c, of_vectors = (None if t is None else t.to(x.dtype) for t in vectors)
+    return GatedGradients(dx, dweight.to(x.dtype), bias, scale, scale_c, bias_c, of_vectors, ds, dstart)
 
 
 def count_chunk_steps(setting: GatedSetting, B: int, time_first: bool) -> int:

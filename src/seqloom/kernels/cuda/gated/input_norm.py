@@ -3,49 +3,16 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from seqloom.core.checks import read_saved
 from seqloom.core.memory import empty_like, new_empty
 from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.gated.code import TYPES
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
 WARPS = 8  # of a block, as in input_norm.cu
-
-
-class InputNorm(torch.autograd.Function):
-    """Map products (.., gates * H), scale and bias (gates * H,), and the number of gates to normalised products."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401  # takes any attribute
-        product: Tensor,
-        scale: Tensor,
-        bias: Tensor,
-        gates: int,
-    ) -> Tensor:
-        y, spread = normalise(product, scale, bias, gates, any(ctx.needs_input_grad))
-        ctx.gates = gates
-        ctx.save_for_backward(product, scale, bias, spread)
-        return y
-
-    @staticmethod
-    def backward(
-        ctx: Any,  # noqa: ANN401  # has what forward set
-        dy: Tensor,
-    ) -> tuple[Tensor | None, ...]:
-        product, scale, bias, spread = read_saved(ctx)
-        if torch.is_grad_enabled():  # a second derivative is wanted
-            with torch.enable_grad():
-                y = F.layer_norm(product.unflatten(-1, (ctx.gates, -1)), (len(scale) // ctx.gates,)).flatten(-2)
-                y = torch.addcmul(bias, y, scale)
-            return *torch.autograd.grad(y, (product, scale, bias), dy, create_graph=True), None
-        return *undo_norm(dy.contiguous(), product, spread, scale, ctx.gates), None
 
 
 def normalise(product: Tensor, scale: Tensor, bias: Tensor, gates: int, keeps: bool) -> tuple[Tensor, Tensor | None]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,7 +19,8 @@ from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.runtime.graphs import RecordedLaunches
 
 Maybe = Tensor | None
-Launch = Callable[[Sequence[Maybe]], list[Maybe]]
+Tree = TypeVar("Tree")  # a tensor, None, or a tuple, named tuple or list of trees
+Launch = Callable[[Any], Any]  # maps one tree to another
 _owners: deque[weakref.ref[Recorder]] = deque()  # those that keep a pass, the oldest first
 
 
@@ -39,14 +41,14 @@ class Recorder:
         self.runs = 0
         self.kept: RecordedPass | None = None
 
-    def run(self, launch: Launch, key: Hashable, tensors: Sequence[Maybe]) -> list[Maybe]:
+    def run(self, launch: Launch, key: Hashable, tensors: Any) -> Any:  # noqa: ANN401  # trees
         """Return what the pass finds, in memory that belongs to the caller.
 
         Args:
             launch: Finds it. All that it reads beside its arguments stays where it is.
             key: What a recording depends on: the stream, torch's switches that change numbers, addresses of what the
                 pass reads beside its arguments, which arguments are None.
-            tensors: The arguments, contiguous.
+            tensors: The arguments: contiguous tensors and None, in tuples of any depth, as the result.
         """
         if self.size > self.most:
             return launch(tensors)
@@ -99,26 +101,42 @@ class RecordedPass:
         tensors: Arguments like those of every later run.
     """
 
-    def __init__(self, launch: Launch, tensors: Sequence[Maybe]) -> None:
-        found: list[Maybe] = []
+    def __init__(self, launch: Launch, tensors: Any) -> None:  # noqa: ANN401  # a tree
         with torch.inference_mode(False), torch.no_grad():  # later runs may be outside of an inference mode
-            arguments = [None if t is None else empty_like(t) for t in tensors]
+            arguments = map_tensors(empty_like, tensors)
 
             def record() -> None:
-                found[:] = [None if t is None else t.contiguous() for t in launch(arguments)]
+                self.found = map_tensors(Tensor.contiguous, launch(arguments))
 
-            self.arguments, self.found = [t for t in arguments if t is not None], found
+            self.arguments = list(list_tensors(arguments))
             self.graph = RecordedLaunches(record)
 
-    def run(self, tensors: Sequence[Maybe]) -> list[Maybe]:
+    def run(self, tensors: Any) -> Any:  # noqa: ANN401  # trees
         """Return what the pass finds for these arguments."""
-        _copy(self.arguments, [t for t in tensors if t is not None])
+        _copy(self.arguments, list(list_tensors(tensors)))
         self.graph.replay()
-        results = [t for t in self.found if t is not None]
-        copies = [empty_like(t) for t in results]
-        _copy(copies, results)
-        each = iter(copies)
-        return [None if t is None else next(each) for t in self.found]
+        copies = map_tensors(empty_like, self.found)
+        _copy(list(list_tensors(copies)), list(list_tensors(self.found)))
+        return copies
+
+
+def map_tensors(f: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
+    """Return the same tree with each tensor replaced by what `f` returns for it."""
+    if isinstance(tree, Tensor):
+        return f(tree)  # type: ignore[return-value]
+    if not isinstance(tree, (tuple, list)):
+        return tree
+    parts = [map_tensors(f, part) for part in tree]
+    return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+
+
+def list_tensors(tree: object) -> Iterator[Tensor]:
+    """Yield the tensors of a tree."""
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, (tuple, list)):
+        for part in tree:
+            yield from list_tensors(part)
 
 
 def _copy(to: Sequence[Tensor], source: Sequence[Tensor]) -> None:

@@ -1,0 +1,168 @@
+"""One node of the graph for every prepared kernel.
+
+A prepared kernel has a forward pass, a backward pass and the gradients by the reference loop, which can be
+differentiated again; this file makes a `torch.autograd.Function` of them. What the forward pass saves is a named tuple
+of the kernel, which its backward pass receives again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from seqloom.core.checks import read_saved
+
+Maybe = Tensor | None
+
+
+@dataclass(slots=True)
+class Call:
+    """The tensors of one call. Those before `lengths` may have gradients.
+
+    Attributes:
+        x: The input.
+        states: The states before the first step; empty for the initial states.
+        weights: All weights of the kernel; None for those that a cell lacks.
+        starts: The states after a reset; empty if they are zeros or if there are no resets.
+        dt: (B, T), the time since the previous step; None for cells without time.
+        lengths: (B,) int64, the real steps of each row, which nobody else changes; None if all are real.
+        reset: (B, T) bool, where the state is reset; None if nowhere.
+        mask: (B, H), recurrent dropout; None without.
+        keep: Zoneout: for each state the share of the old value that stays, (B, T, ...).
+        train: Whether a backward pass may follow, so that the forward pass must save what that needs.
+    """
+
+    x: Any  # Tensor
+    states: Sequence[Any]  # Tensors
+    weights: Sequence[Any]  # Tensors and None
+    starts: Sequence[Any] = ()
+    dt: Maybe = None
+    lengths: Maybe = None
+    reset: Maybe = None
+    mask: Maybe = None
+    keep: Sequence[Tensor] = ()
+    train: bool = False
+
+
+class Gradients(NamedTuple):
+    """One value for each tensor of a `Call` that may have a gradient: the gradient, or whether it is needed."""
+
+    x: Any
+    states: Sequence[Any] = ()
+    weights: Sequence[Any] = ()
+    starts: Sequence[Any] = ()
+    dt: Any = None
+
+
+class Prepared(Protocol):
+    """A kernel that is ready for calls of one form."""
+
+    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], Any]:
+        """Return the outputs, and what the backward pass needs beside the call: a named tuple.
+
+        Its fields are tensors, tuples of tensors, None, or anything else, which is dropped with the graph. Without
+        `call.train` it is not used.
+        """
+
+    def backward(self, call: Call, saved: Any, grads: Sequence[Maybe], needs: Gradients) -> Gradients:  # noqa: ANN401
+        """Return the gradients from those of the outputs; None stands for zeros, on both sides."""
+
+    def differentiate(self, call: Call, grads: Sequence[Maybe]) -> Gradients:
+        """Return what `backward` returns, computed by the reference loop with a graph."""
+
+
+def run_prepared(prepared: Prepared, call: Call) -> tuple[Tensor, ...]:
+    """Run a prepared kernel, as one node of the graph if `call.train` is set."""
+    if not call.train:
+        return prepared.forward(call)[0]
+    spans = () if call.dt is None else (call.dt,)
+    result: tuple[Tensor, ...] = _Run.apply(prepared, call, call.x, *call.states, *call.starts, *call.weights, *spans)
+    return result
+
+
+class _Run(torch.autograd.Function):
+    """The tensors of a call -> the outputs of a prepared kernel."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401  # takes any attribute
+        prepared: Prepared,
+        call: Call,
+        *tensors: Maybe,
+    ) -> tuple[Tensor, ...]:
+        outputs, saved = prepared.forward(call)
+        flat: list[Maybe] = []
+        layout: list[Any] = []  # of each field: the number of its tensors, a single tensor, or the field itself
+        for field in saved:
+            if field is None or isinstance(field, Tensor):
+                flat.append(field)
+                layout.append(_ONE)
+            elif type(field) is tuple:
+                flat += field
+                layout.append(_Many(len(field)))
+            else:
+                layout.append(field)
+        ctx.prepared, ctx.kind, ctx.layout = prepared, type(saved), layout
+        ctx.counts = len(call.states), len(call.starts), len(call.weights)
+        ctx.constants = call.lengths, call.reset, call.mask, call.keep
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors, *flat)
+        return outputs
+
+    @staticmethod
+    def backward(
+        ctx: Any,  # noqa: ANN401  # has what forward set
+        *grads: Maybe,
+    ) -> tuple[Maybe, ...]:
+        tensors = read_saved(ctx)
+        needs, count = ctx.needs_input_grad[2:], len(ctx.needs_input_grad) - 2
+        inputs = _name(tensors[:count], ctx.counts)
+        lengths, reset, mask, keep = ctx.constants
+        call = Call(inputs.x, inputs.states, inputs.weights, inputs.starts, inputs.dt, lengths, reset, mask, keep, True)
+        if torch.is_grad_enabled():  # a second derivative is wanted
+            found = ctx.prepared.differentiate(call, grads)
+        else:
+            saved = _join(ctx, tensors[count:])
+            found = ctx.prepared.backward(call, saved, grads, _name(needs, ctx.counts))
+        gradients = [found.x]
+        for many, n in zip((found.states, found.starts, found.weights), ctx.counts, strict=True):
+            gradients += many or [None] * n
+        return None, None, *gradients, *(() if call.dt is None else (found.dt,))
+
+
+class _Many(NamedTuple):
+    """Stands for a tuple of so many tensors."""
+
+    tensors: int
+
+
+_ONE = _Many(-1)  # stands for one tensor or None
+
+
+def _name(flat: Sequence[Any], counts: tuple[int, int, int]) -> Gradients:
+    """Name the values of all tensors of a call that may have gradients."""
+    states, starts, weights = counts
+    a, b, c = 1 + states, 1 + states + starts, 1 + states + starts + weights
+    return Gradients(flat[0], flat[1:a], flat[b:c], flat[a:b], flat[c] if len(flat) > c else None)
+
+
+def _join(ctx: Any, flat: Sequence[Maybe]) -> Any:  # noqa: ANN401  # the node of a call; a named tuple of the kernel
+    """Return what the forward pass saved."""
+    layout, at = ctx.layout, 0
+    fields: list[Any] = []
+    if not torch._C._autograd._get_current_graph_task_keep_graph():
+        ctx.layout = None  # a reference to the loss would keep what is no tensor
+    for part in layout:
+        if part is _ONE:
+            fields.append(flat[at])
+            at += 1
+        elif type(part) is _Many:
+            fields.append(flat[at : at + part.tensors])
+            at += part.tensors
+        else:
+            fields.append(part)
+    return ctx.kind(*fields)
