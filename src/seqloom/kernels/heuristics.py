@@ -73,7 +73,7 @@ CLUSTER_SPLITS = {8: {1: 8, 2: 4, 3: 4, 4: 2}, 16: {1: 16, 2: 8, 4: 4}}
 CLUSTER_REGISTERS = {2: {8: 128, 12: 96, 16: 64}, 4: {8: 128, 12: 96, 16: 48}}
 # Of the four weights, how many may lie in shared memory.
 CLUSTER_WEIGHTS_IN_SHARED = 2
-# The backward of row, cluster and grid: a chunk for every so many bytes of what it computes again, 8 chunks at most. A
+# The backward of row, cluster and grid: a chunk for every this many bytes that are recomputed, 8 chunks at most. A
 # chunk costs the host a dozen launches: H=256 B=16 takes 7.4 for both passes in four chunks, 4.6 in one (LOG, kernels,
 # third look). Less memory than this does not matter beside what a layer holds anyway.
 CHUNK_BYTES, MOST_CHUNKS = 64 << 20, 8

@@ -138,7 +138,7 @@ class Prepared:
         own = GatedWeights(self._join_weights(known, H).to(dtype), bias, vectors=vectors)
         values = self._join(fitted.inputs, known, H, B * T).view(B, T, -1).to(dtype)
         order = fitted.states
-        # an output that is no state is carried like one, but nothing reads what it was before
+        # an output that is not a state is carried like one, but nothing reads what it was before
         blank = tuple(x.new_zeros(B, H) for _ in order[len(job.state) :])
         state, first = (*job.state, *blank), (*start, *blank) if start else ()
         ordered = _reorder(job, values, tuple(state[i] for i in order), order)
