@@ -9,7 +9,7 @@ import seqloom
 from seqloom.cells.lookup import find_cell
 from seqloom.core.job import ScanJob
 from seqloom.kernels import heuristics, loop
-from seqloom.kernels.cpu import scan
+from seqloom.kernels.cpu import prepared
 from seqloom.kernels.cpu.engine import CELLS, ThreadSplit, split_threads
 from seqloom.kernels.registry import find_kernel
 from seqloom.tools.testing import check_kernel, kernel
@@ -19,7 +19,7 @@ ONE = ThreadSplit(1, False)
 
 def compute_results(monkeypatch, split, cell, job):
     """Return outputs, last states and every gradient."""
-    monkeypatch.setattr(scan, "split_threads", lambda *_: split)
+    monkeypatch.setattr(prepared, "split_threads", lambda *_: split)
     return compute_all(find_kernel(f"{cell.name}_cpu").code.run, cell, job)
 
 
@@ -110,7 +110,7 @@ def test_every_thread_flushes_denormals_if_the_caller_does(monkeypatch, columns)
     with torch.no_grad():
         layer.weight_hh_l0.copy_(torch.eye(64))
     x, h = torch.zeros(8, 3, 4, dtype=torch.float64), torch.full((1, 8, 64), 1e-310, dtype=torch.float64)
-    monkeypatch.setattr(scan, "split_threads", lambda *_: ThreadSplit(2, columns))
+    monkeypatch.setattr(prepared, "split_threads", lambda *_: ThreadSplit(2, columns))
     try:
         for flushed in (False, True, False, True):  # the threads are there from the first on
             if not torch.set_flush_denormal(flushed):
@@ -125,7 +125,7 @@ def test_several_callers_with_several_threads_each_have_the_results_of_one(monke
     cell, job = asking(name, 12, 64)
     run = find_kernel(f"{name}_cpu").code.run
     for split in (ThreadSplit(3, False), ThreadSplit(2, True)):
-        monkeypatch.setattr(scan, "split_threads", lambda *_, split=split: split)
+        monkeypatch.setattr(prepared, "split_threads", lambda *_, split=split: split)
         with torch.no_grad():
             expected = run(cell, job)
         with ThreadPoolExecutor(4) as pool:

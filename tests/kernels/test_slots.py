@@ -13,7 +13,7 @@ from seqloom.cells import AttnRNNCell
 from seqloom.core.job import ScanJob
 from seqloom.kernels import heuristics
 from seqloom.kernels import loop as any_loop
-from seqloom.kernels.cpu import scan
+from seqloom.kernels.cpu import prepared
 from seqloom.kernels.cpu.engine import ThreadSplit, split_threads
 from seqloom.kernels.cuda.attn_rnn import graph as attn_rnn_graph
 from seqloom.kernels.cuda.attn_rnn.graph_chunks import SlotsBackwardChunk, SlotsForwardChunk
@@ -97,7 +97,7 @@ def test_threads_keep_the_slots_of_a_sequence_together(monkeypatch, kept):
             ThreadSplit(2, False),
             ThreadSplit(4, False),
         ):
-            monkeypatch.setattr(scan, "split_threads", lambda *_, split=split: split)
+            monkeypatch.setattr(prepared, "split_threads", lambda *_, split=split: split)
             results.append(compute_results(find_kernel("attn_rnn_cpu").code.run, cell, job))
         for columns in results[1:3]:
             assert all(map(torch.equal, columns, results[0]))

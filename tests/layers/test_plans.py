@@ -14,7 +14,7 @@ import seqloom
 from seqloom.kernels import heuristics
 from seqloom.kernels.aten.plan import AtenPlan
 from seqloom.kernels.cpu import bound_call
-from seqloom.kernels.cpu.plan import StackPlan
+from seqloom.kernels.cpu.prepared import PreparedStack
 from seqloom.kernels.kernel_plan import KernelPlan
 from seqloom.kernels.registry import find_kernel
 from seqloom.kernels.stack import Stack
@@ -87,7 +87,7 @@ def kinds(layer):
 def test_a_planned_call_has_the_loops_values_and_gradients(cell, kernel, settings, shape):
     layer, x = make(cell, kernel=kernel, **settings), torch.randn(shape, dtype=torch.float64)
     check(layer, x)
-    assert kinds(layer) == {StackPlan}
+    assert kinds(layer) == {PreparedStack}
     state = layer(x)[1]
     check(layer, x, tuple(torch.randn_like(s) for s in state) if isinstance(state, tuple) else torch.randn_like(state))
 
@@ -105,7 +105,7 @@ def test_a_planned_call_with_lengths_has_the_loops_values_and_gradients(cell, se
     for _ in range(3):  # the second call finds the plan, the third one by the engine's comparison
         actual = run(lambda y, h: layer(y, h, read(lengths)), x, parameters=layer)
         torch.testing.assert_close(actual, run(lambda y, h: slow(y, h, lengths), x, parameters=slow))
-    assert [type(plan) for key, plan in layer._plans.plans.items() if key[-1]] == [StackPlan]
+    assert [type(plan) for key, plan in layer._plans.plans.items() if key[-1]] == [PreparedStack]
 
 
 def test_calls_with_and_without_lengths_do_not_take_each_others_plan():
@@ -163,7 +163,7 @@ def test_a_planned_call_has_second_derivatives(cell, kernel, dtype):
         leaves = [x.clone().requires_grad_(), *one.parameters()]
         first = torch.autograd.grad(one(leaves[0])[0].sin().sum(), leaves, create_graph=True)
         results.append([*first, *torch.autograd.grad(sum(g.square().sum() for g in first), leaves)])
-    assert kinds(layer) == {AtenPlan if kernel == "aten" else StackPlan}
+    assert kinds(layer) == {AtenPlan if kernel == "aten" else PreparedStack}
     torch.testing.assert_close(*results, rtol=1e-3, atol=1e-3 if dtype is torch.float32 else 1e-9)
 
 

@@ -12,7 +12,15 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from seqloom.compiler.fingerprint import Key, describe, fingerprint, why_not_frozen, why_not_now, why_not_trace
+from seqloom.compiler.fingerprint import (
+    Key,
+    Snapshot,
+    describe,
+    fingerprint,
+    why_not_frozen,
+    why_not_now,
+    why_not_trace,
+)
 from seqloom.compiler.guards import NO_GUARDS, Guards
 from seqloom.compiler.nodes import UnsupportedError
 from seqloom.compiler.plan import PURE, Plan
@@ -80,6 +88,34 @@ def discard(plan: Plan, reason: str) -> None:
     discard_plan(plan, reason)
     for key in [key for key, (known, _) in _plans.items() if known is plan]:
         del _plans[key]
+
+
+class Watch:
+    """Notice when a cell, or something that its step reads, is no longer what it was when its plan was found.
+
+    Args:
+        cell: The cell.
+        plan: Its plan, just found.
+    """
+
+    def __init__(self, cell: Cell, plan: Plan) -> None:
+        self.cell, self.fingerprint, self.guards = cell, fingerprint(cell), find_guards(plan)
+        self.snapshot = Snapshot(cell)
+
+    def holds(self) -> bool:
+        """Return whether the plan still stands for the cell: whether `compile_cell` would find it again."""
+        return why_not_now() is None and (self.snapshot.holds() or self._compare()) and self.guards.hold()
+
+    def holds_beside(self) -> bool:
+        """Return what `holds` returns, if the items of `snapshot.dictionaries` are known to be the same."""
+        return why_not_now() is None and self.snapshot.holds_beside() and self.guards.hold()
+
+    def _compare(self) -> bool:
+        """Return whether the cell's fingerprint is the same, though an object is another one."""
+        if fingerprint(self.cell) != self.fingerprint:
+            return False
+        self.snapshot = Snapshot(self.cell)
+        return True
 
 
 def find_guards(plan: Plan) -> Guards:

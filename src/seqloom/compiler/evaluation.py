@@ -225,10 +225,15 @@ def multiply_heads(a: Tensor, b: Tensor) -> Tensor:
     return parts.sum(0) + torch.bmm(a[..., k:], b[:, k:])
 
 
+def keep_same(t: Tensor) -> Tensor:
+    """Return a value that another node has, too."""
+    return t
+
+
 # Functions of torch that do what an operator does, and are called faster.
 SAME, ADD_PRODUCT = "same", "add_product"  # not torch's: what `_simplify` writes
 _FUNCTIONS: dict[str, Callable[..., object]] = {
-    SAME: lambda t: t,
+    SAME: keep_same,
     ADD_PRODUCT: torch.addmm,
     "bmm.default": multiply_heads,
     "add.Tensor": torch.add,

@@ -6,6 +6,7 @@ change is traced again. What a step reads elsewhere is in `guards.py`.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import inspect
 import operator
@@ -14,6 +15,7 @@ import types
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -65,6 +67,72 @@ def _collect(path: str, module: nn.Module, key: list[object]) -> None:
     for name, child in own["_modules"].items():
         if child is not None:
             _collect(f"{path}.{name}", child, key)
+
+
+Items = tuple[dict[str, Any], dict[str, object]]
+
+
+class Snapshot:
+    """Every object that `fingerprint` has read of a cell, compared by identity: faster, and never less strict.
+
+    Args:
+        cell: The cell, whose fingerprint was just taken.
+
+    Attributes:
+        dictionaries: Those that must have the same items, with these: of modules and of classes.
+    """
+
+    def __init__(self, cell: Cell) -> None:
+        self.dtype = torch.get_default_dtype()
+        self.dictionaries: list[Items] = []
+        self.kinds: list[tuple[nn.Module, type, tuple[type, ...]]] = []
+        self.functions: list[tuple[types.FunctionType, object, object]] = []
+        self.tensors: list[Tensor] = []
+        self.is_possible = not torch._C._len_torch_function_stack() and self._add(cell)
+        self.forms = self._read_forms()
+
+    def _add(self, module: nn.Module) -> bool:
+        """Add a module and those inside; return False if a value may change while it is the same object."""
+        own, kind = module.__dict__, type(module)
+        state, _ = _states[kind]
+        if not state.is_constant or any(type(v) not in PLAIN for name, v in own.items() if name not in SKIPPED):
+            return False
+        parts = [own, *(own[name] for name in ("_parameters", "_buffers", "_modules", *HOOKS))]
+        parts += [own["_names"]] if "_names" in own else []
+        parts += [gc.get_referents(names)[0] for names, _, _ in state.parts]  # not of a view, but of its dictionary
+        self.dictionaries += [(part, dict(part)) for part in parts if isinstance(part, dict)]
+        self.kinds.append((module, kind, kind.__mro__))
+        self.functions += state.functions
+        self.tensors += [t for part in parts[1:3] for t in part.values() if t is not None]
+        if any(own[name] for name in HOOKS) or not all(isinstance(part, dict) for part in parts):
+            return False
+        return all(self._add(child) for child in own["_modules"].values() if child is not None)
+
+    def _read_forms(self) -> list[object]:
+        return [(t.shape, t.dtype, t.requires_grad) for t in self.tensors]
+
+    def holds(self) -> bool:
+        """Return whether all is the same; False if only `fingerprint` can tell."""
+        if not self.is_possible:
+            return False
+        for now, items in self.dictionaries:
+            if len(now) != len(items) or not all(map(operator.is_, now.values(), items.values())):
+                return False
+            if tuple(now) != tuple(items):
+                return False
+        return self.holds_beside()
+
+    def holds_beside(self) -> bool:
+        """Return whether everything beside the items of `dictionaries` is the same."""
+        if torch._C._len_torch_function_stack() or torch.get_default_dtype() is not self.dtype:
+            return False
+        for module, kind, bases in self.kinds:
+            if type(module) is not kind or kind.__mro__ is not bases:
+                return False
+        for f, code, defaults in self.functions:
+            if f.__code__ is not code or f.__defaults__ is not defaults or f.__kwdefaults__ or f.__dict__:
+                return False
+        return not self.tensors or self._read_forms() == self.forms
 
 
 class _ClassState:

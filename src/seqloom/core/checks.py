@@ -95,6 +95,11 @@ def read_lengths(
         UserTypeError: If they are not whole numbers.
         InputError: If their number or a value is wrong.
     """
+    kind = type(lengths)
+    if kind is list or (kind is Tensor and lengths.dtype is torch.int64):
+        fast = _read_few(lengths, rows, steps, device)
+        if fast is not None:
+            return fast
     given = lengths
     if not isinstance(lengths, Tensor):
         empty = not isinstance(lengths, int) and not len(lengths)
@@ -113,6 +118,29 @@ def read_lengths(
             raise InputError(f"{name} must lie between 0 and the {count(steps, 'step')} of input, got {wrong}")
     moved = lengths.to(device, torch.int64)
     return own_for_backward(moved) if moved is given else moved
+
+
+MOST_READ = 256  # lengths that Python compares faster than torch
+
+
+def _read_few(lengths: Any, rows: int, steps: int, device: torch.device) -> Tensor | None:  # noqa: ANN401
+    """Return a list or a tensor of a few right lengths as `read_lengths` does; None if it must look closer."""
+    is_list = type(lengths) is list
+    if device.type != "cpu" or not 0 < rows <= MOST_READ or torch.compiler.is_compiling():
+        return None
+    if torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack():
+        return None
+    if torch._C._get_tracing_state() is not None:
+        return None
+    if is_list:
+        if len(lengths) != rows or set(map(type, lengths)) != {int}:
+            return None
+    elif lengths.dim() != 1 or len(lengths) != rows or lengths.device.type != "cpu":
+        return None
+    values = lengths if is_list else lengths.tolist()
+    if min(values) < 0 or max(values) > steps:
+        return None
+    return torch.tensor(values, dtype=torch.int64, device="cpu") if is_list else own_for_backward(lengths)
 
 
 def own_for_backward(t: Tensor) -> Tensor:

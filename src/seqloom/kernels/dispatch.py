@@ -13,14 +13,15 @@ from seqloom.core.heads import HeadsCell
 from seqloom.core.job import ScanJob
 from seqloom.kernels.cuda.gated.heads import GatedHeads
 from seqloom.kernels.fused import is_traced
-from seqloom.kernels.registry import Kernel, KernelCode, list_kernels
+from seqloom.kernels.registry import Kernel, KernelCode, Run, list_kernels
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The chosen kernel, why each faster one was rejected, and what the chosen one does, in one phrase."""
+    """The chosen kernel, what runs jobs like this one, why each faster one was rejected, and a phrase about it."""
 
     kernel: Kernel
+    run: Run
     rejected: tuple[tuple[str, str], ...] = ()
     detail: str = ""
 
@@ -28,6 +29,11 @@ class Choice:
     def name(self) -> str:
         """The kernel's full name."""
         return self.kernel.name
+
+    @property
+    def backend(self) -> str:
+        """The kernel's short name."""
+        return self.kernel.backend
 
     def __str__(self) -> str:
         first = f"{self.name} ({self.detail})" if self.detail else self.name
@@ -53,11 +59,11 @@ def choose(cell: Cell, job: ScanJob, kernel: str = "auto") -> Choice:
     if not matching:
         names = ", ".join(k.name for k in list_kernels(cell.name))
         raise UserError(f"no kernel {kernel!r} for cell {cell.name!r}; it has: {names} (or 'auto')")
-    reason = matching[0].code.why_not(cell, job)
-    if reason is not None:
+    run = matching[0].prepare(cell, job)
+    if isinstance(run, str):
         fastest = _choose_fastest(cell, job).name
-        raise UserError(f"kernel {matching[0].name!r} cannot run this: {reason}; the fastest that can is {fastest!r}")
-    return Choice(matching[0])
+        raise UserError(f"kernel {matching[0].name!r} cannot run this: {run}; the fastest that can is {fastest!r}")
+    return Choice(matching[0], run)
 
 
 def _choose_fastest(cell: Cell, job: ScanJob) -> Choice:
@@ -67,10 +73,10 @@ def _choose_fastest(cell: Cell, job: ScanJob) -> Choice:
     if is_traced():  # a trace can be saved if it has torch's operators only
         kernels = tuple(sorted(kernels, key=lambda kernel: kernel.backend != "aten"))
     for kernel in kernels:
-        reason = kernel.why_not_auto(cell, job)
-        if reason is None:
-            return Choice(kernel, tuple(rejected))
-        rejected.append((kernel.name, reason))
+        run = kernel.prepare(cell, job, is_auto=True)
+        if not isinstance(run, str):
+            return Choice(kernel, run, tuple(rejected))
+        rejected.append((kernel.name, run))
     raise AssertionError("the loop runs everything")
 
 
@@ -102,10 +108,10 @@ def _choose_for_heads(cell: HeadsCell, job: ScanJob, kernel: str) -> Choice:
     if kernel != "each":
         reason = TOGETHER.code.why_not(cell, job)
         if reason is None:
-            return Choice(TOGETHER, detail=f"{cell.heads} heads in one launch")
+            return Choice(TOGETHER, TOGETHER.code.run, detail=f"{cell.heads} heads in one launch")
         if kernel == "cuda":
             raise UserError(f"kernel 'cuda' cannot run these heads: {reason}; kernel='auto' takes one that can")
         rejected.append((TOGETHER.name, reason))
     one = _choose_fastest(cell.first_cell(), cell.list_jobs(job)[0])
     each = Kernel("heads", "each", "every head by its own kernel", EachHead(one.kernel.code))
-    return Choice(each, tuple(rejected), f"{cell.heads} heads, each by {one.name}")
+    return Choice(each, each.code.run, tuple(rejected), f"{cell.heads} heads, each by {one.name}")

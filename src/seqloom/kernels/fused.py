@@ -71,15 +71,24 @@ def run_fused(
     return y, tuple(state)
 
 
-def flatten_loop(cell: Cell, job: ScanJob, names: Sequence[str]) -> Flat:
-    """Return the reference loop as a function of input, states, the cell's tensors of these names and, if given, dt."""
-    k, end = len(job.state), len(job.state) + len(names)
+def flatten_loop(cell: Cell, job: ScanJob, names: Sequence[str], states: int | None = None) -> Flat:
+    """Return the reference loop as a function of input, states, the cell's tensors of these names and, if given, dt.
+
+    Args:
+        cell: The cell.
+        job: What it runs over.
+        names: The names of the tensors.
+        states: How many states are given: 0 for those of the job; all of them by default.
+    """
+    k = len(job.state) if states is None else states
+    end = k + len(names)
 
     def slow(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         view = bind_weights(cell, dict(zip(names, rest[k:end], strict=True)))
         dt = rest[end] if len(rest) > end else job.dt
-        y, state = loop.run(view, replace(job, x=x, state=tuple(s.to(x.dtype) for s in rest[:k]), dt=dt))
-        return y, *(s.to(t.dtype) for s, t in zip(state, rest, strict=False))  # may be more precise than x
+        before = rest[:k] or job.state
+        y, state = loop.run(view, replace(job, x=x, state=tuple(s.to(x.dtype) for s in before), dt=dt))
+        return y, *(s.to(t.dtype) for s, t in zip(state, before, strict=True))  # may be more precise than x
 
     return slow
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from seqloom.core.cell import State
 from seqloom.core.job import ScanJob, reverse_steps, zero_padding
+from seqloom.kernels.dispatch import Choice
 from seqloom.kernels.registry import Kernel
 from seqloom.kernels.stack import Stack
 
@@ -20,7 +21,7 @@ class KernelPlan:
 
     Args:
         stack: The cells, and the form of the input.
-        kernels: One for each cell.
+        kernels: One for each cell, or what was chosen for it.
         types: Under autocast the type of the weights, which inputs and states of a cell have, and that of the outputs.
         dropout: Share of the outputs of every layer but the last that is dropped.
     """
@@ -28,14 +29,14 @@ class KernelPlan:
     def __init__(
         self,
         stack: Stack,
-        kernels: Sequence[Kernel],
+        kernels: Sequence[Kernel | Choice],
         types: tuple[torch.dtype, torch.dtype] | None = None,
         dropout: float = 0.0,
     ) -> None:
         self.types, self.dropout, self.ways = types, dropout, stack.ways
         self.backend, self.h_shapes, self.B, self.T = kernels[0].backend, stack.state_shapes, stack.B, stack.T
         self.is_single, self.is_batch_first = len(stack.shape) == 2, stack.is_batch_first
-        self.scans = [(cell, kernel.code.run) for cell, kernel in zip(stack.cells, kernels, strict=True)]
+        self.scans = [(cell, kernel.run) for cell, kernel in zip(stack.cells, kernels, strict=True)]
 
     def run(
         self,

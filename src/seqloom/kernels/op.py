@@ -99,7 +99,7 @@ def _run(cell: int, kernel: str, amp: torch.dtype | None, job: ScanJob, own: lis
     try:
         device = job.x.device.type
         with torch.autocast(device, dtype=amp) if amp else nullcontext(), useful_autocast(device):
-            y, state = choose(view, job, kernel).kernel.code.run(view, job)
+            y, state = choose(view, job, kernel).run(view, job)
     finally:
         compiling.active = before
     return [y.to(amp or job.x.dtype), *state]

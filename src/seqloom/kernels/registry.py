@@ -6,9 +6,10 @@ backend, and the traits that layers and tools use. `kernel="auto"` tries the ent
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from torch import Tensor
 
@@ -18,11 +19,13 @@ from seqloom.kernels import heuristics, loop, scan
 from seqloom.kernels.aten.kernels import AtenKernel
 from seqloom.kernels.compiled import kernel as compiled
 from seqloom.kernels.compiled import own
-from seqloom.kernels.cpu.kernels import WEIGHTS, AttnRNNOnCpu, GatedOnCpu
+from seqloom.kernels.cpu.kernels import OnCpu
+from seqloom.kernels.cpu.prepared import ENGINE_WEIGHTS
 from seqloom.kernels.cuda.attn_rnn import block, cluster, graph, grid, manual, row, slots, tiles
 from seqloom.kernels.cuda.gated.kernels import KINDS, Gated
 from seqloom.kernels.parallel import linear
 
+Run = Callable[[Cell, ScanJob], tuple[Tensor, State]]
 ANY = "any"  # the cell of a kernel that runs every cell
 
 
@@ -38,6 +41,12 @@ class SelectiveKernelCode(Protocol):
     """The code of a kernel that can say why `kernel="auto"` should prefer another one; None if it should not."""
 
     def why_not_auto(self, cell: Cell, job: ScanJob) -> str | None: ...
+
+
+class PreparedKernelCode(Protocol):
+    """The code of a kernel that compiles cells: what its check finds is what runs."""
+
+    def prepare(self, cell: Cell, job: ScanJob) -> Run | str: ...
 
 
 @runtime_checkable
@@ -82,14 +91,26 @@ class Kernel:
         """Return whether this kernel runs the cell with this name."""
         return self.cell in (cell, ANY)
 
-    def why_not_auto(self, cell: Cell, job: ScanJob) -> str | None:
-        """Return why `kernel="auto"` should not choose this kernel: it cannot run, or another one is faster."""
-        if self.compiles and self._selective is not None:
-            return self._selective.why_not_auto(cell, job) or self.code.why_not(cell, job)
+    def prepare(self, cell: Cell, job: ScanJob, is_auto: bool = False) -> Run | str:
+        """Return a function that runs jobs like this one, or why there is none.
+
+        Args:
+            cell: The cell.
+            job: What to run it over.
+            is_auto: Whether a faster kernel is a reason, too.
+        """
+        selective = self._selective if is_auto else None
+        if self.compiles:
+            reason = None if selective is None else selective.why_not_auto(cell, job)
+            return reason or cast(PreparedKernelCode, self.code).prepare(cell, job)
         reason = self.code.why_not(cell, job)
-        if reason or self._selective is None:
-            return reason
-        return self._selective.why_not_auto(cell, job)
+        if reason is None and selective is not None:
+            reason = selective.why_not_auto(cell, job)
+        return self.code.run if reason is None else reason
+
+    def run(self, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
+        """Run a cell over a job's sequences."""
+        return self.code.run(cell, job)
 
     def describe(self, cell: Cell, job: ScanJob) -> str:
         """Return in one phrase what the kernel does for a job; empty for most kernels."""
@@ -141,8 +162,7 @@ KERNELS = (
         )
         for cell, kind in KINDS.items()
     ),
-    Kernel("attn_rnn", "cpu", "C++ engine", AttnRNNOnCpu()),
-    *(Kernel(cell, "cpu", "C++ engine", GatedOnCpu(cell)) for cell in WEIGHTS),
+    *(Kernel(cell, "cpu", "C++ engine", OnCpu(cell)) for cell in ENGINE_WEIGHTS),
     *(
         Kernel(cell, "row", "NVIDIA GPU, float32, compiled: a block takes some rows", own, compiles=True)
         for cell in heuristics.COMPILED_OWN

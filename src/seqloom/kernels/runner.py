@@ -85,7 +85,7 @@ def run_job(
             cell.handle = home.handle  # a view uses what was compiled for the cell
         cell, job = resolve_weights(cell), job.resolve()
         with useful_autocast(job.x.device.type):
-            y, state = choose(cell, job, kernel).kernel.code.run(cell, job)
+            y, state = choose(cell, job, kernel).run(cell, job)
     return y.to(output_dtype(job.x)), state
 
 

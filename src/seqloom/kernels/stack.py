@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from seqloom.core.job import ScanJob, reverse_steps
 from seqloom.core.memory import empty, new_empty
 from seqloom.core.weights import bind_weights
 from seqloom.kernels import loop
+from seqloom.kernels.autograd import Call, Gradients
 from seqloom.kernels.fused import differentiate
 
 
@@ -68,36 +69,43 @@ class Stack:
         past = steps >= lengths[:, None] if self.is_batch_first or x.dim() == 2 else steps[:, None] >= lengths
         return x.masked_fill(past.view(*self.shape[:-1], 1), 0)
 
-    def run(
-        self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], lengths: Tensor | None = None
-    ) -> list[Tensor]:
-        """Run the stack.
-
-        Args:
-            x: The input, of `shape`.
-            states: In torch's form; empty for the initial states.
-            weights: All weights of the stack.
-            lengths: (B,), the real steps of each row; None if all are real.
-
-        Returns:
-            The output and the last states, in torch's form.
-        """
-        first, x = states or self.start(x), self.clear_padding(x, lengths)
-        rows = x.unsqueeze(0) if x.dim() == 2 else x if self.is_batch_first else x.transpose(0, 1)
+    def run(self, call: Call) -> list[Tensor]:
+        """Run the stack by the loop, and return the output and the last states, in torch's form."""
+        first, x = call.states or self.start(call.x), self.clear_padding(call.x, call.lengths)
+        rows, reset = self._put_rows_first(x), call.reset if call.reset is None else self._put_rows_first(call.reset)
         ends: list[State] = []
         for begin in range(0, len(self.cells), self.ways):
             outputs = []
             for i in range(begin, begin + self.ways):
-                values = {name: weights[place] for name, place in self.names[i].items()}
-                state = tuple(s[i].reshape(self.B, -1) for s in first)
-                job = ScanJob(rows if i == begin else reverse_steps(rows, lengths), state, lengths)
-                y, end = loop.run(bind_weights(self.cells[i], values), job)
-                outputs.append(y if i == begin else reverse_steps(y, lengths))
+                values = {name: call.weights[place] for name, place in self.names[i].items()}
+                job = ScanJob(rows, tuple(s[i].reshape(self.B, -1) for s in first), call.lengths, reset)
+                y, end = loop.run(bind_weights(self.cells[i], values), job if i == begin else job.reverse())
+                outputs.append(y if i == begin else reverse_steps(y, call.lengths))
                 ends.append(end)
             rows = outputs[0] if self.ways == 1 else torch.cat(outputs, -1)
         y = rows if self.is_batch_first else rows.transpose(0, 1)
         pairs = zip(zip(*ends, strict=True), self.state_shapes, strict=True)
         return [y.reshape(*self.shape[:-1], -1), *(torch.stack(part).view(shape) for part, shape in pairs)]
+
+    def _put_rows_first(self, t: Tensor) -> Tensor:
+        return t.unsqueeze(0) if len(self.shape) == 2 else t if self.is_batch_first else t.transpose(0, 1)
+
+    def find_gradients(self, call: Call, grads: Sequence[Tensor | None], dtype: torch.dtype | None = None) -> Gradients:
+        """Return the gradients of a kernel's first derivative, in a form that can be differentiated again.
+
+        Args:
+            call: The kernel's inputs.
+            grads: The gradients of the output and of the last states; None for those that do not matter.
+            dtype: The type in which the kernel computes; default: that of x.
+        """
+        tensors = [call.x, *call.states, *call.starts, *call.weights]
+        k, m = 1 + len(call.states), 1 + len(call.states) + len(call.starts)
+        with torch.enable_grad():
+            typed: list[Any] = [None if t is None else t.to(dtype or call.x.dtype) for t in tensors]
+            y, *ends = self.run(replace(call, x=typed[0], states=typed[1:k], starts=typed[k:m], weights=typed[m:]))
+            pulls = (None if d is None else d.to(o.dtype) for d, o in zip(grads, (y, *ends), strict=True))
+        found = differentiate(tensors, (y, *ends), tuple(pulls), True, True)
+        return Gradients(found[0], found[1:k], found[m:], found[k:m])
 
     def differentiate(
         self,
@@ -121,9 +129,23 @@ class Stack:
         Returns:
             The gradients of x, of the states and of the weights; None for those that are not needed.
         """
-        tensors, k = [x, *states, *weights], len(states)
-        with torch.enable_grad():
-            typed: list[Any] = [None if t is None else t.to(dtype or x.dtype) for t in tensors]
-            y, *ends = self.run(typed[0], typed[1 : 1 + k], typed[1 + k :], lengths)
-            pulls = (None if d is None else d.to(o.dtype) for d, o in zip(grads, (y, *ends), strict=True))
-        return differentiate(tensors, (y, *ends), tuple(pulls), True, True)
+        found = self.find_gradients(Call(x, states, weights, lengths=lengths), grads, dtype)
+        return [found.x, *found.states, *found.weights]
+
+
+class Projected(Stack):
+    """One cell over what its `project` returned, (B, T, P), with its states as the cell has them: the form of a job."""
+
+    @property
+    def state_shapes(self) -> list[torch.Size]:
+        """Of each state: (B, ...)."""
+        return [s.shape for s in self.cells[0].initial_state(empty(self.B, 1, device="cpu"))]
+
+    def run(self, call: Call) -> list[Tensor]:
+        """Run the cell by the loop, and return the output and the last states."""
+        view = bind_weights(self.cells[0], {name: call.weights[i] for name, i in self.names[0].items()})
+        view.__dict__["project"] = lambda x: x
+        view.__dict__["start"] = lambda _: tuple(call.starts)  # after a reset
+        more = call.lengths, call.reset, call.dt, call.mask, tuple(call.keep)
+        y, end = loop.run(view, ScanJob(call.x, tuple(call.states), *more))
+        return [y, *end]

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from threading import local
-from typing import cast
-from weakref import ref
 
 import torch
 from torch import Tensor
@@ -31,22 +28,42 @@ from seqloom.kernels.cpu.kept_memory import kept_memory
 from seqloom.kernels.cpu.machine import Encoded, Rows, encode, run_trusted, why_not_machine
 from seqloom.kernels.fused import flatten_loop, why_not_fused
 
-_latest = local()  # what this thread's last `why_not` has found, for `run`
-
 
 def why_not(cell: Cell, job: ScanJob) -> str | None:
     """Return why this cell or job cannot run here; None if it can."""
     found = _find(cell, job)
-    _latest.found = ref(cell), ref(job), found
     return found if isinstance(found, str) else None
 
 
-def _take(cell: Cell, job: ScanJob) -> Prepared | Compiled | str:
-    """Return what `why_not` has just found for the same job, or find it."""
-    last, _latest.found = getattr(_latest, "found", None), None
-    if last is not None and last[0]() is cell and last[1]() is job:
-        return cast(Prepared | Compiled | str, last[2])
-    return _find(cell, job)
+def prepare(cell: Cell, job: ScanJob) -> Found | str:
+    """Return what runs jobs like this one as long as the cell does not change, or why there is nothing."""
+    found = _find(cell, job)
+    return found if isinstance(found, str) else Found(found)
+
+
+class Found:
+    """A compiled cell, as it was found for one job.
+
+    Args:
+        code: Programs, or the gated kernels of a GPU.
+
+    Attributes:
+        is_unfit: Whether it did not fit the cell after all, so that another one was found.
+    """
+
+    def __init__(self, code: Prepared | Compiled) -> None:
+        self.code, self.is_unfit = code, False
+
+    def __call__(self, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
+        """Run the cell over the job's sequences."""
+        try:
+            if isinstance(self.code, Prepared):
+                return gated.run(cell, job, self.code)
+            return _run_in_type(self.code, cell, job)
+        except UnfitError as error:
+            self.is_unfit = True
+            _find_again(self.code.plan, error, cell, job)
+        return run(cell, job)
 
 
 def _find(cell: Cell, job: ScanJob) -> Prepared | Compiled | str:
@@ -134,16 +151,8 @@ def describe(cell: Cell, job: ScanJob) -> str:
 
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     """Run the cell over the job's sequences, on a GPU in the gated kernels if it fits them."""
-    found = _take(cell, job)
-    if isinstance(found, str):  # a prepared call of a cell that has changed since
-        return loop.run(cell, job)
-    try:
-        if isinstance(found, Prepared):
-            return gated.run(cell, job, found)
-        return _run_in_type(found, cell, job)
-    except UnfitError as error:
-        _find_again(found.plan, error, cell, job)
-    return run(cell, job)
+    found = prepare(cell, job)
+    return loop.run(cell, job) if isinstance(found, str) else found(cell, job)  # it may have changed since the choice
 
 
 def _run_in_type(compiled: Compiled, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
@@ -172,12 +181,18 @@ def _run_programs(compiled: Compiled, cell: Cell, job: ScanJob) -> tuple[Tensor,
 
 
 @lru_cache(maxsize=256)
+def encode_plan(plan: Plan) -> dict[Scan, Encoded]:
+    """Translate the programs of a plan for the engine."""
+    return {scan: encode(scan.program) for scan in (plan.infer, plan.train, plan.reverse)}
+
+
+@lru_cache(maxsize=256)
 def _prepare(plan: Plan, on_gpu: bool) -> Compiled | str:
     """Prepare the programs of a plan; return why that is not possible."""
     try:
         if on_gpu:
             return Compiled(plan, run_on_gpu)
-        encoded = {scan: encode(scan.program) for scan in (plan.infer, plan.train, plan.reverse)}
+        encoded = encode_plan(plan)
         return Compiled(plan, partial(_run_on_cpu, encoded), is_direct=True, allocate=kept_memory.allocate)
     except UnsupportedError as error:
         if plan.is_loaded:

@@ -10,16 +10,19 @@ from seqloom.core.job import ScanJob
 from seqloom.core.precision import autocast_dtype
 from seqloom.kernels import heuristics
 from seqloom.kernels.compiled import kernel
-from seqloom.kernels.compiled.kernel import describe
+from seqloom.kernels.compiled.kernel import Found, describe
 
-__all__ = ["describe", "run", "why_not", "why_not_auto"]
+__all__ = ["describe", "prepare", "run", "why_not", "why_not_auto"]
 
 
 def why_not(cell: Cell, job: ScanJob) -> str | None:
     """Return why this cell or job cannot run here; None if it can."""
-    if not job.x.is_cuda:
-        return "it is for CUDA tensors"
-    return kernel.why_not(cell, job)
+    return kernel.why_not(cell, job) if job.x.is_cuda else "it is for CUDA tensors"
+
+
+def prepare(cell: Cell, job: ScanJob) -> Found | str:
+    """Return what runs jobs like this one, or why there is nothing."""
+    return kernel.prepare(cell, job) if job.x.is_cuda else "it is for CUDA tensors"
 
 
 def why_not_auto(cell: Cell, job: ScanJob) -> str | None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import chain
 
 import torch
 from torch import Tensor
 
 from seqloom.core.memory import empty_like
+
+MOST_IN_PYTHON = 256  # steps of all rows; for more, torch finds the packing faster
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +32,8 @@ class Packing:
         row: (N,), the row in `order` of each packed row.
         before: (N,), where the state before each packed row is.
         last: (B,), where the last state of each row of `order` is.
+        ends: (B,), where the last state of each row of the batch is.
+        is_time_first: Whether what is packed lies in memory as (length, B, ...).
     """
 
     B: int
@@ -41,9 +46,18 @@ class Packing:
     row: Tensor | None = None
     before: Tensor | None = None
     last: Tensor | None = None
+    ends: Tensor | None = None
+    is_time_first: bool = False
 
     @classmethod
-    def of(cls, B: int, length: int, lengths: Tensor | None, device: torch.device | None = None) -> Packing:
+    def of(
+        cls,
+        B: int,
+        length: int,
+        lengths: Tensor | None,
+        device: torch.device | None = None,
+        is_time_first: bool = False,
+    ) -> Packing:
         """Find the packing of a batch.
 
         The number of packed rows must be known to allocate memory, so lengths on a GPU are waited for, once.
@@ -53,9 +67,12 @@ class Packing:
             length: Steps of the padded batch.
             lengths: (B,), the real steps of each row; None if all are real.
             device: Where programs run; None for the CPU.
+            is_time_first: Whether what is packed lies in memory as (length, B, ...).
         """
         if lengths is None:
             return _pack_equal(B, length, device)
+        if B * length <= MOST_IN_PYTHON and lengths.device.type == "cpu" and (device is None or device.type == "cpu"):
+            return _pack_few(length, [min(max(n, 0), length) for n in lengths.tolist()], is_time_first)
         lengths = lengths.to("cpu", torch.int64).clamp(0, length)
         order = torch.argsort(lengths, descending=True, stable=True)
         steps = lengths[order]
@@ -67,8 +84,9 @@ class Packing:
         before = torch.where(t == 0, row, B + offset[(t - 1).clamp(min=0)] + row)
         r = torch.arange(B)
         last = torch.where(steps == 0, r, B + offset[(steps - 1).clamp(min=0)] + r) if T else r
-        indices = count, offset, order, order[row] * length + t, row, before, last
-        return cls(B, T, length, *_move(indices, device))
+        place = t * B + order[row] if is_time_first else order[row] * length + t
+        indices = count, offset, order, place, row, before, last, torch.empty_like(last).index_copy(0, order, last)
+        return cls(B, T, length, *_move(indices, device), is_time_first)
 
     @cached_property
     def N(self) -> int:
@@ -79,13 +97,17 @@ class Packing:
         """Pack (B, length, ...) into (N, ...)."""
         if self.place is None:
             return x.transpose(0, 1).reshape(self.N, *x.shape[2:])
-        return x.flatten(0, 1)[self.place]
+        return self._flatten(x).index_select(0, self.place)
+
+    def _flatten(self, x: Tensor) -> Tensor:
+        """Put the rows of all steps, (B, length, ...), one below the other."""
+        return (x.transpose(0, 1) if self.is_time_first else x).flatten(0, 1)
 
     def pack_steps(self, x: Tensor) -> Tensor:
         """Pack (B, length, ...) as `pack` does, with two dimensions for the rows: (T, B, ...) or (N, 1, ...)."""
         if self.place is None:
             return x.transpose(0, 1).contiguous()
-        return x.flatten(0, 1)[self.place].unsqueeze(1)
+        return self._flatten(x).index_select(0, self.place).unsqueeze(1)
 
     def unpack_steps(self, packed: Tensor) -> Tensor:
         """Undo `pack_steps`, with zeros as padding."""
@@ -95,22 +117,24 @@ class Packing:
         """Unpack (N, ...) into (B, length, ...), with zeros as padding."""
         if self.place is None:
             return packed.reshape(self.T, self.B, *packed.shape[1:]).transpose(0, 1)
-        whole = packed.new_zeros(self.B * self.length, *packed.shape[1:])
-        return whole.index_copy(0, self.place, packed).unflatten(0, (self.B, self.length))
+        whole = packed.new_zeros(self.B * self.length, *packed.shape[1:]).index_copy_(0, self.place, packed)
+        if self.is_time_first:
+            return whole.view(self.length, self.B, *packed.shape[1:]).transpose(0, 1)
+        return whole.view(self.B, self.length, *packed.shape[1:])
 
     def sort(self, rows: Tensor) -> Tensor:
         """Put (B, ...) into the order of the packing."""
-        return rows if self.order is None else rows[self.order]
+        return rows if self.order is None else rows.index_select(0, self.order)
 
     def unsort(self, rows: Tensor) -> Tensor:
         """Put (B, ...) back into the order of the batch."""
-        return rows if self.order is None else empty_like(rows).index_copy(0, self.order, rows)
+        return rows if self.order is None else empty_like(rows).index_copy_(0, self.order, rows)
 
     def spread(self, rows: Tensor) -> Tensor:
         """Repeat sorted rows (B, ...) for every packed row: (N, ...)."""
         if self.row is None:
             return rows.expand(self.T, *rows.shape).flatten(0, 1)
-        return rows[self.row]
+        return rows.index_select(0, self.row)
 
     def add_up(self, packed: Tensor) -> Tensor:
         """Sum (N, ...) over the steps of each row: (B, ...), sorted."""
@@ -120,16 +144,43 @@ class Packing:
 
     def states_before(self, states: Tensor) -> Tensor:
         """Take the state before each packed row from (B + N, ...)."""
-        return states[: self.N] if self.before is None else states[self.before]
+        return states[: self.N] if self.before is None else states.index_select(0, self.before)
 
-    def last_states(self, states: Tensor) -> Tensor:
-        """Take the last state of each row, sorted, from (B + N, ...)."""
-        return states[self.N :] if self.last is None else states[self.last]
+    def take_ends(self, states: Tensor) -> Tensor:
+        """Copy the last state of each row of the batch from (B + N, ...)."""
+        if self.ends is None:
+            return states.narrow(0, self.N, self.B).clone()
+        return states.index_select(0, self.ends)
 
     def put_last(self, states: Tensor, rows: Tensor | None) -> None:
         """Write the last state of each row into (B + N, ...); zeros for None."""
         place = slice(self.N, None) if self.last is None else self.last
         states[place] = 0 if rows is None else self.sort(rows)
+
+
+def _pack_few(length: int, lengths: Sequence[int], is_time_first: bool) -> Packing:
+    """Find the packing of a few rows as `Packing.of` does, on a CPU: a call of torch takes longer than one number."""
+    B = len(lengths)
+    order = sorted(range(B), key=lengths.__getitem__, reverse=True)  # stable
+    steps = [lengths[i] for i in order]
+    T, n = steps[0] if B else 0, B
+    count, offset, place, row, before = [], [], [], [], []
+    for t in range(T):
+        while steps[n - 1] <= t:
+            n -= 1
+        rows = range(n)
+        before += rows if t == 0 else range(B + offset[-1], B + offset[-1] + n)
+        offset.append(len(row))
+        count.append(n)
+        row += rows
+        place += [t * B + i for i in order[:n]] if is_time_first else [i * length + t for i in order[:n]]
+    last = [r if k == 0 else B + offset[k - 1] + r for r, k in enumerate(steps)]
+    ends = [0] * B
+    for i, end in zip(order, last, strict=True):
+        ends[i] = end
+    parts = count, offset, order, place, row, before, last, ends
+    numbers = torch.tensor(list(chain(*parts)), dtype=torch.int64, device="cpu")
+    return Packing(B, T, length, *numbers.split([len(part) for part in parts]), is_time_first)
 
 
 def _move(indices: Sequence[Tensor], device: torch.device | None) -> Sequence[Tensor]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from seqloom.core.cell import State
-from seqloom.core.checks import read_saved
 from seqloom.core.job import ScanJob
+from seqloom.kernels.autograd import Call, Gradients, run_prepared
 from seqloom.kernels.compiled.packing import Packing
 from seqloom.kernels.compiled.stages import Stages
 from seqloom.kernels.fused import Flat, differentiate, run_backward
@@ -75,60 +75,124 @@ class Compiled(Stages):
         Returns:
             The outputs (B, T, H) and the last state.
         """
-        packing = Packing.of(x.shape[0], x.shape[1], job.lengths, x.device)
-        call = _Call(self, job, packing, tuple(own), enter, slow)
-        spans = () if job.dt is None or not job.dt.requires_grad else (job.dt,)
-        inputs = (x, *state, *own.values(), *spans)
-        if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
-            y, *last = _Scan.apply(call, *inputs)
-        else:
-            rows, start = call.enter_packed(x, own)
-            y, last, _, _ = self.run_forward(call.name_inputs(rows, start, own), state, packing, self.infer)
+        own_values = tuple(own.values())
+        call = Call(x, state, own_values, (), job.dt, job.lengths, job.reset, job.mask, job.keep)
+        inputs = (x, *state, *own_values, *(() if job.dt is None else (job.dt,)))
+        call.train = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
+        y, *last = run_prepared(CompiledScan(self, tuple(own), enter, slow and (lambda _: slow)), call)
         return y, tuple(last)
 
 
+class Saved(NamedTuple):
+    """What the backward pass needs.
+
+    Attributes:
+        rows: The step's input, packed.
+        starts: The states after a reset, sorted.
+        states: The states of all steps, (B + N, ...), packed.
+        values: Values of the nodes in `Stages.saved`.
+        packing: Where the rows of each step are.
+        entered: The graph from the leaves to what enters the step; None if the plan's x is the input.
+    """
+
+    rows: Tensor
+    starts: tuple[Tensor, ...]
+    states: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+    packing: Packing
+    entered: _Entered | None
+
+
 @dataclass(frozen=True, eq=False)
-class _Call:
-    """What a scan and its backward share; the fields are arguments of `Compiled.run_cell`."""
+class CompiledScan:
+    """A compiled cell that is ready for calls.
+
+    Attributes:
+        compiled: The programs.
+        names: The cell's names for the weights of a call.
+        enter: As in `Compiled.run_cell`.
+        slow: Returns the function `slow` of `Compiled.run_cell` for a call; None if there is none.
+    """
 
     compiled: Compiled
-    job: ScanJob
-    packing: Packing
     names: tuple[str, ...]
     enter: Enter | None
-    slow: Flat | None
+    slow: Callable[[Call], Flat] | None
 
-    @property
-    def is_packed_first(self) -> bool:
-        """Whether rows are packed before they enter the cell: `project` then sees no padding."""
-        return self.compiled.plan.alone and self.job.reset is None
+    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], Saved | None]:
+        """Return the outputs (B, T, H) and the last states, and what the backward pass needs."""
+        compiled, x, entered = self.compiled, call.x, None
+        packing = Packing.of(x.shape[0], x.shape[1], call.lengths, x.device, x.stride(1) > x.stride(0))
+        own = dict(zip(self.names, call.weights, strict=True))
+        if call.train and self.enter is not None:
+            rows, start, entered = self._enter_with_graph(call, packing, own)
+        else:
+            rows, start = self._enter_packed(call, packing, own)
+        named, stage = self._name_inputs(call, packing, rows, start, own), compiled.infer
+        if not call.train:
+            y, last, _, _ = compiled.run_forward(named, call.states, packing, stage)
+            return (y, *last), None
+        y, last, states, known = compiled.run_forward(named, call.states, packing, compiled.train)
+        values = tuple(known[n] for n in compiled.saved)
+        seen = (x, *call.states, *call.weights, rows, *start, *states, *values)
+        return (_release(y, seen), *last), Saved(rows, tuple(start), tuple(states), values, packing, entered)
 
-    def enter_packed(self, x: Tensor, own: Mapping[str, Tensor]) -> tuple[Tensor, State]:
+    def backward(self, call: Call, saved: Saved, grads: Sequence[Tensor | None], needs: Gradients) -> Gradients:
+        """Return the gradients of the input, the states, the weights and the time spans."""
+        with torch.no_grad():
+            return _run_backward(self, call, saved, grads, needs)
+
+    def differentiate(self, call: Call, grads: Sequence[Tensor | None]) -> Gradients:
+        """Return the gradients by the reference loop, with a graph."""
+        assert self.slow is not None, "compiled programs alone have no second derivative"
+        tensors = [call.x, *call.states, *call.weights, *(() if call.dt is None else (call.dt,))]
+        k, m = 1 + len(call.states), 1 + len(call.states) + len(call.weights)
+        found = differentiate(tensors, self.slow(call)(*tensors), grads, True, again=True)
+        return Gradients(found[0], found[1:k], found[k:m], dt=found[m] if len(found) > m else None)
+
+    def packs_first(self, call: Call) -> bool:
+        """Return whether rows are packed before they enter the cell: `project` then sees no padding."""
+        return self.compiled.plan.alone and call.reset is None
+
+    def _enter_packed(self, call: Call, packing: Packing, own: Mapping[str, Tensor]) -> tuple[Tensor, State]:
         """Return the step's input (N, ...) and the states after a reset, sorted."""
-        packing = self.packing
         if self.enter is None:
-            return packing.pack(x), ()
-        if self.is_packed_first:
-            rows, start = self.enter(packing.pack_steps(x), own)
+            return packing.pack(call.x), ()
+        if self.packs_first(call):
+            rows, start = self.enter(packing.pack_steps(call.x), own)
             return rows.reshape(packing.N, *rows.shape[2:]), start
-        whole, start = self.enter(x, own)
+        whole, start = self.enter(call.x, own)
         return packing.pack(whole), tuple(packing.sort(s) for s in start)
 
-    def name_inputs(self, rows: Tensor, start: State, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _enter_with_graph(
+        self, call: Call, packing: Packing, own: Mapping[str, Tensor]
+    ) -> tuple[Tensor, State, _Entered]:
+        """Return what `_enter_packed` returns, and the graph of what the cell computes itself."""
+        assert self.enter is not None
+        x, is_first = call.x, self.packs_first(call)
+        leaf = (packing.pack_steps(x) if is_first else x).detach().requires_grad_(x.requires_grad)
+        leaves = {name: t.detach().requires_grad_(t.requires_grad) for name, t in own.items()}
+        with torch.enable_grad():
+            entered, start = self.enter(leaf, leaves)
+        rows = entered.detach()
+        rows = rows.reshape(packing.N, *rows.shape[2:]) if is_first else packing.pack(rows)
+        return rows, tuple(packing.sort(s.detach()) for s in start), _Entered(leaf, leaves, entered, start)
+
+    def _name_inputs(
+        self, call: Call, packing: Packing, rows: Tensor, start: State, own: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
         """Return the step's inputs and the weights by name, packed."""
-        job, packing, dtype = self.job, self.packing, self.job.x.dtype
+        dtype = call.x.dtype
         named = {f"weight {name}": own[name] for name in self.compiled.plan.weights}
         named["x"] = rows
-        if job.is_plain:
-            return named
         named |= {f"start_{i}": s.contiguous() for i, s in enumerate(start)}
-        named |= {f"keep_{i}": packing.pack(k.to(dtype)) for i, k in enumerate(job.keep)}
-        if job.reset is not None:
-            named["reset"] = packing.pack(job.reset)
-        if job.mask is not None:
-            named["mask"] = packing.sort(job.mask.to(dtype)).contiguous()
-        if job.dt is not None:
-            named["dt"] = packing.pack(job.dt.to(dtype))
+        named |= {f"keep_{i}": packing.pack(k.to(dtype)) for i, k in enumerate(call.keep)}
+        if call.reset is not None:
+            named["reset"] = packing.pack(call.reset)
+        if call.mask is not None:
+            named["mask"] = packing.sort(call.mask.to(dtype)).contiguous()
+        if call.dt is not None:
+            named["dt"] = packing.pack(call.dt.to(dtype))
         return named
 
 
@@ -141,23 +205,10 @@ class _Entered(NamedTuple):
     start: State
 
 
-def _enter_with_graph(call: _Call, x: Tensor, own: Mapping[str, Tensor]) -> tuple[Tensor, State, _Entered]:
-    """Return what `_Call.enter_packed` returns, and the graph of what the cell computes itself."""
-    assert call.enter is not None
-    packing, is_first = call.packing, call.is_packed_first
-    leaf = (packing.pack_steps(x) if is_first else x).detach().requires_grad_(x.requires_grad)
-    leaves = {name: t.detach().requires_grad_(t.requires_grad) for name, t in own.items()}
-    with torch.enable_grad():
-        entered, start = call.enter(leaf, leaves)
-    rows = entered.detach()
-    rows = rows.reshape(packing.N, *rows.shape[2:]) if is_first else packing.pack(rows)
-    return rows, tuple(packing.sort(s.detach()) for s in start), _Entered(leaf, leaves, entered, start)
-
-
-def _release(y: Tensor, states: Sequence[Tensor], saved: Sequence[Tensor]) -> Tensor:
-    """Return the outputs as a tensor that a caller may change in place."""
+def _release(y: Tensor, saved: Sequence[Tensor]) -> Tensor:
+    """Return the outputs as a tensor that a caller may change in place; `saved` is read by the backward pass."""
     place = y.untyped_storage().data_ptr()
-    if any(place == t.untyped_storage().data_ptr() for t in (*states, *saved)):
+    if any(place == t.untyped_storage().data_ptr() for t in saved):
         return y.clone()
     if not y._is_view():
         return y
@@ -165,77 +216,25 @@ def _release(y: Tensor, states: Sequence[Tensor], saved: Sequence[Tensor]) -> Te
     return y.new_empty(0).set_(y.untyped_storage(), y.storage_offset(), y.shape, y.stride())
 
 
-class _Scan(torch.autograd.Function):
-    """x, the states, the cell's tensors and time spans with gradients -> outputs (B, T, H), last states."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401  # takes any attribute
-        call: _Call,
-        x: Tensor,
-        *rest: Tensor,
-    ) -> tuple[Tensor, ...]:
-        compiled, k = call.compiled, call.compiled.plan.states
-        state, own = rest[:k], dict(zip(call.names, rest[k:], strict=False))
-        ctx.entered = None
-        if call.enter is None:
-            rows, start = call.enter_packed(x, own)
-        else:
-            rows, start, ctx.entered = _enter_with_graph(call, x, own)
-        named = call.name_inputs(rows, start, own)
-        y, last, states, known = compiled.run_forward(named, state, call.packing, compiled.train)
-        ctx.call, ctx.inputs = call, 1 + len(rest)
-        ctx.starts = len(start)
-        ctx.set_materialize_grads(False)
-        saved = (x, *rest, rows, *start, *states, *(known[n] for n in compiled.saved))
-        ctx.save_for_backward(*saved)
-        return _release(y, states, saved), *last
-
-    @staticmethod
-    def backward(
-        ctx: Any,  # noqa: ANN401  # has what forward set
-        *grads: Tensor | None,
-    ) -> tuple[Tensor | None, ...]:
-        call: _Call = ctx.call
-        values, n = read_saved(ctx), ctx.inputs
-        keep = torch._C._autograd._get_current_graph_task_keep_graph()
-        if torch.is_grad_enabled():
-            assert call.slow is not None, "compiled programs alone have no second derivative"
-            return None, *differentiate(values[:n], call.slow(*values[:n]), grads, keep, again=True)
-        entered: _Entered | None = ctx.entered
-        if not keep:
-            ctx.entered = None  # else a reference to the loss keeps all of it
-        with torch.no_grad():
-            return None, *_run_backward(ctx, call, values, grads, entered, keep)
-
-
 def _run_backward(
-    ctx: Any,  # noqa: ANN401  # has what forward set
-    call: _Call,
-    values: Sequence[Tensor],
-    grads: Sequence[Tensor | None],
-    entered: _Entered | None,
-    keep: bool,
-) -> list[Tensor | None]:
-    """Return the gradients of the inputs of `_Scan`."""
-    compiled, packing, plan = call.compiled, call.packing, call.compiled.plan
-    n, k, B = ctx.inputs, plan.states, packing.B
-    own = dict(zip(call.names, values[1 + k : n], strict=False))
-    rows, start = values[n], values[n + 1 : n + 1 + ctx.starts]
-    rest = values[n + 1 + ctx.starts :]
-    states, known = rest[:k], dict(zip(compiled.saved, rest[k:], strict=True))
-    needs_x, needs = ctx.needs_input_grad[1], dict(zip(call.names, ctx.needs_input_grad[2 + k :], strict=False))
-    spans = values[1 + k + len(call.names) : n]
-    wanted = [f"dweight {name}" for name in plan.weights if needs[name]]
-    if needs_x or (entered is not None and entered.rows.requires_grad):
+    scan: CompiledScan, call: Call, saved: Saved, grads: Sequence[Tensor | None], needs: Gradients
+) -> Gradients:
+    """Run the reverse program, and what torch computes after it; returns what `CompiledScan.backward` returns."""
+    compiled, packing, entered, plan = scan.compiled, saved.packing, saved.entered, scan.compiled.plan
+    B, states = packing.B, saved.states
+    own = dict(zip(scan.names, call.weights, strict=True))
+    known = dict(zip(compiled.saved, saved.values, strict=True))
+    needed = dict(zip(scan.names, needs.weights, strict=True))
+    wanted = [f"dweight {name}" for name in plan.weights if needed[name]]
+    if needs.x or (entered is not None and entered.rows.requires_grad):
         wanted.append("dx")
-    if spans:
+    if needs.dt:
         wanted.append("ddt")
     if entered is not None:
         wanted += [f"dstart_{i}" for i, s in enumerate(entered.start) if s.requires_grad]
     wanted = [name for name in wanted if name in plan.results]
     stage = compiled.prepare_reverse(wanted)
-    named = call.name_inputs(rows, tuple(start), own)
+    named = scan._name_inputs(call, packing, saved.rows, saved.starts, own)
     dy, *dlast = grads
     if dy is None:
         sizes = plan.values[plan.inputs["dy"]].sizes
@@ -253,33 +252,37 @@ def _run_backward(
     compiled.execute(stage, named, known, packing, {"state": states, "gradient": gradients})
     compiled.evaluate(stage.then, known, packing.N, states[0])
     found = {name: known[plan.results[name]].to(states[0].dtype) for name in wanted}
-    dx, dstart = found.get("dx"), [found.get(f"dstart_{i}") for i in range(ctx.starts)]
-    own_grads: dict[str, Tensor | None] = {name: found.get(f"dweight {name}") for name in call.names}
+    dx, dstart = found.get("dx"), [found.get(f"dstart_{i}") for i in range(len(saved.starts))]
+    own_grads: dict[str, Tensor | None] = {name: found.get(f"dweight {name}") for name in scan.names}
     if entered is not None:
-        dx = _leave(call, entered, dx, dstart, own_grads, keep)
+        dx = _leave(scan.packs_first(call), packing, entered, dx, dstart, own_grads)
     elif dx is not None:
         dx = packing.unpack(dx)
-    needs_state = ctx.needs_input_grad[2 : 2 + k]
-    dstates = [packing.unsort(g[:B]) if needed else None for g, needed in zip(gradients, needs_state, strict=True)]
-    dspans = [packing.unpack(found["ddt"]).to(t.dtype) if "ddt" in found else None for t in spans]
-    dx = dx if needs_x else None
-    return [dx, *dstates, *(own_grads[name] if needs[name] else None for name in call.names), *dspans]
+    # no states are given for those that start from zeros
+    dstates = [packing.unsort(g[:B]) if need else None for g, need in zip(gradients, needs.states, strict=False)]
+    spans, dt = call.dt, found.get("ddt")
+    return Gradients(
+        dx if needs.x else None,
+        dstates,
+        [own_grads[name] if needed[name] else None for name in scan.names],
+        dt=None if dt is None or spans is None else packing.unpack(dt).to(spans.dtype),
+    )
 
 
 def _leave(
-    call: _Call,
+    is_packed_first: bool,
+    packing: Packing,
     entered: _Entered,
     dx: Tensor | None,
     dstart: Sequence[Tensor | None],
     own_grads: dict[str, Tensor | None],
-    keep: bool,
 ) -> Tensor | None:
     """Return the gradient of x from that of the step's input, and add to those of the cell's tensors."""
-    packing, rows = call.packing, entered.rows
+    rows = entered.rows
     ends, pulls = [], []
     if dx is not None and rows.requires_grad:
         ends.append(rows)
-        pulls.append((dx.reshape(rows.shape) if call.is_packed_first else packing.unpack(dx)).to(rows.dtype))
+        pulls.append((dx.reshape(rows.shape) if is_packed_first else packing.unpack(dx)).to(rows.dtype))
     for s, d in zip(entered.start, dstart, strict=True):
         if d is not None and s.requires_grad:
             ends.append(s)
@@ -288,9 +291,10 @@ def _leave(
     leaves = [entered.own[name] for name in names] + [entered.x] * entered.x.requires_grad
     if not ends or not leaves:
         return None
+    keep = torch._C._autograd._get_current_graph_task_keep_graph()
     gradients = run_backward(ends, leaves, pulls, keep)
     for name, g in zip(names, gradients, strict=False):
         mine = own_grads[name]
         own_grads[name] = g if mine is None else mine if g is None else mine + g
     inner = gradients[-1] if entered.x.requires_grad else None
-    return packing.unpack_steps(inner) if inner is not None and call.is_packed_first else inner
+    return packing.unpack_steps(inner) if inner is not None and is_packed_first else inner

@@ -162,18 +162,20 @@ class Stages:
         Returns:
             The outputs (B, T, H), the last states, the states (B + N, ...) of all steps, packed, and what is known.
         """
-        B, states = packing.B, []
+        B, N, states = packing.B, packing.N, []
         for s in state:
-            steps = self.allocate(s, B + packing.N, *s.shape[1:])
-            steps[:B].copy_(packing.sort(s))
+            steps = self.allocate(s, B + N, *s.shape[1:])
+            steps.narrow(0, 0, B).copy_(packing.sort(s))
             states.append(steps)
         known: dict[int, Any] = {}
         self.execute(stage, named, known, packing, {"state": states})
         for n, i in stage.after:
-            known[n] = states[i][B:]
-        self.evaluate(stage.then, known, packing.N, states[0])
-        y = packing.unpack(known[self.plan.results["y"]].to(states[0].dtype))
-        return y, [packing.unsort(packing.last_states(s).clone()) for s in states], states, known
+            known[n] = states[i].narrow(0, B, N)
+        if stage.then:
+            self.evaluate(stage.then, known, N, states[0])
+        y = known[self.plan.results["y"]]
+        y = packing.unpack(y if y.dtype == states[0].dtype else y.to(states[0].dtype))
+        return y, [packing.take_ends(s) for s in states], states, known
 
     def execute(
         self,

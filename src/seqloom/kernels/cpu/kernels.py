@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
-from seqloom.core.weights import bind_weights
 from seqloom.kernels import heuristics
-from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES
+from seqloom.kernels.autograd import Call, run_prepared
 from seqloom.kernels.cpu.engine import why_not_cpu
-from seqloom.kernels.cpu.scan import run_cpu
-from seqloom.kernels.fused import run_fused, why_not_fused
+from seqloom.kernels.cpu.prepared import ENGINE_WEIGHTS, PreparedStack
+from seqloom.kernels.fused import is_traced, why_not_fused
+from seqloom.kernels.stack import Projected
 
 HAS_ONEDNN_LSTM = platform.machine().lower() in ("x86_64", "amd64")
-WEIGHTS = {
-    "rnn": ("weight_hh", "bias_hh"),
-    "gru": ("weight_hh", "bias_hh"),
-    "lstm": ("weight_hh", "bias_hh"),
-    "ln_gru": ("weight_hh", "scale_hh", "bias_hh"),
-    "ln_lstm": ("weight_hh", "scale_hh", "bias_hh", "scale_c", "bias_c"),
-}  # in the engine's order
-CONTEXT_FLAGS = {"h": 1, "x": 2, "h+x": 4, "h*x": 8}  # as in csrc/attn_rnn.hpp
 
 
-@dataclass
-class GatedOnCpu:
-    """Run one of the cells in WEIGHTS on the engine."""
+@dataclass(frozen=True)
+class OnCpu:
+    """Run one of the engine's cells."""
 
     name: str
 
@@ -58,43 +49,25 @@ class GatedOnCpu:
 
     def run(self, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
         """Run the cell over the job's sequences."""
-        kind = {"kind": int(cell.nonlinearity == "relu")} if self.name == "rnn" else {}
-
-        def run_kernel(x: Tensor, state: State, w: dict[str, Tensor]) -> tuple[Tensor, State]:
-            plain = self.name in ("rnn", "gru", "lstm")
-            gx = F.linear(x, w["weight_ih"], w.get("bias_ih")) if plain else bind_weights(cell, w).project(x)
-            return run_cpu(self.name, cell, job, w, gx, state, [w.get(name) for name in WEIGHTS[self.name]], **kind)
-
-        return run_fused(cell, job, cell.own_parameters(), run_kernel)
-
-
-class AttnRNNOnCpu:
-    """Run AttnRNN on the engine."""
-
-    def why_not(self, cell: Cell, job: ScanJob) -> str | None:
-        """Return why this cell or job cannot run here; None if it can."""
-        return why_not_cpu(cell, job) or why_not_fused()
-
-    def run(self, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
-        """Run the cell over the job's sequences."""
-        m = cell.slots
-        parts = sum(CONTEXT_FLAGS[part] for part in cell.context)
-        kind = dict(heads=cell.heads, parts=parts, kind=int(cell.norm), slots=m)
-        slot_job = job if m == 1 else _split_slots(job, m)
-
-        def run_kernel(x: Tensor, state: State, w: dict[str, Tensor]) -> tuple[Tensor, State]:
-            u = bind_weights(cell, w).project(x)
-            u = u if m == 1 else u.repeat_interleave(m, 0)
-            y, after = run_cpu("attn_rnn", cell, slot_job, w, u, state, [w.get(name) for name in WEIGHT_NAMES], **kind)
-            return y if m == 1 else y.unflatten(0, (-1, m)).sum(1), after
-
-        return run_fused(cell, job, cell.own_parameters(), run_kernel)
-
-
-def _split_slots(job: ScanJob, m: int) -> ScanJob:
-    """Return the job with one row per slot: to the engine a sequence with m slots is m consecutive rows."""
-    lengths, reset, mask = (
-        None if t is None else t.repeat_interleave(m, 0) for t in (job.lengths, job.reset, job.mask)
-    )
-    keep = tuple(k.transpose(1, 2).flatten(0, 1) for k in job.keep)  # (B, T, m, H) -> (B * m, T, H)
-    return replace(job, lengths=lengths, reset=reset, mask=mask, keep=keep)
+        x = cell.project(job.x).contiguous()
+        starts = () if job.reset is None else cell.start(job.x)
+        own = cell.own_parameters()
+        read = [name for name in ENGINE_WEIGHTS[self.name] if name in own]
+        weights = [own[name].contiguous() for name in read]
+        stack = Projected([cell], [{name: i for i, name in enumerate(read)}], x.shape, True, 1)
+        states, starts = ([s.contiguous() for s in part] for part in (job.state, starts))
+        tensors = (x, *states, *starts, *weights)
+        call = Call(
+            x,
+            states,
+            weights,
+            starts,
+            None,
+            None if job.lengths is None else job.lengths.to(torch.int64).contiguous(),
+            None if job.reset is None else job.reset.contiguous(),
+            None if job.mask is None else job.mask.to(x.dtype).contiguous(),
+            [k.to(x.dtype).contiguous() for k in job.keep],
+            is_traced() or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)),
+        )
+        y, *end = run_prepared(PreparedStack(stack, weights), call)
+        return y, tuple(end)

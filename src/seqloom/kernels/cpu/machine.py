@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import struct
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -39,6 +41,9 @@ class MachineArgs(ctypes.Structure):
         ("transposed", ctypes.c_char_p),
         *((name, ctypes.c_void_p) for name in ("offset", "count")),
     ]
+
+
+_pack_args = struct.Struct(f"{len(MachineArgs._fields_)}q").pack  # faster than filling the structure
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,33 +177,39 @@ def run_trusted(
         UnfitError: If a buffer is too short.
         MemoryError: If the engine cannot allocate memory.
     """
-    engine = load_library()
-    assert isinstance(engine, ctypes.CDLL)
-    many = len(buffers)
-    addresses = (ctypes.c_void_p * many)(*[None if b is None else b.data_ptr() for b in buffers])
-    lengths = (ctypes.c_int64 * many)(*[0 if b is None else b.numel() for b in buffers])
-    transposed = bytearray(many)
+    transposed = array("B", bytes(len(buffers)))
     for i in encoded.factors:
         weight = buffers[i]
         assert weight is not None
         transposed[i] = not weight.is_contiguous()
+    run_addresses(encoded, buffers, transposed, rows, split or split_threads(rows.B, encoded.hidden))
+
+
+def run_addresses(
+    encoded: Encoded, buffers: Sequence[Tensor | None], transposed: array[int], rows: Rows, split: ThreadSplit
+) -> None:
+    """Run a program as `run_trusted` does; `transposed` says for each buffer whether it is read as a transpose."""
+    engine = load_library()
+    assert isinstance(engine, ctypes.CDLL)
+    many, address = len(buffers), Tensor.data_ptr
+    addresses = array("Q", [0 if b is None else address(b) for b in buffers])
+    lengths = array("q", [0 if b is None else b.numel() for b in buffers])
     dtype = next((b.dtype for b in buffers if b is not None), torch.float32)
-    split = split or split_threads(rows.B, encoded.hidden)
-    args = MachineArgs(
+    args = _pack_args(
         rows.B,
         rows.T,
         int(split.columns),
         rows.packed,
-        encoded.code.data_ptr(),
-        encoded.constants.data_ptr(),
-        ctypes.addressof(addresses),
-        ctypes.addressof(lengths),
+        address(encoded.code),
+        address(encoded.constants),
+        addresses.buffer_info()[0],
+        lengths.buffer_info()[0],
         many,
-        bytes(transposed),
-        rows.offsets.data_ptr(),
-        rows.counts.data_ptr(),
+        transposed.buffer_info()[0],
+        address(rows.offsets),
+        address(rows.counts),
     )
-    result = engine.seqloom_machine(TYPES[dtype], split.threads, ctypes.byref(args))
+    result = engine.seqloom_machine(TYPES[dtype], split.threads, args)
     if result == OUT_OF_MEMORY:
         raise MemoryError(f"the CPU engine could not allocate memory for a program with batch {rows.B}")
     if result == ROWS_DO_NOT_FIT:

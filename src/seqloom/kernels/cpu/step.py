@@ -17,7 +17,7 @@ from seqloom.core.memory import empty, empty_like
 from seqloom.kernels import heuristics
 from seqloom.kernels.cpu.bound_step import BoundStep, bind_step
 from seqloom.kernels.cpu.engine import TYPES, load_library
-from seqloom.kernels.cpu.kernels import CONTEXT_FLAGS
+from seqloom.kernels.cpu.prepared import CONTEXT_FLAGS
 
 HiddenState: TypeAlias = Tensor | State
 StepFunction: TypeAlias = Callable[[Tensor, HiddenState], tuple[Tensor, HiddenState] | None]

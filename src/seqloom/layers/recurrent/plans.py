@@ -25,13 +25,14 @@ from seqloom.core.memory import new_empty
 from seqloom.core.precision import autocast_dtype, product_flags
 from seqloom.kernels import heuristics
 from seqloom.kernels.aten import plan as aten
-from seqloom.kernels.cpu import plan as cpu
+from seqloom.kernels.compiled import prepared as compiled
+from seqloom.kernels.cpu import prepared as cpu
 from seqloom.kernels.cpu.bound_call import BoundLayer
 from seqloom.kernels.cuda.attn_rnn import plan as attn_rnn
 from seqloom.kernels.cuda.gated import plan as gated
 from seqloom.kernels.cuda.gated.heads import GatedHeads
 from seqloom.kernels.cuda.gated.kernels import Gated
-from seqloom.kernels.dispatch import choose
+from seqloom.kernels.dispatch import Choice, choose
 from seqloom.kernels.kernel_plan import KernelPlan
 from seqloom.kernels.registry import Kernel
 from seqloom.kernels.stack import Stack
@@ -44,6 +45,7 @@ if TYPE_CHECKING:  # a cycle
 
 MIN_WAVEFRONT_STEPS = 4 * CHUNK_STEPS  # stacks over longer sequences may run as a wavefront
 CAST_TYPES = {torch.float32, torch.bfloat16, torch.float16}  # that autocast casts
+MOST_BOUND = 8  # times that a layer of compiled cells is described to the engine: objects in it are replaced
 PLANS_KEPT = 64  # kinds of calls of one layer; batches of ever new shapes start again
 
 is_compiling, is_grad_enabled = torch.compiler.is_dynamo_compiling, torch.is_grad_enabled
@@ -105,13 +107,18 @@ def try_plan(
         and (plan := call.plan if lengths is None else call.plan_with_lengths) is not None
     ):
         states: list[Tensor] = [] if hx is None else [hx] if type(hx) is Tensor else [*hx]
-        return _run(plan, x, states, list(own["_parameters"].values()), call.train, lengths)
+        run = call.run if lengths is None else call.run_with_lengths
+        result = _run(run, plan, x, states, list(own["_parameters"].values()), call.train, lengths)
+        if result is not None:
+            return result
+        known = None
     if not is_plain_context():
         return None
     try:
         weights = list(own["_parameters"].values())
         if known is None or not known.fits(own, weights):
             known = own["_plans"] = LayerPlans(layer, own, weights)
+        weights += known.list_inner_weights()
         if known.reason is not None or not is_readable(x):
             return None
         amp = None
@@ -130,25 +137,27 @@ def try_plan(
         plan = known.add(key, x, weights, train, amp)
     if plan is DECLINE or (states and not _take_states(states, weights[0], plan.h_shapes)):
         return None
-    if amp is None:
+    if amp is None and not known.has_inner_weights:
         known.note_call(key, plan, weights)
-    return _run(plan, x.contiguous(), states, weights, train, lengths)
+    result = _run(plan.run, plan, x.contiguous(), states, weights, train, lengths)
+    if result is None:
+        del own["_plans"]
+    return result
 
 
 def _run(
+    run: Callable[..., tuple[Tensor, Any] | None],
     plan: Any,  # noqa: ANN401
     x: Tensor,
     states: list[Tensor],
     weights: list[Tensor],
     train: bool,
     lengths: Tensor | Sequence[int] | None,
-) -> tuple[Any, Any]:
-    result: tuple[Tensor, Tensor | State]
+) -> tuple[Any, Any] | None:
+    """Run a plan; return None if it is out of date."""
     if lengths is None:
-        result = plan.run(x, states, weights, train)
-    else:
-        result = plan.run(x, states, weights, train, read_lengths(lengths, plan.B, plan.T, x.device).contiguous())
-    return result
+        return run(x, states, weights, train)
+    return run(x, states, weights, train, read_lengths(lengths, plan.B, plan.T, x.device).contiguous())
 
 
 def _read_gpu_flags() -> tuple[object, ...]:
@@ -191,12 +200,16 @@ class KnownCall:
     Attributes:
         plan: What runs it without lengths; None if such a call did not come twice.
         plan_with_lengths: What runs it with lengths; None if such a call did not come twice.
+        run: Runs the first plan after the comparison of the layer.
+        run_with_lengths: Runs the second one.
         train: Whether something needs a gradient.
         switches: What else the choice of the plan depends on: the flags of a GPU, the threads of a CPU.
     """
 
     plan: Any
     plan_with_lengths: Any
+    run: Any
+    run_with_lengths: Any
     train: bool
     switches: object
 
@@ -211,12 +224,21 @@ class LayerPlans:
         self.cell_settings = [read(cell.__dict__) for read, cell in zip(self.cell_readers, self.cells, strict=True)]
         self.plans: dict[tuple[object, ...], Any] = {}
         self.seen: set[tuple[object, ...]] = set()  # kinds of calls that came once
+        self.times_bound = 0
         self.bound: BoundLayer[KnownCall] | None = None  # compares calls faster than `fits` and the rest of `try_plan`
         self.find: Callable[[dict[str, Any], Any, Any], KnownCall | None] = _find_nothing
-        self.weights_reason = _why_not_weights(weights)
+        self.inner = _list_inner_modules(self.cells)
+        self.has_inner_weights = bool(self.list_inner_weights())
+        self.weights_reason = _why_not_weights([*weights, *self.list_inner_weights()])
         self.reason = self.weights_reason or _why_no_plan(layer, self.cells)
         self.addresses = [] if self.weights_reason else list(map(_address, weights))
         self.shapes = [] if self.weights_reason else [w.shape for w in weights]
+
+    def list_inner_weights(self) -> list[Tensor]:
+        """Return the parameters that the cells hold themselves, such as those of an `nn.Linear` of a step."""
+        if not self.inner:
+            return []
+        return [p for _, _, module in self.inner for p in module.__dict__["_parameters"].values() if p is not None]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         """Leave the plans out of a copy of the layer, also if its class was changed, as by torch's parametrize."""
@@ -228,6 +250,11 @@ class LayerPlans:
         for read, cell, known in zip(self.cell_readers, self.cells, self.cell_settings, strict=True):
             if read(cell.__dict__) != known:
                 return False
+        for modules, name, module in self.inner:
+            if modules.get(name) is not module:
+                return False
+        if self.has_inner_weights and _why_not_weights([*weights, *self.list_inner_weights()]) is not None:
+            return False
         if list(map(_address, weights)) != self.addresses:
             return False
         for w, shape in zip(weights, self.shapes, strict=True):
@@ -253,14 +280,21 @@ class LayerPlans:
         if key not in self.seen:
             self.seen.add(key)
             return
-        if self.bound is None:
-            cells = [(own := cell.__dict__, _plain_settings(own)) for cell in self.cells]
+        is_compiled = isinstance(plan, compiled.CompiledStack)
+        if self.bound is None or (is_compiled and self.times_bound < MOST_BOUND):
+            items = plan.dictionaries if is_compiled else None
+            if is_compiled and items is None:
+                return
+            self.times_bound += 1
+            cells = items or [(own := cell.__dict__, _plain_settings(own)) for cell in self.cells]
             settings = dict(zip(SETTINGS, self.layer_settings, strict=True))
             self.bound = BoundLayer(weights, settings, cells, len(plan.h_shapes))
             self.find = self.bound.find
         shape, train, switches = key[0], key[3], key[4]
         plain, ragged = (self._find_seen((*key[:-1], has_lengths)) for has_lengths in (False, True))
-        self.bound.add(shape, plan.h_shapes, train, KnownCall(plain, ragged, train, switches))
+        self.bound.add(
+            shape, plan.h_shapes, train, KnownCall(plain, ragged, _find_run(plain), _find_run(ragged), train, switches)
+        )
 
     def _find_seen(self, key: tuple[Any, ...]) -> Any:  # noqa: ANN401  # a plan
         """Return the plan of a kind of call that came before; None if it did not, or if it has no plan."""
@@ -283,10 +317,15 @@ class LayerPlans:
         names = [{mine: home[theirs] for mine, theirs in cell.__dict__["_names"].items()} for cell in self.cells]
         stack = Stack(self.cells, names, x.shape, layer.batch_first, 1 + layer.bidirectional)
         try:
-            kernels = self._choose(layer, stack, x, has_lengths)
+            choices = self._choose(layer, stack, x, has_lengths)
         except UserError:  # `run_with` raises it
             return DECLINE
+        kernels = [choice.kernel for choice in choices]
         dropout = layer.dropout if layer.training and layer.num_layers > 1 else 0.0
+        if self.has_inner_weights or (not x.is_cuda and compiled.why_not_stack(choices) is None):
+            if x.is_cuda or dropout or compiled.why_not_stack(choices) is not None:
+                return DECLINE
+            return compiled.CompiledStack(stack, choices)
         takes_aten = {kernel.backend for kernel in kernels} == {"aten"} and not has_lengths
         takes_aten = takes_aten and aten.why_not_plan(self.cells, weights) is None
         if x.is_cuda:
@@ -299,8 +338,8 @@ class LayerPlans:
             return aten.AtenPlan(stack, weights, dropout) if takes_aten else DECLINE
         if takes_aten or (train and not has_lengths and self._is_large_step(layer, stack, kernels, weights)):
             return aten.AtenPlan(stack, weights)
-        is_engine = {kernel.backend for kernel in kernels} == {"cpu"} and not any(map(cpu.why_not_plan, self.cells))
-        return cpu.StackPlan(stack, weights) if is_engine else DECLINE
+        is_engine = {kernel.backend for kernel in kernels} == {"cpu"} and not any(map(cpu.why_not_stack, self.cells))
+        return cpu.PreparedStack(stack, weights) if is_engine else DECLINE
 
     def _takes_turns(self, stack: Stack, kernels: Sequence[Kernel], has_lengths: bool) -> bool:
         """Return whether a call on a GPU is long enough that `run_with` arranges streams or rows for it."""
@@ -337,18 +376,23 @@ class LayerPlans:
             return False
         return {k.backend for k in kernels} == {"cpu"} and aten.why_not_plan(self.cells, weights) is None
 
-    def _choose(self, layer: Recurrent, stack: Stack, x: Tensor, has_lengths: bool) -> list[Kernel]:
-        """Return the kernel of each cell."""
+    def _choose(self, layer: Recurrent, stack: Stack, x: Tensor, has_lengths: bool) -> list[Choice]:
+        """Return what was chosen for each cell."""
         lengths = torch.full((stack.B,), stack.T, device=x.device) if has_lengths else None
-        chosen: dict[object, Kernel] = {}  # cells of one kind, such as both directions of a layer, have the same
-        kernels = []
+        chosen: dict[object, Choice] = {}  # cells of one kind, such as both directions of a layer, have the same
+        choices = []
         for cell, settings in zip(self.cells, self.cell_settings, strict=True):
             kind = (type(cell), repr(settings)) if cell.name else id(cell)
-            if kind not in chosen:
+            if kind not in chosen or chosen[kind].kernel.compiles:
                 like = new_empty(x, stack.B, stack.T, cell.input_size)  # autocast is what it is during the call
-                chosen[kind] = choose(cell, ScanJob(like, cell.start(like), lengths), layer.kernel).kernel
-            kernels.append(chosen[kind])
-        return kernels
+                chosen[kind] = choose(cell, ScanJob(like, cell.start(like), lengths), layer.kernel)
+            choices.append(chosen[kind])
+        return choices
+
+
+def _find_run(plan: Any) -> Any:  # noqa: ANN401  # a plan or None, and its method
+    """Return what runs a plan if the engine has compared the dictionaries of the layer and its cells."""
+    return plan.run_compared if isinstance(plan, compiled.CompiledStack) else None if plan is None else plan.run
 
 
 class _Decline:
@@ -403,10 +447,16 @@ def _why_no_plan(layer: Recurrent, cells: list[Cell]) -> str | None:
         return "there is dropout inside the recurrence"
     for cell in cells:
         names, shapes = cell.__dict__.get("_names", {}), cell.__dict__.get("_shapes", {})
+        if cell._parameters or any(True for _ in cell.buffers()):
+            return "the cell has weights of its own"
         for mine, theirs in names.items():
             w = held.get(theirs)
             if w is None or mine in cell.__dict__ or w.shape != shapes.get(mine):
                 return f"{theirs} is computed or has another shape than the cell expects"
-        if any(True for _ in cell.parameters()) or any(True for _ in cell.buffers()):
-            return "the cell has weights of its own"
     return None
+
+
+def _list_inner_modules(cells: list[Cell]) -> list[tuple[dict[str, Any], str, nn.Module]]:
+    """Return each module inside of the cells, with the dictionary of its parent and its name there."""
+    modules = [module for cell in cells for module in cell.modules()]
+    return [(m._modules, name, child) for m in modules for name, child in m._modules.items() if child is not None]

@@ -1,0 +1,360 @@
+"""The CPU engine made ready for one form of call: a stack of cells over sequences, in one node of the graph.
+
+It belongs to one stack of cells with its weights and to one shape of the input. All that does not change from call
+to call is decided and checked when it is made, so that a call allocates, multiplies the input by the weights, and calls
+the engine. A layer compares what it depends on at every call (`layers/recurrent/plans.py`); a job of one cell
+(`kernels.py`) makes one for itself, without the product with the input.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from seqloom.core.cell import Cell, State
+from seqloom.core.checks import are_contiguous, read_moved
+from seqloom.core.memory import empty, empty_like, new_empty
+from seqloom.kernels import heuristics
+from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES
+from seqloom.kernels.autograd import Call, Gradients, Maybe, run_prepared
+from seqloom.kernels.cpu.engine import CELLS, TYPES, Args, load_library, record_size, split_threads
+from seqloom.kernels.cpu.kept_memory import LEAST_BYTES, kept_memory
+from seqloom.kernels.stack import Projected, Stack
+
+# The names of the weights that the engine reads, in its order.
+ENGINE_WEIGHTS = {
+    **dict.fromkeys(("rnn", "gru", "lstm"), ("weight_hh", "bias_hh")),
+    "ln_gru": ("weight_hh", "scale_hh", "bias_hh"),
+    "ln_lstm": ("weight_hh", "scale_hh", "bias_hh", "scale_c", "bias_c"),
+    "attn_rnn": WEIGHT_NAMES,
+}
+# Cells whose `project` is a product: the names of its matrix and bias.
+INPUT_WEIGHTS = {
+    **dict.fromkeys(("rnn", "gru", "lstm"), ("weight_ih", "bias_ih")),
+    "attn_rnn": ("weight_u", "bias_u"),
+}
+CONTEXT_FLAGS = {"h": 1, "x": 2, "h+x": 4, "h*x": 8}  # as in csrc/attn_rnn.hpp
+# The settings of these cells that are known here; a cell with another one has equations that are not.
+SETTINGS = {"bias", "nonlinearity", "reset_after", "update_bias", "proj_size", "forget_bias"}
+SETTINGS |= {"heads", "context", "norm", "gate_bias", "slots", "initial", "input_norm"}
+
+_address, _empty_like, _linear = Tensor.data_ptr, empty_like, torch._C._nn.linear
+_keep_like = kept_memory.allocate_like  # for what no caller sees; new pages are in the cache, old gradients are not
+
+
+def why_not_stack(cell: Cell) -> str | None:
+    """Return why a layer of this cell has no prepared call; None if it has one."""
+    if cell.name not in INPUT_WEIGHTS:
+        return f"cell {cell.name or type(cell).__name__!r} has no prepared call"
+    known = {"self", "input_size", "hidden_size", *SETTINGS}
+    unknown = [name for name in inspect.signature(type(cell).__init__).parameters if name not in known]
+    read = (*INPUT_WEIGHTS[cell.name], *ENGINE_WEIGHTS[cell.name])
+    unknown += [name for name in cell.__dict__.get("_names", ()) if name not in read]
+    if unknown:
+        return f"{unknown[0]} has no prepared call"
+    if getattr(cell, "slots", 1) > 1 or getattr(cell, "proj_size", 0) or getattr(cell, "input_norm", False):
+        return "slots, projections and normalised inputs have no prepared call"
+    if cell.__dict__.get("learned_states") or not {"start", "initial_state", "project"}.isdisjoint(cell.__dict__):
+        return "the initial state is learned or computed"
+    engine = load_library()
+    return engine if isinstance(engine, str) else None
+
+
+class Saved(NamedTuple):
+    """What the backward pass needs, for each cell: its input, the product with it, outputs, second state, record."""
+
+    inputs: tuple[Maybe, ...]
+    products: tuple[Maybe, ...]
+    outputs: tuple[Maybe, ...]
+    seconds: tuple[Maybe, ...]
+    records: tuple[Maybe, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One cell in one direction: its place among the weights of the stack, and the arguments that do not change."""
+
+    cell: Cell
+    number: int  # of the cell in the engine
+    weight: int | None  # places among the weights: of the matrix and the bias that multiply the input
+    bias: int | None
+    own: tuple[int | None, ...]  # of the engine's weights
+    settings: bytes  # the engine's arguments without an address
+    record: Maybe  # like what is saved for the backward; None: it computes that again
+    width: int  # of the projected input
+    gx_like: Tensor
+    is_large: bool  # whether the projected input is in memory that is kept
+
+
+class PreparedStack:
+    """Run a stack of cells over inputs of one shape.
+
+    Args:
+        stack: The cells, and the form of the input; `Projected` if that is what `project` returned.
+        weights: All weights of the stack.
+    """
+
+    backend = "cpu"
+
+    def __init__(self, stack: Stack, weights: Sequence[Tensor]) -> None:
+        engine, first = load_library(), stack.cells[0]
+        assert not isinstance(engine, str)
+        self.run_engine: Any = engine.seqloom_run
+        self.stack, self.ways, self.batch_first = stack, stack.ways, stack.is_batch_first
+        self.T, self.B, self.H, self.dtype = stack.T, stack.B, first.hidden_size, weights[0].dtype
+        self.slots = getattr(first, "slots", 1)  # to the engine a row with m slots is m rows
+        self.lines = self.B * self.slots  # the engine's rows
+        self.rows, self.type_number = stack.shape[:-1], TYPES[self.dtype]
+        self.copies_output = self.ways == 1 and not self.batch_first  # in training
+        # without memory: empty_like is faster than empty
+        self.like = empty((), dtype=self.dtype, device="cpu")
+        self.y_like = self.like.expand(*(self.rows if self.slots == 1 else (self.lines, self.T)), self.H)
+        self.h_shapes = stack.state_shapes
+        self.h_like, self.states = self.like.expand(self.h_shapes[0]), len(self.h_shapes)
+        self.split = split_threads(self.lines, self.H, self.slots)
+        self.parts = [self._prepare(i, weights) for i in range(len(stack.cells))]
+        self.layers = [self.parts[i : i + self.ways] for i in range(0, len(self.parts), self.ways)]
+        self.addresses = self._find_addresses(weights)
+        self.shapes = [None if w is None else w.shape for w in weights]
+        self.templates = self._fill_templates(self.addresses)
+        self.step = self.lines * self.H * self.dtype.itemsize  # bytes between the states of two cells
+        self.starts: State = ()  # zeros
+        if not isinstance(stack, Projected):
+            start = first.initial_state(new_empty(weights[0].detach(), self.B, 1))
+            if any(bool(s.any()) for s in start):
+                self.starts = stack.start(weights[0].detach())
+
+    def _prepare(self, index: int, weights: Sequence[Tensor]) -> Part:
+        cell, names, backwards = self.stack.cells[index], self.stack.names[index], index % self.ways == 1
+        is_projected = isinstance(self.stack, Projected)
+        weight, bias = (None, None) if is_projected else INPUT_WEIGHTS[cell.name]
+        args = Args(self.lines, self.T, self.H, self.split.columns, slots=self.slots)
+        args.time_first, args.backwards = not self.batch_first, backwards
+        if cell.name == "attn_rnn":
+            args.heads, args.parts = cell.heads, sum(CONTEXT_FLAGS[part] for part in cell.context)
+            args.kind = int(cell.norm)
+        elif cell.name == "rnn":
+            args.kind = int(cell.nonlinearity == "relu")
+        places = tuple(names.get(name) for name in ENGINE_WEIGHTS[cell.name])
+        size = record_size(cell.name, self.dtype, args) * self.lines * self.T
+        record = self.like.expand(size) if size * self.dtype.itemsize <= heuristics.SAVED_BYTES else None
+        width = self.stack.shape[-1] if is_projected else self.H
+        width = len(weights[names[weight]]) if weight in names else width
+        return Part(
+            cell,
+            CELLS.index(cell.name),
+            names.get(weight) if weight else None,
+            names.get(bias) if bias else None,
+            places,
+            bytes(args),
+            record,
+            width,
+            self.like.expand(*self.y_like.shape[:-1], width),
+            self.T * self.lines * width * self.dtype.itemsize >= LEAST_BYTES,
+        )
+
+    def _fill_templates(self, addresses: Sequence[int]) -> list[bytes]:
+        """Return the engine's arguments for each part, with the addresses of its weights."""
+        templates = []
+        for part in self.parts:
+            args = Args.from_buffer_copy(part.settings)
+            for i, place in enumerate(part.own):
+                if place is not None:
+                    args.w[i] = addresses[place]
+            templates.append(bytes(args))
+        return templates
+
+    def run(
+        self,
+        x: Tensor,
+        states: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        train: bool,
+        lengths: Maybe = None,
+    ) -> tuple[Tensor, Any]:
+        """Run the stack.
+
+        Args:
+            x: Of the prepared shape and type, contiguous.
+            states: h, or h and c, (cells, B, H) each and contiguous; empty for the initial state.
+            weights: All weights, those that this was prepared for.
+            train: Whether something needs a gradient.
+            lengths: (B,) int64, the real steps of each row, which nobody else changes; None if all are real.
+
+        Returns:
+            The output and the last state, in torch's form.
+        """
+        y, *end = run_prepared(self, Call(x, states, weights, lengths=lengths, train=train))
+        return y, end[0] if self.states == 1 else tuple(end)
+
+    def _list_constants(self, call: Call) -> list[tuple[str, Tensor]]:
+        """Return what all cells read, by the engine's names, with one row for each slot."""
+        given = ("lengths", call.lengths), ("reset", call.reset), ("mask", call.mask)
+        found = [(name, self._split_slots(t)) for name, t in given if t is not None]
+        many = (k if self.slots == 1 else k.transpose(1, 2).reshape(self.y_like.shape) for k in call.keep)
+        return found + [("keep", k) for k in many]
+
+    def _fill(
+        self,
+        index: int,
+        template: bytes,
+        call: Call,
+        constants: Sequence[tuple[str, Tensor]],
+        saved: tuple[Maybe, ...],
+    ) -> Any:  # noqa: ANN401  # fields of ctypes have any type
+        """Return the engine's arguments for a cell, with the addresses of all that both passes read."""
+        _, gx, y, c, record = saved
+        args = Args.from_buffer_copy(template)
+        args.x, args.y = _address(gx), _address(y)
+        if c is not None:
+            args.c = _address(c)
+        if record is not None:
+            args.saved = _address(record)
+        keep = iter(range(len(call.keep)))
+        for name, t in constants:
+            if name == "keep":
+                args.keep[next(keep)] = _address(t)
+            else:
+                setattr(args, name, _address(t))
+        offset = index * self.step
+        for places, tensors in ((args.s0, call.states or self.starts), (args.start, call.starts)):
+            for k, t in enumerate(tensors):
+                places[k] = _address(t) + offset
+        return args
+
+    def _run_part(self, part: Part, is_backward: bool, args: Args) -> None:
+        if self.run_engine(part.number, int(is_backward), self.type_number, self.split.threads, ctypes.byref(args)):
+            raise MemoryError(
+                f"the CPU engine could not allocate memory for {part.cell.name} with batch {self.B} and hidden size "
+                f"{self.H}"
+            )
+
+    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], Saved | None]:
+        """Return the output and the last states, and what the backward pass needs."""
+        train, x = call.train, call.x
+        end = [_empty_like(self.h_like) for _ in range(self.states)]
+        constants = self._list_constants(call)
+        saved: list[tuple[Maybe, ...]] = []
+        for number, layer in enumerate(self.layers):
+            outputs = []
+            for part in layer:
+                gx = self._split_slots(x) if part.weight is None else self._project(part, x, call.weights, train)
+                y = _keep_like(self.y_like) if train and self.copies_output else _empty_like(self.y_like)
+                if call.lengths is not None:
+                    y.zero_()  # the engine writes real steps only
+                c = _keep_like(self.y_like) if train and self.states == 2 else None
+                record = _keep_like(part.record) if train and part.record is not None else None
+                index = len(saved)
+                saved.append((x if number else None, gx, y, c, record))
+                args = self._fill(index, self.templates[index], call, constants, saved[-1])
+                for k, t in enumerate(end):
+                    args.s1[k] = _address(t) + index * self.step
+                self._run_part(part, False, args)
+                outputs.append(y)
+            x = y if self.ways == 1 else torch.cat(outputs, -1)
+        if self.slots > 1:
+            x = x.unflatten(0, (-1, self.slots)).sum(1)
+        elif train and self.copies_output:
+            x = x.clone()  # as torch's, which callers may change in place
+        return (x, *end), Saved(*zip(*saved, strict=True)) if train else None
+
+    def _split_slots(self, t: Tensor) -> Tensor:
+        """Return one row for each slot of (B, ...)."""
+        return t if self.slots == 1 else t.repeat_interleave(self.slots, 0)
+
+    def _project(self, part: Part, x: Tensor, weights: Sequence[Tensor], train: bool) -> Tensor:
+        """Return the product of the input and a cell's weight, with its bias."""
+        assert part.weight is not None
+        weight, bias = weights[part.weight], None if part.bias is None else weights[part.bias]
+        if not (train and part.is_large):
+            return _linear(x, weight, bias)
+        gx = _keep_like(part.gx_like)
+        rows, products = x.view(-1, x.shape[-1]), gx.view(-1, part.width)
+        if bias is None:
+            torch.mm(rows, weight.t(), out=products)
+        else:
+            torch.addmm(bias, rows, weight.t(), out=products)
+        return gx
+
+    def backward(self, call: Call, saved: Saved, grads: Sequence[Maybe], needs: Gradients) -> Gradients:
+        """Return the gradients of x, the states, the weights and the states after a reset."""
+        dy, *dend = (None if d is None else d.contiguous() for d in grads)
+        weights, templates = call.weights, self.templates
+        # FSDP and ZeRO-3 free the weights after the forward pass, and bring them back elsewhere
+        if self._find_addresses(weights) != self.addresses or not are_contiguous(weights):
+            weights = read_moved(weights, self.shapes, self.dtype, self.like.device)
+            templates = self._fill_templates(self._find_addresses(weights))
+        constants = self._list_constants(call)
+        gradients: list[Maybe] = [None] * len(weights)
+        dstates = [_empty_like(self.h_like) if n else None for n in needs.states]
+        dstarts = [_empty_like(self.h_like) for _ in call.starts]
+        at_ends = [(k, _address(d)) for k, d in enumerate(dend) if d is not None]
+        at_states = [(k, _address(d)) for k, d in enumerate(dstates) if d is not None]
+        at_starts = [(k, _address(d)) for k, d in enumerate(dstarts)]
+        if dy is not None:
+            dy = self._split_slots(dy)
+        parts = list(zip(*saved, strict=True))
+        for number in range(len(self.layers) - 1, -1, -1):
+            dx = None
+            for way in range(self.ways - 1, -1, -1):
+                index = number * self.ways + way
+                part, x, dgx = self.parts[index], parts[index][0] if number else call.x, None
+                args, own = self._fill(index, templates[index], call, constants, parts[index]), None
+                if dy is not None:
+                    own = dy if self.ways == 1 else dy.narrow(-1, way * self.H, self.H)
+                    own = own.contiguous()
+                    args.dy = _address(own)
+                dgx = _empty_like(part.gx_like) if part.weight is None else _keep_like(part.gx_like)
+                if call.lengths is not None:
+                    dgx.zero_()
+                args.dx = _address(dgx)
+                for places, pairs in ((args.ds1, at_ends), (args.ds0, at_states), (args.dstart, at_starts)):
+                    for k, place in pairs:
+                        places[k] = place + index * self.step
+                for i, place in enumerate(part.own):
+                    if place is not None:
+                        d = gradients[place] = _empty_like(weights[place])
+                        args.dw[i] = _address(d)
+                self._run_part(part, True, args)
+                more = dgx
+                if part.weight is not None:
+                    if not number:  # padding of the input may be NaN, and 0 times NaN is NaN
+                        x = self.stack.clear_padding(x, call.lengths)
+                    more = self._differentiate_product(part, x, dgx, weights, gradients, needs, bool(number))
+                dx = more if dx is None else dx + more
+            dy = dx
+        if dy is not None and self.slots > 1:
+            dy = dy.unflatten(0, (-1, self.slots)).sum(1)
+        return Gradients(dy if needs.x else None, dstates, gradients, dstarts)
+
+    def _differentiate_product(
+        self,
+        part: Part,
+        x: Tensor,
+        dgx: Tensor,
+        weights: Sequence[Any],
+        gradients: list[Maybe],
+        needs: Gradients,
+        is_inner: bool,
+    ) -> Tensor:
+        """Write the gradients of the matrix and the bias of the input, and return that of the input if it is needed."""
+        flat = dgx.view(-1, part.width)
+        if needs.weights[part.weight]:
+            gradients[part.weight] = flat.t().mm(x.reshape(-1, x.shape[-1]))
+        if part.bias is not None and needs.weights[part.bias]:
+            gradients[part.bias] = flat.sum(0)
+        return flat.mm(weights[part.weight]).view(*self.rows, -1) if is_inner or needs.x else dgx
+
+    def differentiate(self, call: Call, grads: Sequence[Maybe]) -> Gradients:
+        """Return the gradients by the reference loop, with a graph."""
+        return self.stack.find_gradients(call, grads)
+
+    @staticmethod
+    def _find_addresses(weights: Sequence[Any]) -> list[int]:
+        return [0 if w is None else _address(w) for w in weights]
