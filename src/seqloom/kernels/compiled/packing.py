@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -179,7 +180,7 @@ def _pack_few(length: int, lengths: Sequence[int], is_time_first: bool) -> Packi
     for i, end in zip(order, last, strict=True):
         ends[i] = end
     parts = count, offset, order, place, row, before, last, ends
-    numbers = torch.tensor(list(chain(*parts)), dtype=torch.int64, device="cpu")
+    numbers = torch.frombuffer(array("q", chain(*parts, [0])), dtype=torch.int64)[:-1]  # a buffer may not be empty
     return Packing(B, T, length, *numbers.split([len(part) for part in parts]), is_time_first)
 
 
