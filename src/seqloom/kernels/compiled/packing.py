@@ -86,7 +86,7 @@ class Packing:
         r = torch.arange(B)
         last = torch.where(steps == 0, r, B + offset[(steps - 1).clamp(min=0)] + r) if T else r
         place = t * B + order[row] if is_time_first else order[row] * length + t
-        indices = count, offset, order, place, row, before, last, torch.empty_like(last).index_copy(0, order, last)
+        indices = count, offset, order, place, row, before, last, empty_like(last).index_copy_(0, order, last)
         return cls(B, T, length, *_move(indices, device), is_time_first)
 
     @cached_property
