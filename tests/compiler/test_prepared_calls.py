@@ -1,0 +1,117 @@
+"""Repeated calls of a layer of the user's own cell: found by the engine, they follow every change of the cell."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import seqloom
+from seqloom.core.cell import Cell
+from seqloom.kernels.compiled.prepared import CompiledStack
+from seqloom.kernels.cpu import bound_call
+from seqloom.kernels.cpu.machine import why_not_machine
+
+pytestmark = pytest.mark.skipif(why_not_machine() is not None, reason=str(why_not_machine()))
+
+FACTOR = 1.0
+
+
+class Gated(Cell):
+    """A leaky unit with a gate, whose step reads a setting, a global name, a class attribute and a method."""
+
+    share = 0.5
+
+    def __init__(self, input_size, hidden_size):
+        super().__init__(input_size, hidden_size)
+        self.alpha = 0.3
+        self.weight_x = nn.Parameter(torch.empty(2 * hidden_size, input_size))
+        self.weight_h = nn.Parameter(torch.empty(2 * hidden_size, hidden_size))
+        self.uniform_()
+
+    def project(self, x):
+        return F.linear(x, self.weight_x)
+
+    def bend(self, a):
+        return torch.tanh(a)
+
+    def step(self, x, state):
+        (h,) = state
+        g, n = (x + F.linear(h, self.weight_h)).chunk(2, -1)
+        h = self.alpha * h + self.share * torch.sigmoid(g) * self.bend(n) * FACTOR
+        return h, (h,)
+
+
+def make_layer(**settings):
+    torch.manual_seed(0)
+    return seqloom.Recurrent(Gated, 3, 8, **settings)
+
+
+def compute(layer, x, lengths):
+    """Return outputs, last state and all gradients, and what a call without gradients returns."""
+    x = x.clone().requires_grad_()
+    y, h = layer(x, lengths=lengths)
+    gradients = torch.autograd.grad(y.square().sum() + h.sin().sum(), [x, *layer.parameters()])
+    with torch.no_grad():
+        return [y, h, *gradients, *layer(x, lengths=lengths)]
+
+
+def check(layer, x, lengths):
+    """Compare a layer with the loop."""
+    slow = copy.deepcopy(layer)
+    slow.kernel = "loop"
+    torch.testing.assert_close(compute(layer, x, lengths), compute(slow, x, lengths), rtol=1e-4, atol=1e-5)
+
+
+def warm(layer, x, lengths=None):
+    """Call a layer until the engine finds its calls."""
+    for _ in range(3):
+        compute(layer, x, lengths)
+    with torch.no_grad():
+        assert bound_call.load_bind() is None or layer._plans.find(vars(layer), x, None) is not None
+
+
+@pytest.mark.parametrize("settings", [{}, {"batch_first": True}, {"num_layers": 2, "bidirectional": True}], ids=str)
+@pytest.mark.parametrize("lengths", [None, [6, 0, 2]], ids=["equal", "lengths"])
+def test_repeated_calls_have_the_loops_values_and_gradients(settings, lengths):
+    layer, x = make_layer(**settings), torch.randn(6, 3, 3)
+    x = x.transpose(0, 1).contiguous() if "batch_first" in settings else x
+    for _ in range(3):
+        check(layer, x, lengths)
+    assert {type(plan) for plan in layer._plans.plans.values()} == {CompiledStack}
+
+
+CHANGES = {
+    "a setting": lambda _, layer: setattr(layer.cells[0], "alpha", 0.9),
+    "a class attribute": lambda patch, _: patch.setattr(Gated, "share", 0.1),
+    "a method": lambda patch, _: patch.setattr(Gated, "bend", lambda _, a: torch.sin(a)),
+    "a method of the cell": lambda _, layer: setattr(layer.cells[0], "bend", torch.sin),
+    "the code of a method": lambda patch, _: patch.setattr(
+        Gated.bend, "__code__", (lambda _, a: torch.relu(a)).__code__
+    ),
+    "a global name": lambda patch, _: patch.setitem(globals(), "FACTOR", 0.2),
+    "a function of torch": lambda patch, _: patch.setattr(torch, "sigmoid", torch.cos),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_repeated_call_follows_a_change(name, monkeypatch):
+    layer, x = make_layer(), torch.randn(6, 3, 3)
+    warm(layer, x)
+    before = layer(x)[0]
+    CHANGES[name](monkeypatch, layer)
+    assert not torch.allclose(before, layer(x)[0], atol=1e-3)
+    check(layer, x, None)
+
+
+def test_a_repeated_call_has_second_derivatives():
+    layer, x = make_layer(dtype=torch.float64), torch.randn(6, 3, 3, dtype=torch.float64, requires_grad=True)
+    warm(layer, x.detach())
+
+    def penalise(kernel):
+        layer.kernel = kernel
+        (slope,) = torch.autograd.grad(layer(x)[0].square().sum(), x, create_graph=True)
+        return torch.autograd.grad(slope.square().sum(), [x, *layer.parameters()])
+
+    torch.testing.assert_close(penalise("auto"), penalise("loop"))
