@@ -46,7 +46,7 @@ class KernelPlan:
         train: bool,
         lengths: Tensor | None = None,
     ) -> tuple[Tensor, Any]:
-        """Run the stack; the arguments and results are those of `StackPlan.run`."""
+        """Run the stack; the arguments and results are those of `PreparedStack.run`."""
         y = x.unsqueeze(0) if self.is_single else x if self.is_batch_first else x.transpose(0, 1)
         y = zero_padding(y, lengths)
         if self.is_single:
