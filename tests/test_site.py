@@ -156,7 +156,7 @@ def test_snippets_for_other_libraries_call_seqloom_correctly(page: Path) -> None
         ),
         ("import seqloom\nseqloom.GRUU(1)", ["seqloom has no GRUU"]),
         ("import seqloom\nseqloom.Forecast()", ["seqloom.Forecast: missing a required argument: 'layer'"]),
-        ("import seqloom\nseqloom.fit('a', hiden=3)", ["seqloom.fit: no argument 'hiden'"]),
+        ("import seqloom\nseqloom.train('a', hiden=3)", ["seqloom.train: no argument 'hiden'"]),
         ("from seqloom.core.cell import Sell", ["seqloom.core.cell has no Sell"]),
     ],
 )
@@ -270,10 +270,12 @@ def check_call(function: Any, node: ast.Call) -> str:
         signature.bind(*node.args, **dict.fromkeys(keywords))
     except TypeError as error:
         return str(error)
-    if function is seqloom.fit:
+    if function in (seqloom.train, seqloom.compare):
+        from seqloom.lab.compare.settings import CompareSettings
         from seqloom.lab.data.pipeline.reading import Reading
         from seqloom.lab.kinds.settings import TrainSettings
 
-        known = {*signature.parameters, *TrainSettings.model_fields, *Reading.model_fields}
+        settings = TrainSettings if function is seqloom.train else CompareSettings
+        known = {*signature.parameters, *settings.model_fields, *Reading.model_fields}
         return next((f"no argument {name!r}" for name in keywords if name not in known), "")
     return ""

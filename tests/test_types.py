@@ -41,7 +41,7 @@ def test_a_setting_that_a_cell_lacks_is_named_when_the_layer_is_built():
 
 @pytest.mark.long
 def test_a_users_file_passes_the_type_checker_in_strict_mode_and_mistakes_are_seen(tmp_path):
-    names = [*seqloom.__all__, "Run", "SequenceClassifier", "SequenceRegressor", "SequenceTagger", "fit"]
+    names = [*seqloom.__all__, "Run", "SequenceClassifier", "SequenceRegressor", "SequenceTagger", "compare", "train"]
     lines = [f"from seqloom import {name}" for name in names]
     (tmp_path / "mine.py").write_text("\n".join([*lines, USE, f"used = [{', '.join(names)}]\n"]))
     imports = "from seqloom import GRU, TCN, Classify, Dropouts, Recurrent, Transformer"

@@ -105,8 +105,8 @@ def train(name: str, data: pl.DataFrame, model: str, runs: Path, **settings: obj
     file = runs / f"{name}.csv"
     if not file.exists():
         data.write_csv(file)
-    run = seqloom.fit(
-        str(file), name=f"{name}-{model}", model=model, runs=runs, **(sizes | settings | HARDER.get((name, model), {}))
+    run = seqloom.train(
+        str(file), out=runs / f"{name}-{model}", model=model, **(sizes | settings | HARDER.get((name, model), {}))
     )
     return Entry(run.name, run)
 

@@ -45,7 +45,7 @@ def train(folder):
         f"{' '.join(rng.choices(WORDS, k=rng.randint(3, 40)))},{rng.choice(('tea', 'infusion'))}" for _ in range(200)
     ]
     (folder / "cups.csv").write_text("\n".join(lines))
-    run = seqloom.fit(folder / "cups.csv", name="cups", runs=folder, steps=2, hidden=64, layers=1, device="cpu")
+    run = seqloom.train(folder / "cups.csv", out=folder / "cups", steps=2, hidden=64, layers=1, device="cpu")
     return run.folder
 
 

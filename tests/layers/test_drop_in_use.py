@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 import seqloom
 import seqloom.cells  # the registry, for the parametrisation
 from seqloom.core import precision
-from seqloom.layers import named
+from seqloom.layers import named, whole
 
 KINDS = ["RNN", "LSTM", "GRU"]
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -175,6 +175,7 @@ def test_a_whole_layer_loads_with_weights_only(tmp_path):
         "import sys, torch, seqloom; [torch.load(file) for file in sys.argv[1:]]"  # no name of seqloom is used before
     )
     subprocess.run([sys.executable, "-c", code, *map(str, tmp_path.iterdir())], check=True)
+    assert [kind.__name__ for kind in named.NAMED] == [*whole.NAMES]
     layer = make("GRU")
     torch.save(layer, tmp_path / "layer.pt")
     assert torch.equal(torch.load(tmp_path / "layer.pt", weights_only=True)(X)[0], layer(X)[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -199,11 +200,14 @@ def _text(value: object) -> str:
 
 @contextmanager
 def show_progress(total: int) -> Iterator[tuple[Callable[[str], None], Callable[[str], None]]]:
-    """Show progress on stderr: a bar on a terminal, one line per finished part elsewhere.
+    """Show progress: a bar in a notebook or on a terminal, one line on stderr per finished part elsewhere.
 
     Yields:
         `advance(label)` moves the bar and renames it; `report(line)` prints the line of a finished part.
     """
+    if is_notebook():
+        yield _show_notebook_bar(total), lambda _: None
+        return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -217,6 +221,32 @@ def show_progress(total: int) -> Iterator[tuple[Callable[[str], None], Callable[
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not terminal) as bar:
         task = bar.add_task("starting", total=total)
         yield lambda text: bar.update(task, advance=1, description=text), report
+
+
+def is_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
+
+
+def _show_notebook_bar(total: int) -> Callable[[str], None]:
+    """Show a progress bar below the cell of a notebook; return what moves and renames it."""
+    from IPython.display import HTML, display
+
+    done = 0
+
+    def draw(label: str) -> HTML:
+        bar = f'<progress value="{done}" max="{total}"></progress>'
+        return HTML(f"{bar} {done} of {total}&ensp;{html.escape(label)}")
+
+    handle = display(draw("starting"), display_id=True)
+
+    def advance(label: str) -> None:
+        nonlocal done
+        done += 1
+        handle.update(draw(label))
+
+    return advance
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from seqloom.cells.attn_rnn import CONTEXT
 from seqloom.core.init import Init
 from seqloom.layers.dropouts import Dropouts, HeadsOptions, Options
 from seqloom.layers.recurrent.layer import Recurrent
+from seqloom.layers.whole import register_classes
 
 
 class RNN(Recurrent):
@@ -397,4 +398,4 @@ class RNNAttention(Recurrent):
 # Classes that torch.load reads with weights_only=True. Not `Recurrent`: its constructor can load a cell from a file.
 NAMED = (RNN, LSTM, GRU, AttnRNN, LNGRU, LNLSTM, IndRNN, MinGRU, MinLSTM, NTM, ODEGRU, RNNAttention)
 CELLS = [getattr(seqloom.cells, f"{layer.__name__}Cell") for layer in NAMED]
-torch.serialization.add_safe_globals([*NAMED, *CELLS, Dropouts, Init, nn.ModuleList])
+register_classes([*NAMED, *CELLS, Dropouts, Init, nn.ModuleList])

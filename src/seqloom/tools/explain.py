@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from html import escape
 from typing import Any
 
 from torch import Tensor, nn
@@ -22,9 +23,11 @@ from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.layers.recurrent.streaming import why_not_stream
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
-    """The kernels of a call by layer and direction, and what `step` and autocast do; `print` shows it as text.
+    """The kernels of a call by layer and direction, and what `step` and autocast do.
+
+    Python shows it as text, a notebook as a table.
 
     Attributes:
         choices: Where and what: `l0` is the first layer, `l0_reverse` its backward direction.
@@ -39,6 +42,17 @@ class Explanation:
     @property
     def kernels(self) -> tuple[str, ...]:
         return tuple(choice.name for _, choice in self.choices)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        """Return a table for a notebook: where, kernel, reasons."""
+        rows = [(where, *str(choice).partition("\n")[::2]) for where, choice in self.choices]
+        rows += [(name, text, "") for name, text in (("step", self.step), ("autocast", self.autocast)) if text]
+        cells = ("".join(f"<td style='white-space:pre-line'>{escape(text)}</td>" for text in row) for row in rows)
+        head = "<tr><th>call</th><th>runs</th><th>why not a faster kernel</th></tr>"
+        return f"<table>{head}{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
     def __str__(self) -> str:
         lines = [*(f"{where}: {choice}" for where, choice in self.choices), f"step: {self.step}"]

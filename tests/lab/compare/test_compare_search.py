@@ -302,7 +302,7 @@ def test_a_comparison_replaces_no_folder_of_the_user(tmp_path, command):
 @pytest.mark.slow
 def test_only_the_json_document_is_printed_to_stdout(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(runner, "Processes", lambda _: runner.Here())
-    monkeypatch.setattr("seqloom.cli.commands.compare.describe_result", lambda *_: print("a machine died") or "")
+    monkeypatch.setattr("seqloom.lab.compare.execution.describe_result", lambda *_: print("a machine died") or "")
     assert compare(settings=CompareSettings(models="rnn", steps=9, seeds=1, tune=1), out=tmp_path / "c", json=True) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["finished"] and "a machine died" in err

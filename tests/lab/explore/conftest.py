@@ -19,4 +19,4 @@ def run(folder):
     data = folder / "turns.csv"
     make_frame().write_csv(data)
     settings = dict(model="gru", hidden=24, embedding=16, steps=220, lr=1e-2, dropout=0.0, readout="last")
-    return seqloom.fit(str(data), name="turns", runs=folder, device="cpu", validate_every=220, **settings)
+    return seqloom.train(str(data), out=folder / "turns", device="cpu", validate_every=220, **settings)

@@ -104,4 +104,4 @@ def train_kind(kind, folder):
         file = folder / f"{kind}.jsonl"
         file.write_text("\n".join(json.dumps(row) for row in data.to_dicts()) + "\n")
         data = str(file)
-    return seqloom.fit(data, name=kind, runs=folder / "runs", **(TRAINING | options))
+    return seqloom.train(data, out=folder / "runs" / kind, **(TRAINING | options))

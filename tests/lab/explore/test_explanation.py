@@ -27,7 +27,7 @@ def subject(run):
 def fit(folder, frame, name, **settings):
     torch.manual_seed(0)
     sizes = dict(hidden=8, embedding=8, steps=2, validate_every=2, device="cpu")
-    return seqloom.fit(frame, name=name, runs=folder, **(sizes | settings))
+    return seqloom.train(frame, out=folder / name, **(sizes | settings))
 
 
 def test_the_first_sentence_names_the_turning_word(subject):

@@ -54,7 +54,7 @@ def test_a_model_that_is_too_large_says_so(subject, monkeypatch):
 
 def test_a_model_of_numbers_is_recorded_only(folder):
     frame = pl.DataFrame({"x": [[float(i), 1.0, 2.0] for i in range(40)], "y": ["a", "b"] * 20})
-    run = seqloom.fit(frame, name="numbers", runs=folder, hidden=8, steps=1, validate_every=1, device="cpu")
+    run = seqloom.train(frame, out=folder / "numbers", hidden=8, steps=1, validate_every=1, device="cpu")
     assert explain_not_portable(open_subject(run)).startswith("a page can run models that read words or characters")
 
 

@@ -52,13 +52,13 @@ def write_level(file: Path) -> Path:
 def train_runs(here: Path) -> Path:
     """Train the runs cups (text), pulses (two series), level (forecast) and verse (language model)."""
     options = {"runs": here / "runs", **TRAINING}
-    seqloom.fit(write_cups(here / "cups.csv"), name="cups", **options)
+    seqloom.train(write_cups(here / "cups.csv"), out="runs/cups", **options)
     columns = {"input": ("pulse", "flow"), "target": ("state",)}
-    seqloom.fit(write_pulses(here / "pulses.jsonl"), name="pulses", **columns, kind="classify", **options)
-    seqloom.fit(write_level(here / "level.csv"), name="level", kind="forecast", **options)
+    seqloom.train(write_pulses(here / "pulses.jsonl"), out="runs/pulses", **columns, kind="classify", **options)
+    seqloom.train(write_level(here / "level.csv"), out="runs/level", kind="forecast", **options)
     verse = here / "verse.txt"
     verse.write_text("\n".join(" ".join(WORDS[n % 8 :] + WORDS[: n % 8]) for n in range(60)))
-    seqloom.fit(verse, name="verse", kind="generate", **options)
+    seqloom.train(verse, out="runs/verse", kind="generate", **options)
     return here / "runs"
 
 

@@ -205,8 +205,8 @@ def test_steps_of_every_kind_of_layer_match_the_whole_row(tmp_path, model, reado
     torch.manual_seed(0)
     data = write_pulses(tmp_path / "pulses.jsonl")
     settings = {**TRAINING, "steps": 1, "model": model, "readout": readout, "runs": tmp_path}
-    run = seqloom.fit(
-        data, name=f"{model}-{readout}", input=("pulse", "flow"), target=("state",), kind="classify", **settings
+    run = seqloom.train(
+        data, out=f"runs/{model}-{readout}", input=("pulse", "flow"), target=("state",), kind="classify", **settings
     )
     version = load_version("one", run.folder, ServeSettings())
     if model == "bi_gru":

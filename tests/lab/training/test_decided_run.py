@@ -28,7 +28,7 @@ SMALL = {"hidden": 8, "embedding": 8, "epochs": 3, "near_duplicates": False}
 
 
 def test_a_run_stores_its_threshold_and_predicts_with_it():
-    run = seqloom.fit(mails(), target="label", threshold="recall=0.9", name="a", **SMALL)
+    run = seqloom.train(mails(), target="label", threshold="recall=0.9", out="runs/a", **SMALL)
     decision = decisions.load(run.folder)
     assert decision.positive == run.task.target.names.index("spam") and decision.facts["recall"] >= 0.9
     results = run.predict(["win w1 w2", "meet w1 w2"] * 5, probabilities=True)
@@ -39,7 +39,7 @@ def test_a_run_stores_its_threshold_and_predicts_with_it():
 
 
 def test_an_unsure_prediction_is_empty_and_counted():
-    run = seqloom.fit(mails(), target="label", reject="0.999", name="b", **SMALL)
+    run = seqloom.train(mails(), target="label", reject="0.999", out="runs/b", **SMALL)
     notes = Notes()
     results = run.predict(["win w1 w2", "", "meet w1 w2"], notes=notes)
     assert [result["prediction"] for result in results] == [None] * 3
@@ -49,14 +49,14 @@ def test_an_unsure_prediction_is_empty_and_counted():
 
 def test_settings_that_do_not_fit_are_refused_before_training():
     with pytest.raises(UserError, match="contradict"):
-        seqloom.fit(mails(), target="label", threshold="0.5", reject="0.7", **SMALL)
+        seqloom.train(mails(), target="label", threshold="0.5", reject="0.7", **SMALL)
     three = mails().with_columns(pl.Series("label", ["a", "b", "c", "c"] * 100))
     with pytest.raises(UserError, match=r"threshold=recall=0.9 is for two classes; this task has 3"):
-        seqloom.fit(three, target="label", threshold="recall=0.9", **SMALL)
+        seqloom.train(three, target="label", threshold="recall=0.9", **SMALL)
 
 
 def test_the_chosen_metric_selects_the_weights():
-    run = seqloom.fit(mails(), target="label", metric="AUROC", name="c", **SMALL)
+    run = seqloom.train(mails(), target="label", metric="AUROC", out="runs/c", **SMALL)
     lines = [line for line in run.metrics() if line["split"] == "valid"]
     best = run.checkpoint("best").facts["step"]
     assert run.settings.metric == "auroc"
@@ -65,7 +65,7 @@ def test_the_chosen_metric_selects_the_weights():
 
 def test_a_run_can_be_used_with_another_threshold(tmp_path):
     mails().write_csv("mails.csv")
-    run = seqloom.fit("mails.csv", target="label", name="d", **SMALL)
+    run = seqloom.train("mails.csv", target="label", out="runs/d", **SMALL)
     model = run.model()
     change_decision(run, model, "0.25", None)
     assert model.decision.threshold == 0.25

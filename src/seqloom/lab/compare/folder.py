@@ -91,7 +91,7 @@ def start_comparison(
     folds = open_folds(task, source, settings.folds)
     if folds:
         task, settings = folds[0], settings.model_copy(update={"folds": len(folds)})
-    folder = out or _next_folder(task.name)
+    folder = out or next_folder(task.name)
     workers = settings.workers or default_workers()
     strides = {} if settings.steps is not None else choose_strides(task, settings.seconds)
     source = (source or {}) | ({STRIDES: strides} if strides else {})
@@ -229,7 +229,8 @@ def default_workers() -> int:
     return min(count, gpus * PROCESSES_PER_GPU) if gpus else count
 
 
-def _next_folder(name: str) -> Path:
+def next_folder(name: str) -> Path:
+    """Return the next folder in comparisons/ that does not exist: NAME, NAME-2, ..."""
     number = 1
     while (folder := _numbered_folder(name, number)).exists():
         number += 1

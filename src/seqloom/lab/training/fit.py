@@ -1,4 +1,4 @@
-"""Start trainings: `fit` for Python, prepared trainings for the command line."""
+"""Start trainings: `fit` in this process, prepared trainings for the command line."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
@@ -31,6 +31,7 @@ from seqloom.lab.training.run import WHICH, Run, TakenError
 from seqloom.lab.training.train import train
 
 _RANDOM_LOCK = threading.RLock()
+S = TypeVar("S", bound=BaseModel)
 
 
 def fit(
@@ -55,14 +56,6 @@ def fit(
 
     Raises:
         UserError: If a setting is unknown or invalid, the data cannot be read, or the name is taken.
-
-    Example:
-        >>> import polars
-        >>> texts = [f"{word} film {n}" for n in range(50) for word in ("good", "bad")]
-        >>> reviews = polars.DataFrame({"text": texts, "stars": ["5", "1"] * 50})
-        >>> run = seqloom.fit(reviews, model="gru", target="stars", hidden=8, epochs=1, name="reviews")
-        >>> run.folder.as_posix()
-        'runs/reviews'
     """
     training, reading = split_settings({"model": model, **settings})
     task, source = open_data(data, reading)
@@ -109,14 +102,23 @@ def check_effects(task: Task, settings: TrainSettings) -> None:
 
 def split_settings(settings: Mapping[str, Any]) -> tuple[TrainSettings, dict[str, Any]]:
     """Split settings into validated ones of the training and those of reading the data."""
-    known = [*TrainSettings.model_fields, *Reading.model_fields]
+    return validate_settings(TrainSettings, settings)
+
+
+def validate_settings(kind: type[S], settings: Mapping[str, Any]) -> tuple[S, dict[str, Any]]:
+    """Split settings into validated ones of this kind and those of reading the data.
+
+    Raises:
+        UserError: If a setting is unknown or invalid.
+    """
+    known = [*kind.model_fields, *Reading.model_fields]
     for name in settings:
         if name not in known:
             hint = suggest(name, known) or f"there are {', '.join(known)}"
             raise UserError(f"no setting {name!r}; {hint}")
     reading = {name: value for name, value in settings.items() if name in Reading.model_fields}
     try:
-        return TrainSettings(**{name: value for name, value in settings.items() if name not in reading}), reading
+        return kind(**{name: value for name, value in settings.items() if name not in reading}), reading
     except ValidationError as error:
         first = error.errors()[0]
         message = console.describe_invalid(".".join(map(str, first["loc"])), first["msg"])

@@ -21,15 +21,16 @@ from datetime import UTC, datetime
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NotRequired, Unpack
+from typing import Any, NotRequired, TypeVar, Unpack, overload
 
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from seqloom.cells import lookup
 from seqloom.core.errors import UserError
+from seqloom.lab.data.frames import flatten_results, is_frame, make_frame
 from seqloom.lab.data.registry import load_task
-from seqloom.lab.data.task import DataSource, Notes, Task
+from seqloom.lab.data.task import DataSource, Frame, Notes, Task
 from seqloom.lab.files import checkpoint, scratch, sealed, trust
 from seqloom.lab.files.checkpoint import Checkpoint
 from seqloom.lab.files.links import refuse_links
@@ -44,6 +45,7 @@ METRICS = "metrics.jsonl"
 CELL = "cell.py"
 WHICH = ("best", "last")
 READ_ATTEMPTS = 5  # of a checkpoint that a training may be renaming
+F = TypeVar("F", bound=Frame)
 PACKAGES = ("seqloom", "torch", "numpy", "polars", "scikit-learn", "tokenizers")
 
 
@@ -89,7 +91,7 @@ class Run:
         trust: Whether Python code stored in the folder may be executed; or the digest of the code that may.
 
     Example:
-        >>> seqloom.fit("adding", steps=2, hidden=8, name="sums").folder.name
+        >>> seqloom.train("adding", steps=2, hidden=8, out="runs/sums").folder.name
         'sums'
         >>> run = seqloom.Run.load("runs/sums")
         >>> run.settings.model
@@ -309,19 +311,29 @@ class Run:
         model.restore_decision(self.folder)
         return model.to(device).eval()
 
-    def predict(self, rows: DataSource | Iterable[Any], **options: Unpack[PredictOptions]) -> list[dict[str, Any]]:
+    @overload
+    def predict(self, rows: F, **options: Unpack[PredictOptions]) -> F: ...
+
+    @overload
+    def predict(self, rows: DataSource | Iterable[Any], **options: Unpack[PredictOptions]) -> list[dict[str, Any]]: ...
+
+    def predict(
+        self, rows: DataSource | Iterable[Any], **options: Unpack[PredictOptions]
+    ) -> Frame | list[dict[str, Any]]:
         """Return a prediction for each row of new data, in order.
 
         Args:
-            rows: Inputs, dicts of columns, a frame, or a file in a format that training reads.
+            rows: Inputs, dicts of columns, a DataFrame, or a file in a format that training reads.
             **options: `which`, `device`, `probabilities`, `keep` and `notes` of `seqloom.lab.training.predict.predict`.
 
         Returns:
-            A dict for each row with "prediction" and, for classes and tags, "probability".
+            A dict for each row with "prediction" and, for classes and tags, "probability". For a DataFrame, a DataFrame
+            of the same library with these columns; with `probabilities`, one more for each class, `probability_CLASS`.
         """
         from seqloom.lab.training.predict import predict
 
-        return list(predict(self, rows, **options))
+        results = list(predict(self, rows, **options))
+        return make_frame(flatten_results(results), rows) if is_frame(rows) else results
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return all lines of metrics.jsonl as dicts; an incomplete last line is left out."""

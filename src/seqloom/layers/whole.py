@@ -1,0 +1,41 @@
+"""Let torch.load read whole layers, with its default `weights_only=True`, before a layer has been imported.
+
+torch reads only classes that were registered. Importing all layers for that would slow down `import seqloom`, so
+placeholders stand for them; the first one that torch.load makes an object of imports the layers, which register
+themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import import_module
+
+import torch
+
+HOME = "seqloom.layers.named"
+NAMES = ("RNN", "LSTM", "GRU", "AttnRNN", "LNGRU", "LNLSTM", "IndRNN", "MinGRU", "MinLSTM", "NTM", "ODEGRU")
+NAMES += ("RNNAttention",)
+
+
+class _Placeholder:
+    """Stands for a layer; an object of it is one of the layer."""
+
+    layer = ""
+
+    def __new__(cls) -> torch.nn.Module:  # type: ignore[misc]
+        layer = getattr(import_module(HOME), cls.layer)
+        return layer.__new__(layer)
+
+
+def register_placeholders() -> None:
+    """Register a placeholder for every layer."""
+    kinds = [type(name, (_Placeholder,), {"layer": name}) for name in NAMES]
+    torch.serialization.add_safe_globals([(kind, f"{HOME}.{kind.layer}") for kind in kinds])
+
+
+def register_classes(classes: Iterable[type]) -> None:
+    """Register classes in place of the placeholders."""
+    registered = torch.serialization.get_safe_globals()
+    others = [one for one in registered if not (isinstance(one, tuple) and issubclass(one[0], _Placeholder))]
+    torch.serialization.clear_safe_globals()
+    torch.serialization.add_safe_globals([*others, *classes])
