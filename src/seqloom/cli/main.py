@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
 from pydantic import ValidationError
@@ -20,8 +20,6 @@ from seqloom.core.plurals import count
 from seqloom.lab import console
 from seqloom.lab.bench.settings import BenchSettings
 
-if TYPE_CHECKING:  # needs torch, which takes long to import
-    from seqloom.tools.doctor import Verdict
 OUT_OF_MEMORY = "OutOfMemoryError"  # the name of torch's exception; torch is not imported here
 # Commands whose settings need torch, with their help, which would otherwise have to import them.
 LAZY_COMMANDS = {
@@ -274,18 +272,10 @@ def doctor(*, json: Json = False) -> int:
             {"versions": versions, "hardware": hardware, "engine": engine, "kernels": tests, "ok": not failed}
         )
         return int(failed)
-    gpus = [f"{g['name']}, {g['memory_gib']} GiB, capability {g['capability']}" for g in hardware["gpus"]]
-    built = engine["problem"] or f"{engine['library']}, compiled by {engine['compiler']}"
-    facts = versions | hardware | {"gpus": "; ".join(gpus) or "none", "cpu engine": built}
-    console.show_table([{"item": name.replace("_", " "), "value": str(value)} for name, value in facts.items()])
+    console.show_table([{"item": name, "value": value} for name, value in here.describe_facts().items()])
     print()
-    console.show_table([{"kernel": v.kernel, "device": v.device, "self-test": _describe_test(v)} for v in verdicts])
+    console.show_table([{"kernel": v.kernel, "device": v.device, "self-test": v.describe()} for v in verdicts])
     return int(failed)
-
-
-def _describe_test(verdict: Verdict) -> str:
-    """Return "ok", "FAILED: reason" or "skipped: reason"."""
-    return f"{verdict.self_test.partition(':')[0]}: {verdict.why_not}" if verdict.why_not else str(verdict.self_test)
 
 
 benching = App(name="bench", default_parameter=DEFAULTS)

@@ -304,9 +304,22 @@ def _read_sequences(estimator: _SequenceEstimator, X: Iterable[Any], *, reset: b
     if len(kinds) > 1:
         raise UserError(f"X mixes {' and '.join(sorted(kinds))}; give one kind: {SEQUENCES}")
     _check_kind(estimator, kinds.pop(), reset)
-    if reset and hasattr(estimator, "n_features_in_"):
-        del estimator.n_features_in_  # a list has no columns to count
+    if reset:
+        _count_columns(estimator, rows)
     return sequences
+
+
+def _count_columns(estimator: _SequenceEstimator, rows: Sequence[Any]) -> None:
+    """Store the number of columns of a table that is given as a list of lists; other lists have none to count.
+
+    A table that `predict` gets must have as many; lists may hold series of any length.
+    """
+    lengths = {len(row) if isinstance(row, list) and all(not np.ndim(v) for v in row) else None for row in rows}
+    is_table = len(lengths) == 1 and None not in lengths and not isinstance(rows[0][0], str)
+    if is_table:
+        estimator.n_features_in_ = lengths.pop()
+    elif hasattr(estimator, "n_features_in_"):
+        del estimator.n_features_in_
 
 
 def _is_table(X: Iterable[Any]) -> bool:

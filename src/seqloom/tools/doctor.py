@@ -75,6 +75,25 @@ def engine() -> dict[str, str | None]:
     }
 
 
+def describe_facts() -> dict[str, str]:
+    """Return versions, hardware and the CPU engine as text, by name."""
+    machine, library = hardware(), engine()
+    gpus = [f"{g['name']}, {g['memory_gib']} GiB, capability {g['capability']}" for g in machine["gpus"]]
+    built = library["problem"] or f"{library['library']}, compiled by {library['compiler']}"
+    facts = versions() | machine | {"gpus": "; ".join(gpus) or "none", "cpu engine": built}
+    return {name.replace("_", " "): str(value) for name, value in facts.items()}
+
+
+def print_report() -> int:
+    """Print facts and self-tests as plain text, without the packages of the lab; return 1 if a kernel failed."""
+    for name, value in describe_facts().items():
+        print(f"{name:<14} {value}")
+    verdicts = run_self_tests()
+    for verdict in verdicts:
+        print(f"{verdict.kernel:<20} {verdict.device:<5} {verdict.describe()}")
+    return int(any(verdict.failed for verdict in verdicts))
+
+
 def _cpu_model() -> str:
     listing = Path("/proc/cpuinfo")
     lines = listing.read_text().splitlines() if listing.exists() else []
@@ -111,6 +130,10 @@ class Verdict:
     @property
     def failed(self) -> bool:
         return self.self_test.startswith("FAILED")
+
+    def describe(self) -> str:
+        """Return "ok", "FAILED: reason" or "skipped: reason"."""
+        return f"{self.self_test.partition(':')[0]}: {self.why_not}" if self.why_not else self.self_test
 
 
 def run_self_tests() -> list[Verdict]:
