@@ -98,6 +98,3 @@ PARTS = {
         *claims.PARTS,
     )
 }
-
-if __name__ == "__main__":
-    main()

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from research.record import build_parser, print_row, write_record
+from research.record import build_parser, measure, print_row, write_record
 from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.products import exact
 
@@ -69,11 +69,6 @@ def set_form(text: str) -> None:
 
 
 def time_call(call: Callable[[], object]) -> float:
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    """Return the microseconds of a call, after one to warm up."""
     call()
-    begin.record()
-    call()
-    call()
-    end.record()
-    end.synchronize()
-    return 500 * begin.elapsed_time(end)
+    return 1e6 * measure(call, 2, "cuda")

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from research.record import build_parser, describe_run, time_best
+from research.record import build_parser, describe_run, measure, time_best
 from seqloom import GatedDeltaNet
 from seqloom.kernels.linear import flash
 from seqloom.kernels.linear.bound import run_step
@@ -55,14 +55,7 @@ def time_gpu(call: Callable[[], None], rounds: int = 10) -> tuple[float, float]:
     gc.collect()
     torch.cuda.reset_peak_memory_stats()
     held = torch.cuda.memory_allocated()
-    times = []
-    for _ in range(rounds):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        call()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end))
+    times = [1e3 * measure(call, device="cuda") for _ in range(rounds)]
     return min(times), float(torch.cuda.max_memory_allocated() - held)
 
 

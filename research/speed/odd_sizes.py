@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 import seqloom
-from research.record import build_parser, print_row, write_record
+from research.record import build_parser, measure, print_row, write_record
 
 PAIRS = ((100, 112), (300, 304))
 STEPS, ROWS = 512, 32
@@ -23,14 +23,9 @@ def time_in_turns(calls: list[Callable[[], object]], rounds: int) -> list[float]
     times: list[list[float]] = [[] for _ in calls]
     for i in range(rounds + WARM_CALLS):
         for call, own in zip(calls, times, strict=True):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            torch.cuda.synchronize()
-            start.record()
-            call()
-            end.record()
-            torch.cuda.synchronize()
+            seconds = measure(call, device="cuda")
             if i >= WARM_CALLS:
-                own.append(start.elapsed_time(end))
+                own.append(1e3 * seconds)
     return [statistics.median(own) for own in times]
 
 

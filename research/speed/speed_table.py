@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 import seqloom
-from research.record import build_parser, print_row, write_record
+from research.record import build_parser, measure, print_row, write_record
 from research.speed.other_layers import LOOP_STEPS, LOOPS, OTHERS
 from seqloom.tools.explain import explain
 
@@ -122,7 +122,7 @@ def time_all(args: argparse.Namespace) -> None:
             continue
         lost = False
         try:
-            rows += measure(args, mode, name, hidden, batch, wanted, refused)
+            rows += time_layer(args, mode, name, hidden, batch, wanted, refused)
         except torch.AcceleratorError:  # an illegal access, for example: nothing runs any more in this process
             traceback.print_exc()
             lost = True
@@ -246,7 +246,7 @@ def build(
     return layer, torch.randn(length, batch, hidden, device=device, dtype=dtype, requires_grad=True)
 
 
-def measure(
+def time_layer(
     args: argparse.Namespace,
     mode: str,
     name: str,
@@ -285,7 +285,7 @@ def measure(
                 if args.device == "cuda":
                     torch.cuda.synchronize()
                 continue
-            timed = partial(time_calls, call, args.device, 1 if seconds > LONG_CALL else CALLS)
+            timed = partial(measure, call, 1 if seconds > LONG_CALL else CALLS, args.device)
             calls[cell, name_kernel(layer, x, pass_ == "both") if more else kernel, len(x)] = timed
         times: dict[tuple[str, str, int], list[float]] = {key: [] for key in calls}
         end, rounds, turns = time.perf_counter() + args.seconds, 0, [*calls.items()]
@@ -308,7 +308,7 @@ def warm_up(call: Callable[[], object], device: str) -> float:
     """Call until everything is compiled, prepared and recorded; return the seconds of the last call."""
     begin, calls, seconds = time.perf_counter(), 0, 0.0
     while calls < LEAST_CALLS or (calls < WARM_CALLS and time.perf_counter() - begin < WARM_SECONDS):
-        seconds = time_calls(call, device, 1)
+        seconds = measure(call, 1, device)
         calls += 1
     return seconds
 
@@ -352,20 +352,3 @@ def record_graph(call: Callable[[], object]) -> Callable[[], object]:
         graph.replay()
 
     return replay
-
-
-def time_calls(call: Callable[[], object], device: str, calls: int = CALLS) -> float:
-    """Return the seconds of one of several calls in a row, by CUDA events on a GPU."""
-    if device == "cpu":
-        start = time.perf_counter()
-        for _ in range(calls):
-            call()
-        return (time.perf_counter() - start) / calls
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize()
-    begin.record()
-    for _ in range(calls):
-        call()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) / 1e3 / calls
