@@ -266,9 +266,9 @@ def train(data: DataSource | Task, model: str = "gru", *, out: Path | str | None
         >>> run.predict(["good film"])[0].keys()
         dict_keys(['prediction', 'probability'])
     """
-    if out is None:
-        return fit(data, model, **settings)
-    return fit(data, model, name=Path(out).name, runs=Path(out).parent, **settings)
+    place = {} if out is None else {"name": Path(out).name, "runs": Path(out).parent}
+    options: dict[str, Any] = {**settings, **place}
+    return fit(data, model, **options)
 
 
 def load(folder: Path | str, *, trust: bool | str = False) -> Run | Comparison:

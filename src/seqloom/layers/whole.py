@@ -13,8 +13,9 @@ from importlib import import_module
 import torch
 
 HOME = "seqloom.layers.named"
-NAMES = ("RNN", "LSTM", "GRU", "AttnRNN", "LNGRU", "LNLSTM", "IndRNN", "MinGRU", "MinLSTM", "NTM", "ODEGRU")
-NAMES += ("RNNAttention",)
+NAMES = tuple(
+    ["RNN", "LSTM", "GRU", "AttnRNN", "LNGRU", "LNLSTM", "IndRNN", "MinGRU", "MinLSTM", "NTM", "ODEGRU", "RNNAttention"]
+)
 
 
 class _Placeholder:
@@ -29,13 +30,17 @@ class _Placeholder:
 
 def register_placeholders() -> None:
     """Register a placeholder for every layer."""
-    kinds = [type(name, (_Placeholder,), {"layer": name}) for name in NAMES]
-    torch.serialization.add_safe_globals([(kind, f"{HOME}.{kind.layer}") for kind in kinds])
+    kinds = {name: type(name, (_Placeholder,), {"layer": name}) for name in NAMES}
+    torch.serialization.add_safe_globals([(kind, f"{HOME}.{name}") for name, kind in kinds.items()])
 
 
 def register_classes(classes: Iterable[type]) -> None:
     """Register classes in place of the placeholders."""
-    registered = torch.serialization.get_safe_globals()
-    others = [one for one in registered if not (isinstance(one, tuple) and issubclass(one[0], _Placeholder))]
+    others = [one for one in torch.serialization.get_safe_globals() if not _is_placeholder(one)]
     torch.serialization.clear_safe_globals()
     torch.serialization.add_safe_globals([*others, *classes])
+
+
+def _is_placeholder(registered: object) -> bool:
+    kind = registered[0] if isinstance(registered, tuple) else registered
+    return isinstance(kind, type) and issubclass(kind, _Placeholder)

@@ -312,7 +312,9 @@ class Run:
         return model.to(device).eval()
 
     @overload
-    def predict(self, rows: F, **options: Unpack[PredictOptions]) -> F: ...
+    def predict(  # type: ignore[overload-overlap]  # a frame is iterable, too
+        self, rows: F, **options: Unpack[PredictOptions]
+    ) -> F: ...
 
     @overload
     def predict(self, rows: DataSource | Iterable[Any], **options: Unpack[PredictOptions]) -> list[dict[str, Any]]: ...
