@@ -13,9 +13,8 @@ from importlib import import_module
 import torch
 
 HOME = "seqloom.layers.named"
-NAMES = tuple(
-    ["RNN", "LSTM", "GRU", "AttnRNN", "LNGRU", "LNLSTM", "IndRNN", "MinGRU", "MinLSTM", "NTM", "ODEGRU", "RNNAttention"]
-)
+NAMES: tuple[str, ...] = ("RNN", "LSTM", "GRU", "AttnRNN", "LNGRU", "LNLSTM", "IndRNN", "MinGRU", "MinLSTM", "NTM")
+NAMES += ("ODEGRU", "RNNAttention")
 
 
 class _Placeholder:
