@@ -113,7 +113,7 @@ def check_value(name: str, value: object, hint: object) -> None:
     if isinstance(value, bool) or not isinstance(value, Real):
         return
     short = name.rpartition(" ")[2]
-    number = float(min(max(value, -(2**63)), 2**63)) if isinstance(value, Integral) else float(value)
+    number = float(min(max(int(value), -(2**63)), 2**63)) if isinstance(value, Integral) else float(value)
     if short in SHARES:
         if not 0 <= number <= 1:
             raise UserError(f"{name} must be a number between 0 and 1, got {value}")
@@ -131,14 +131,14 @@ def check_value(name: str, value: object, hint: object) -> None:
 def check_device(name: str, device: object) -> None:
     """Raise a UserError unless torch knows a device; None is the default device."""
     try:
-        torch.device("cpu" if device is None else device)  # type: ignore[arg-type]
+        torch.device("cpu" if device is None else device)  # type: ignore[call-overload]
     except (RuntimeError, TypeError):
         raise UserError(f"{name} must be a device such as 'cpu' or 'cuda:1', got {shorten(repr(device))}") from None
 
 
 def _read_hints(cls: type) -> list[tuple[inspect.Parameter, Any]]:
     """Return the parameters of a constructor with their types; Any for those that cannot be read."""
-    function: Any = cls.__init__
+    function: Any = cls.__init__  # type: ignore[misc]
     try:
         hints = get_type_hints(function)
     except (NameError, TypeError):  # a user's annotation may name what is imported for type checkers only
