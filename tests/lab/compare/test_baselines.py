@@ -9,9 +9,11 @@ from seqloom.lab.compare.baselines.registry import describe_baseline, fit_baseli
 from seqloom.lab.compare.data import load_task
 from seqloom.lab.compare.row_scores import load, score_rows
 from seqloom.lab.data.registry import open_task
-from seqloom.lab.data.task import Split
+from seqloom.lab.data.task import Batch, Split
+from seqloom.lab.kinds.baselines.counts import ConstantText
 from seqloom.lab.kinds.baselines.registry import ROCKET, baselines, build_baseline
 from seqloom.lab.kinds.baselines.window import fit_window
+from seqloom.lab.kinds.transcribe import WithoutLoss
 from seqloom.lab.stats.metrics import compute_scores
 from seqloom.lab.training.run import Run
 
@@ -158,3 +160,9 @@ def test_characters_have_no_character_n_grams_of_words():
     names = pl.DataFrame({"name": ["anna", "bernd"] * 20, "label": ["f", "m"] * 20})
     task = open_task(names, input="name", target="label", unit="characters", near_duplicates=False)
     assert "character TF-IDF + logistic" not in baselines(task)
+
+
+def test_every_letter_of_a_transcript_is_a_target_of_the_most_frequent_text():
+    y, lengths = torch.tensor([[4, 5], [4, 0]]), torch.tensor([2, 1])
+    batch = Batch(torch.zeros(2, 3, 1), torch.tensor([3, 3]), torch.arange(2), y, lengths)
+    assert WithoutLoss(ConstantText(torch.tensor([4]))).count_targets(batch).tolist() == [2, 1]
