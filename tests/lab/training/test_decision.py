@@ -98,6 +98,17 @@ def test_a_decision_is_stored_and_a_changed_file_is_refused(tmp_path):
         decisions.load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("decision", "classes"),
+    [(Decision(weights=(1.0,) * 5000), 2), (Decision(positive=2), 2), (Decision(threshold=0.5), 3)],
+)
+def test_a_decision_that_does_not_fit_the_classes_is_refused_in_one_line(decision, classes, tmp_path):
+    decisions.save(tmp_path, decision)
+    assert decisions.load(tmp_path) == decision
+    with pytest.raises(UserError, match=r"decision\.json is damaged: [^\n]*$"):
+        decisions.load(tmp_path, classes)
+
+
 def test_unseen_classes_do_not_count():
     z, y = overconfident()
     y[:100] = -1

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import shutil
 from datetime import date, timedelta
 
@@ -12,8 +13,10 @@ import torch
 
 from seqloom import Run
 from seqloom.cli.main import app
+from seqloom.core.errors import UserError
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.data.task import read_record, write_record
+from seqloom.lab.files import sealed
 from seqloom.lab.kinds.prediction_intervals import FILE, measure_units
 from seqloom.lab.training.fit import fit
 from seqloom.lab.training.results import evaluate
@@ -66,6 +69,17 @@ def test_a_run_without_intervals_predicts_without_them(run, tmp_path):
     shutil.copytree(run.folder, tmp_path / "old")
     (tmp_path / "old" / FILE).unlink()
     assert list(Run.load(tmp_path / "old").predict(shops())[0]) == ["shop", "date", "prediction"]
+
+
+@pytest.mark.parametrize("change", [{"floor": [1.0, 1.0]}, {"floor": []}, {"widths": {"80": [[1.0]]}}])
+def test_intervals_that_do_not_fit_the_forecast_are_refused_in_one_line(change, run, tmp_path):
+    """Their digest is valid, as in a forged file."""
+    shutil.copytree(run.folder, tmp_path / "forged")
+    record = json.loads((tmp_path / "forged" / FILE).read_bytes())
+    del record[sealed.KEY]
+    (tmp_path / "forged" / FILE).write_bytes(sealed.dumps(record | change))
+    with pytest.raises(UserError, match=r"intervals\.json is damaged: [^\n]*$"):
+        Run.load(tmp_path / "forged").predict(shops())
 
 
 def test_a_run_of_an_earlier_version_still_forecasts(run, tmp_path):

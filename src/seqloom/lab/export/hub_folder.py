@@ -109,5 +109,5 @@ def read_hub_folder(folder: Path) -> tuple[ForTask, Task]:
         load_weights(model, tensors)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
-    model.restore_decision(folder)
+    model.restore_decision(folder, task)
     return model.eval(), task

@@ -106,8 +106,9 @@ class ForClassify(ForTask):
     def store_decision(self, folder: Path) -> None:
         decision.save(folder, self.decision)
 
-    def restore_decision(self, folder: Path) -> None:
-        self.decision = decision.load(folder)
+    def restore_decision(self, folder: Path, task: Task) -> None:
+        assert isinstance(task.target, Classes)
+        self.decision = decision.load(folder, task.target.size)
 
     def describe_decision(self, names: tuple[str, ...] = ()) -> dict[str, Any]:
         record = asdict(self.decision)

@@ -77,8 +77,16 @@ def save(folder: Path, decision: Decision) -> None:
     checkpoint.write_file(folder / FILE, sealed.dumps({"format": FORMAT, **asdict(decision)}))
 
 
-def load(folder: Path) -> Decision:
-    """Read the decision of a run; the default if it has none."""
+def load(folder: Path, classes: int | None = None) -> Decision:
+    """Read the decision of a run; the default if it has none.
+
+    Args:
+        folder: The folder of the run.
+        classes: The number of classes that the decision must fit; not checked by default.
+
+    Raises:
+        DamagedError: If the file was changed, or does not fit.
+    """
     file = folder / FILE
     if not file.is_file():
         return Decision()
@@ -97,7 +105,16 @@ def load(folder: Path) -> Decision:
             raise UserError("a class or a probability is out of range")
         if not all(0 < value < math.inf for value in (decision.temperature, *decision.weights)):
             raise UserError("the temperature and the class weights are positive numbers")
+        if classes is not None:
+            _check_classes(decision, classes)
         return decision
+
+
+def _check_classes(decision: Decision, classes: int) -> None:
+    if len(decision.weights) not in (0, classes):
+        raise UserError(f"{len(decision.weights)} class weights do not fit {classes} classes")
+    if decision.positive >= max(2, classes) or (decision.threshold is not None and classes != 2):
+        raise UserError(f"a positive class or a threshold does not fit {classes} classes")
 
 
 def parse_goal(text: str, setting: str, goals: Sequence[str]) -> tuple[str, float]:

@@ -95,8 +95,8 @@ class ForTask(nn.Module):
     def store_decision(self, folder: Path) -> None:
         """Write what `fit_decision` found to the folder of the model's run."""
 
-    def restore_decision(self, folder: Path) -> None:
-        """Read what `store_decision` wrote."""
+    def restore_decision(self, folder: Path, task: Task) -> None:
+        """Read what `store_decision` wrote, and check that it fits the task."""
 
     def describe_decision(self, names: tuple[str, ...] = ()) -> dict[str, Any]:
         """Return how scores become a class as JSON, {} for other models; classes by name if `names` are given."""

@@ -83,8 +83,9 @@ class ForForecast(ForRegress):
         if self.intervals is not None:
             prediction_intervals.save(folder, self.intervals)
 
-    def restore_decision(self, folder: Path) -> None:
-        self.intervals = prediction_intervals.load(folder)
+    def restore_decision(self, folder: Path, task: Task) -> None:
+        assert isinstance(task.target, Values)
+        self.intervals = prediction_intervals.load(folder, task.target.steps, task.target.size)
 
 
 def order_features(task: Task) -> list[int]:

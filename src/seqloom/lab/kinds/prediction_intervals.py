@@ -118,8 +118,17 @@ def save(folder: Path, intervals: PredictionIntervals) -> None:
     checkpoint.write_file(folder / FILE, sealed.dumps({"format": FORMAT, **record, "widths": widths}))
 
 
-def load(folder: Path) -> PredictionIntervals | None:
-    """Read intervals.json from the folder of a run; None if there is none."""
+def load(folder: Path, steps: int, targets: int) -> PredictionIntervals | None:
+    """Read intervals.json from the folder of a run; None if there is none.
+
+    Args:
+        folder: The folder of the run.
+        steps: S, the steps of a forecast.
+        targets: K, the number of forecast series.
+
+    Raises:
+        DamagedError: If the file was changed, or does not fit.
+    """
     file = folder / FILE
     if not file.is_file():
         return None
@@ -132,4 +141,6 @@ def load(folder: Path) -> PredictionIntervals | None:
         season, floor = int(record["season"]), torch.tensor(record["floor"])
         if season < 1 or not floor.isfinite().all():
             raise UserError("the season counts steps, and the least units are numbers")
+        if floor.shape != (targets,) or any(width.shape != (steps, targets) for width in widths.values()):
+            raise UserError(f"the widths do not fit {steps} steps of {targets} targets")
         return PredictionIntervals(season, floor, widths, int(record["windows"]))

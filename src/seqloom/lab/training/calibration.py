@@ -57,7 +57,9 @@ def check_decision(task: Task, positive: str | None, threshold: str | None, reje
 def explain_run(run: Run) -> list[str]:
     """Say in sentences how a run chooses a class, if it is not just the likeliest one."""
     target = run.task.target
-    return explain_decision(target.names, decisions.load(run.folder)) if isinstance(target, Classes) else []
+    if not isinstance(target, Classes):
+        return []
+    return explain_decision(target.names, decisions.load(run.folder, target.size))
 
 
 def change_decision(run: Run, model: ForTask, threshold: str | None, reject: str | None) -> None:

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NotRequired, TypeVar, Unpack, overload
@@ -65,6 +65,11 @@ class _RunRecord(TypedDict):
     versions: dict[str, str]
     cell: NotRequired[dict[str, str]]
     baseline: NotRequired[dict[str, Any]]
+
+
+@cache
+def _record_adapter() -> TypeAdapter[_RunRecord]:
+    return TypeAdapter(_RunRecord)
 
 
 class PredictOptions(TypedDict, total=False):
@@ -190,7 +195,7 @@ class Run:
         except (KeyError, TypeError):
             raise DamagedError(f"{file} is damaged: it has no settings; restore it from a copy") from None
         with sealed.interpret(file):
-            TypeAdapter(_RunRecord).validate_python(record)
+            _record_adapter().validate_python(record)
             lookup.split_name(settings.model.removeprefix(BI_PREFIX))
         return cls(folder, record, settings, trust)
 
@@ -297,7 +302,7 @@ class Run:
 
             with sealed.interpret(self.folder / RUN_FILE):
                 model = build_baseline(self.task, self.record["baseline"], loaded.tensors("weights"))
-            model.restore_decision(self.folder)
+            model.restore_decision(self.folder, self.task)
             return model.to(device).eval()
         task, settings = self.task, self.settings_to_build()
         try:
@@ -308,7 +313,7 @@ class Run:
             load_weights(model, loaded.tensors("weights"))
         except UserError as error:
             raise UserError(f"{self.folder}: {error}") from error
-        model.restore_decision(self.folder)
+        model.restore_decision(self.folder, self.task)
         return model.to(device).eval()
 
     @overload

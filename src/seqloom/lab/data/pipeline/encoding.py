@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -85,7 +86,7 @@ class Encoding:
         """Restore an encoding from a record that `save` wrote."""
         x, y, times, letters = (restore_coder(record[name]) for name in ("x", "y", "times", "letters"))
         attributes = restore_coder(record.get("attributes"))  # format 3 has none
-        plan = TypeAdapter(TaskPlan).validate_python(record["plan"])
+        plan = _make_adapter(TaskPlan).validate_python(record["plan"])
         if isinstance(y, LabelCoder) and y.per_token != (FORMS[plan.kind].target == "tags"):
             raise UserError(f"labels per token {y.per_token} do not fit a task of kind {plan.kind}")
         return Encoding(
@@ -97,8 +98,8 @@ class Encoding:
             times,
             letters,
             attributes,
-            TypeAdapter(list[Column]).validate_python(record["columns"]),
-            TypeAdapter(dict[str, Split]).validate_python(record["splits"]),
+            _make_adapter(list[Column]).validate_python(record["columns"]),
+            _make_adapter(dict[str, Split]).validate_python(record["splits"]),
             Notes(Note(text, warning) for text, warning in record["notes"]),
         )
 
@@ -108,12 +109,23 @@ class Encoding:
         return Encoding(name, self.plan, self.options, *coders, self.columns)
 
 
+@cache
+def _make_adapter(kind: Any) -> TypeAdapter[Any]:  # noqa: ANN401  # any annotation
+    return TypeAdapter(kind)
+
+
+@cache
+def _check_arguments(kind: type) -> Callable[..., None]:
+    """Return the constructor of a coder, with a check of the types of its arguments, which come from a file."""
+    return validate_call(kind.__init__)  # type: ignore[misc]
+
+
 def restore_coder(state: dict[str, Any] | None) -> Coder | None:
     """Build the coder that returned this `state()`; None for None."""
     if state is None:
         return None
     arguments = dict(state)
     coder = object.__new__(CODERS[arguments.pop("coder")])
-    validate_call(type(coder).__init__)(coder, **arguments)  # checks the types of values from a file
+    _check_arguments(type(coder))(coder, **arguments)
     restored: Coder = coder
     return restored
