@@ -22,9 +22,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-BATCH = 100  # cases of one fork
-LONGEST = 120  # seconds of a case in a fork
+BATCH = 500  # cases of one fork
+LONGEST = 120.0  # seconds of a case in a fork
 MEMORY = 4 << 30  # bytes that a fork may claim beside those of its parent
+PANICS = ("panicked at", "Traceback (most recent call last)")  # what no case may print
 MOST_LETTERS = 300  # of a failure in the record
 
 
@@ -97,7 +98,10 @@ def run_here(check: Callable[[int], str], numbers: Iterator[int]) -> Iterator[Ca
 
 
 def run_in_forks(check: Callable[[int], str], numbers: Iterator[int]) -> Iterator[Case]:
-    """Run cases in forks, some in each: one that crashes or takes too long ends its fork, and counts as wrong."""
+    """Run cases in forks, some in each: one that crashes or takes too long ends its fork, and counts as wrong.
+
+    The caller must not have used polars or torch: their threads do not exist in a fork. Importing them is allowed.
+    """
     again: list[int] = []  # cases of a fork that crashed before it came to them
     while todo := again or list(itertools.islice(numbers, BATCH)):
         again = list(todo)
@@ -112,20 +116,39 @@ class _Fork:
     def __init__(self, check: Callable[[int], str], numbers: list[int]) -> None:
         self.numbers = numbers
         self.pipe, end = os.pipe()
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed in `results`
         self.pid = os.fork()
         if self.pid:
             os.close(end)
             return
         status = 1
         try:
+            os.setsid()  # it and all that it starts can be killed together
             os.close(self.pipe)
+            os.dup2(self.errors.fileno(), 2)
             limit_memory()
             with os.fdopen(end, "w") as report:
                 for case in run_here(check, iter(numbers)):
-                    print(json.dumps(case), file=report, flush=True)
+                    print(json.dumps(self._judge(case)), file=report, flush=True)
             status = 0
         finally:
             os._exit(status)
+
+    def _judge(self, case: Case) -> Case:
+        """Return the case; it is wrong, too, if it printed a panic or a traceback."""
+        sys.stderr.flush()
+        printed = self._take_errors()
+        if not case.error and any(sign in printed for sign in PANICS):
+            return case._replace(error=f"{case.outcome}, and printed {printed.strip()}")
+        return case
+
+    def _take_errors(self) -> str:
+        """Return what was printed since the last case, and forget it."""
+        size = os.fstat(self.errors.fileno()).st_size
+        printed = os.pread(self.errors.fileno(), size, 0).decode(errors="replace") if size else ""
+        os.ftruncate(self.errors.fileno(), 0)
+        os.lseek(self.errors.fileno(), 0, os.SEEK_SET)
+        return printed
 
     def results(self) -> Iterator[Case]:
         """Yield the cases that have run; the last one is that in which the child died, if it did."""
@@ -141,12 +164,15 @@ class _Fork:
                 began = time.perf_counter()
                 yield case
         if left:
-            os.kill(self.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
         _, status = os.waitpid(self.pid, 0)
+        printed = self._take_errors()
+        self.errors.close()
         if left:
             seconds = time.perf_counter() - began
             reason = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit code {status >> 8}"
-            yield Case(left[0], "", f"the process ended with {reason} after {seconds:.1f} s", seconds)
+            yield Case(left[0], "", f"{printed}\nthe process ended with {reason} after {seconds:.1f} s", seconds)
 
 
 def limit_memory() -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-import shutil
 import warnings
 from functools import cache
 from pathlib import Path
 
-from fuzz.forgery import Place, attempt, forge
+from fuzz.forgery import Copy, Place, attempt, forge
 from fuzz.run_folders import ROWS, sample
 from seqloom.lab.data.pipeline.new_rows import iterate_rows
 from seqloom.lab.export.export import export_run
@@ -18,11 +17,11 @@ from seqloom.lab.training.run import Run
 
 
 @cache
-def exported(work: Path) -> Path:
-    """Return an exported run."""
+def exported(work: Path) -> Copy:
+    """Return the copy of an exported run that is changed."""
     export_run(Run.load(sample(work)[0]), "safetensors", work / "exported")
     (work / "exported" / "cell.py").write_text("")
-    return work / "exported"
+    return Copy(work / "exported", work / "forged" / "model")
 
 
 def use(folder: Path) -> None:
@@ -33,10 +32,7 @@ def use(folder: Path) -> None:
 
 def check(draw: random.Random, work: Path) -> str:
     """Change an exported folder and use it; return what happened."""
-    whole = exported(work)
-    place, folder = Place(work), work / "forged" / "model"
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(whole, folder)
+    place, folder = Place(work), exported(work).restore()
     notes = forge(draw, folder, place)
     try:
         with warnings.catch_warnings():

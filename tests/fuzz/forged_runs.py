@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-import shutil
 import warnings
 from functools import cache
 from pathlib import Path
 
 import torch
 
-from fuzz.forgery import Place, attempt, forge, write_cell
+from fuzz.forgery import Copy, Place, attempt, forge, write_cell
 from fuzz.run_folders import ROWS, sample
 from seqloom.lab.data.registry import open_data, reopen
 from seqloom.lab.training.fit import fit
@@ -36,6 +35,12 @@ def samples(work: Path) -> list[Path]:
     return [words, text.folder, mine.folder]
 
 
+@cache
+def copies(work: Path) -> list[Copy]:
+    """Return the copies that are changed, each in a folder of its own."""
+    return [Copy(whole, work / "forged" / whole.name / "run") for whole in samples(work)]
+
+
 def use(folder: Path) -> None:
     """Do with a run what the commands do."""
     tabulate_runs(folder.parent)
@@ -50,17 +55,15 @@ def use(folder: Path) -> None:
 
 def check(draw: random.Random, work: Path) -> str:
     """Change a run and use it; return what happened."""
-    whole = draw.choice(samples(work))
-    place, folder = Place(work), work / "forged" / "run"
-    shutil.rmtree(folder.parent, ignore_errors=True)
-    shutil.copytree(whole, folder)
+    copied = draw.choice(copies(work))
+    place, folder = Place(work), copied.restore()
     notes = forge(draw, folder, place)
     try:
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
             warnings.simplefilter("ignore")
             return attempt(lambda: use(folder), "run")
     except BaseException as error:
-        error.add_note(f"{whole.name}: {notes}")
+        error.add_note(f"{copied.whole.name}: {notes}")
         raise
     finally:
         place.check()

@@ -1,6 +1,6 @@
 """Changes of a folder as a person makes them who knows its format: digests are made right afterwards.
 
-A canary shows whether anything was executed: every piece of code that a change plants creates a file. A folder outside
+A witness shows whether anything was executed: every piece of code that a change plants creates a file. A folder outside
 shows whether anything was written through a link.
 """
 
@@ -12,8 +12,11 @@ import os
 import py_compile
 import random
 import shutil
+import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,25 +28,10 @@ from fuzz.mutation import mutate
 from seqloom.core.errors import UserError
 from seqloom.lab.files import sealed
 from seqloom.lab.files.trust import digest, remember
+from witness import CELL, QUIET_CELL, WITNESS
 
-EVIL = """
-import os
-from pathlib import Path
-Path(os.environ["SEQLOOM_CANARY"]).touch()
-import torch
-import seqloom
-
-
-class Mine(seqloom.Cell):
-    def __init__(self, input_size, hidden_size):
-        super().__init__(input_size, hidden_size)
-        self.w = torch.nn.Linear(input_size + hidden_size, hidden_size)
-
-    def step(self, x, state):
-        h = torch.tanh(self.w(torch.cat([x, state[0]], -1)))
-        return h, (h,)
-"""
-GOOD = EVIL.replace('Path(os.environ["SEQLOOM_CANARY"]).touch()\n', "")  # the user trusts this text
+EVIL = CELL
+GOOD = QUIET_CELL  # the user trusts this text
 NUMBERS = (0, -1, 1, 3, 65536, 2**31, 2**63, 10**30, -(10**30), 1.5, 1e308, float("nan"), float("inf"))
 STRANGE = (
     None,
@@ -62,16 +50,17 @@ STRANGE = (
     [[]],
     {"": {}},
 )
+WHOLE = 10**18  # the time of change of files that are as they were copied, in ns: every write sets another one
 SIBLINGS = ("torch.py", "numpy.py", "seqloom.py", "helper.py", "__init__.py", "cell.pyc", "conftest.py")
 
 
 class Place:
-    """A work folder with a canary and a folder outside of those that are changed."""
+    """A work folder with a witness and a folder outside of those that are changed."""
 
     def __init__(self, work: Path) -> None:
-        self.canary, self.outside = work / "canary", work / "outside"
-        os.environ["SEQLOOM_CANARY"] = str(self.canary)
-        self.canary.unlink(missing_ok=True)
+        self.witness, self.outside = work / "witness", work / "outside"
+        os.environ[WITNESS] = str(self.witness)
+        self.witness.unlink(missing_ok=True)
         shutil.rmtree(self.outside, ignore_errors=True)
         (self.outside / "letters").mkdir(parents=True)
         (self.outside / "letter").write_text("dear reader")
@@ -84,7 +73,7 @@ class Place:
 
     def check(self) -> None:
         """Raise an AssertionError if code was executed, or anything outside was changed."""
-        assert not self.canary.exists(), "planted code was executed"
+        assert not self.witness.exists(), "planted code was executed"
         assert self.read() == self.whole, "a file outside of the folder was changed"
 
 
@@ -94,6 +83,80 @@ def write_cell(work: Path) -> Path:
     file.write_text(GOOD)
     remember(GOOD.encode())
     return file
+
+
+@cache
+def compile_evil() -> bytes:
+    """Return bytecode that Python executes without looking at the source beside it."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "evil.py", Path(folder) / "evil.pyc"
+        source.write_text(EVIL)
+        py_compile.compile(
+            str(source), str(target), doraise=True, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH
+        )
+        return target.read_bytes()
+
+
+class Copy:
+    """A copy of a folder that is made whole again after each case: what did not change is not copied again.
+
+    Args:
+        whole: The folder to copy.
+        folder: The copy. Whatever else is in its parent is removed.
+    """
+
+    def __init__(self, whole: Path, folder: Path) -> None:
+        self.whole, self.folder = whole, folder
+        paths = sorted(whole.rglob("*"))
+        self.files = {str(p.relative_to(whole)): p.read_bytes() for p in paths if not p.is_dir()}
+        self.folders = [str(p.relative_to(whole)) for p in paths if p.is_dir()]  # outer ones first
+        self.copied: dict[str, tuple[int, ...]] = {}  # what the system says of the files of the copy
+
+    def restore(self) -> Path:
+        """Make the copy whole and return it."""
+        names = {*self.files, *self.folders}
+        parent = self.folder.parent
+        for path in [p for p in (parent.iterdir() if parent.is_dir() else ()) if p != self.folder]:
+            _remove(path)
+        self._remove_others(self.folder, "", names)
+        for name in ("", *self.folders):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        for name, content in self.files.items():
+            file = self.folder / name
+            if name not in self.copied or not file.exists():
+                file.write_bytes(content)
+                os.utime(file, ns=(WHOLE, WHOLE))
+                self.copied[name] = _describe(file.stat())
+        return self.folder
+
+    def _remove_others(self, path: Path, name: str, names: set[str]) -> None:
+        """Remove what is not as it was copied."""
+        if path.is_symlink() or not path.is_dir():
+            if path.is_symlink() or path.exists():
+                _remove(path)
+            return
+        path.chmod(0o755)
+        for entry in list(os.scandir(path)):
+            inner = f"{name}/{entry.name}" if name else entry.name
+            if inner in self.files:
+                if _describe(entry.stat(follow_symlinks=False)) != self.copied.get(inner):
+                    self.copied.pop(inner, None)
+                    _remove(Path(entry.path))
+            elif inner in names and entry.is_dir(follow_symlinks=False):
+                self._remove_others(Path(entry.path), inner, names)
+            else:
+                _remove(Path(entry.path))
+
+
+def _describe(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_mode, status.st_ino, status.st_size, status.st_mtime_ns, status.st_nlink
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def attempt(use: Callable[[], Any], name: str) -> str:
@@ -185,7 +248,7 @@ def model_names(draw: random.Random, folder: Path, place: Place) -> str:
         for name in ("evil.pyc", "evil.py", "evil.so", "evil"):
             (odd / name).write_text(EVIL)
         (folder / "a.py").write_text(GOOD)
-        py_compile.compile(evil, cfile=str(folder / "evil.pyc"), doraise=True)
+        (folder / "evil.pyc").write_bytes(compile_evil())
     return draw.choice(
         (
             f"{folder}/a.py:d/evil.pyc:Mine",
@@ -276,15 +339,13 @@ def _poison(draw: random.Random, folder: Path, _: Place) -> str:
     return f"{file.relative_to(folder)} {name} {kind}"
 
 
-def _plant(draw: random.Random, folder: Path, place: Place) -> str:
+def _plant(draw: random.Random, folder: Path, _: Place) -> str:
     """Put bytecode, modules and packages beside what is read."""
     for parent in {file.parent for file in _files(folder)}:
         cached = parent / "__pycache__"
         cached.mkdir(exist_ok=True)
         for name in ("cell", "mine", "a"):
-            py_compile.compile(
-                str(place.outside / "evil.py"), cfile=str(cached / f"{name}.cpython-311.pyc"), doraise=True
-            )
+            (cached / f"{name}.{sys.implementation.cache_tag}.pyc").write_bytes(compile_evil())
         (parent / "mine").mkdir(exist_ok=True)
         (parent / "mine" / "__init__.py").write_text(EVIL)
     return "bytecode"

@@ -116,19 +116,19 @@ COMMANDS = {
     ),
     "study": Command("study adding --quick --models gru --seeds 1 --effort 0.001 --device cpu --out out", weight=10),
     "compare in a folder": Command(
-        "compare words.csv --out out --models gru --parameters 500 --seeds 1 --tune 2 --steps 9 --workers 1",
+        "compare words.csv --out out --models gru --parameters 500 --seeds 1 --tune 1 --steps 3 --workers 1",
         "compare --resume --out out", "out/compare.json", 7,
     ),
     "compare by default": Command(
-        "compare words.csv --models gru,rnn --parameters 500 --seeds 1 --tune 1 --steps 9 --workers 1",
+        "compare words.csv --models gru,rnn --parameters 500 --seeds 1 --tune 1 --steps 3 --workers 1",
         "compare words.csv --resume", "comparisons/words/compare.json", 5,
     ),
     "compare in processes": Command(
-        "compare words.csv --out out --models gru --parameters 500 --seeds 1 --tune 1 --steps 9 --workers 1",
+        "compare words.csv --out out --models gru --parameters 500 --seeds 1 --tune 1 --steps 3 --workers 1",
         "compare --resume --out out", "out/compare.json", 2, workers=True,
     ),
     "compare without a worker": Command(
-        "compare words.csv --out out --models gru --parameters 500 --seeds 1 --tune 1 --steps 9 --workers 1",
+        "compare words.csv --out out --models gru --parameters 500 --seeds 1 --tune 1 --steps 3 --workers 1",
         "compare --resume --out out", "out/compare.json", 1, workers=True, victim="worker",
     ),
     **{
@@ -187,7 +187,7 @@ class Ground:
     """The folder in which all cases of all commands take place, one after the other, under the same names."""
 
     def __init__(self, work: Path) -> None:
-        self.work, self.case = work, work / "case"
+        self.work, self.case, self.imported = work, work / "case", work / "imported.txt"
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port: int = free.getsockname()[1]
 
@@ -221,6 +221,7 @@ class Ground:
         """Run a command in a process, and end it as `kill` says; return when all its processes have ended."""
         words = (command.again if again and command.again else command.start).format(port=self.port).split()
         log, error = self.work / "operations.txt", self.work / "error.txt"
+        self.imported.unlink(missing_ok=True)
         began = time.monotonic()
         process = os.fork()
         if process == 0:
@@ -293,13 +294,21 @@ class Ground:
             with suppress(OSError):
                 sys.stdout.flush()
                 sys.stderr.flush()
+            with suppress(OSError):  # of the limits that a command set
+                self.imported.write_text("\n".join(sys.modules))
             os._exit(code)
 
     def undisturbed(self, command: Command) -> tuple[Ended, dict[str, Any]]:
-        """Run a command without a kill; return how it ended, and what it left."""
+        """Run a command without a kill; return how it ended, and what it left.
+
+        What it imported is imported here, so that the forks of the cases need not.
+        """
         self.fresh()
         ended = self.run(command)
         assert ended.code == 0, ended.error
+        for name in sorted(set(self.imported.read_text().splitlines()) - set(sys.modules)):
+            with suppress(Exception):  # such as modules that were made at run time
+                importlib.import_module(name)
         return ended, contents(self.case)
 
 

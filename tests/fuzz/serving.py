@@ -53,6 +53,10 @@ def predict(body: bytes, headers: str = JSON) -> bytes:
     return build("POST", "/v1/predict", body, headers)
 
 
+CHUNKS = (b"80000\r\n" + b" " * 0x80000 + b"\r\n") * 9
+MILLION_STEPS = predict(b'{"run":"level","rows":[{"level":[' + b"1," * 999_999 + b"1]}]}")
+
+
 def list_attacks(rng: random.Random, token: str) -> dict[str, tuple[bytes, set[int]]]:
     """Return requests by name with the statuses that are right."""
     noise = rng.randbytes(rng.randint(1, 200))
@@ -67,13 +71,10 @@ def list_attacks(rng: random.Random, token: str) -> dict[str, tuple[bytes, set[i
         ),
         "large chunks": (
             f"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\n{JSON}Transfer-Encoding: chunked\r\n\r\n".encode()
-            + b"80000\r\n"
-            + b" " * 0x80000
-            + b"\r\n"
-            + (b"80000\r\n" + b" " * 0x80000 + b"\r\n") * 8,
+            + CHUNKS,
             {413},
         ),
-        "a million steps": (predict(b'{"run":"level","rows":[{"level":[' + b"1," * 999_999 + b"1]}]}"), {413}),
+        "a million steps": (MILLION_STEPS, {413}),
         "malformed JSON": (predict(b'{"run":"cups","rows":["%s"' % word), {400}),
         "nested JSON": (predict(b'{"run":"cups","rows":' + deep), {400}),
         "nested rows": (predict(b'{"run":"cups","rows":[' + b"[" * 50 + b"]" * 50 + b"]}"), {422}),

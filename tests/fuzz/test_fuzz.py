@@ -1,17 +1,20 @@
 """Some cases of each kind; `make fuzz N=10000` runs more."""
 
+import faulthandler
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
 
 from fuzz import (
     cache_files,
+    cases,
     cells,
     comparisons,
     data_files,
@@ -21,12 +24,12 @@ from fuzz import (
     layers,
     run_folders,
 )
-from fuzz.cases import run_in_forks
 from seqloom.core.errors import UserError
 from seqloom.kernels.compiled import run
 from seqloom.lab.data.readers import compression
 from seqloom.lab.data.readers.table import BY_SUFFIX
 from seqloom.lab.data.registry import open_task
+from witness import WITNESS
 
 
 def test_every_format_that_is_read_has_cases():
@@ -58,23 +61,36 @@ def run_fuzz(path, kind, cases):
     return json.loads(path.read_text())
 
 
+def print_panic():
+    os.write(2, b"thread 'x' panicked at src/lib.rs:1\n")
+    return "fine"
+
+
+def abort():
+    faulthandler.disable()  # pytest's, which would print where
+    os.abort()
+
+
 ENDINGS = {
-    "1": (1, ""),
-    "1 / 0": (None, "traceback"),
-    "os.abort()": (None, "SIGABRT"),
-    "bytes(1 << 40)": (None, "traceback"),
-    "time.sleep(3600)": (None, "hang"),
+    "fine": (lambda: "fine", ""),
+    "an exception": (lambda: 1 / 0, "ZeroDivisionError"),
+    "an abort": (abort, "signal 6"),
+    "too much memory": (lambda: bytes(1 << 40), "MemoryError"),
+    "a hang": (lambda: time.sleep(3600), "signal 9"),
+    "a panic in another language": (print_panic, "panicked at"),
+    "a death": (lambda: os.kill(os.getpid(), signal.SIGKILL), "signal 9"),
 }
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
 @pytest.mark.parametrize("work", ENDINGS)
-def test_every_way_in_which_a_child_ends_is_noticed(work):
-    seconds = 0.5 if "sleep" in work else 600
-    code = f"import os, time; from fuzz.isolation import run_isolated; print(run_isolated(lambda: {work}, {seconds}))"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    ending = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
-    value, problem = ENDINGS[work]
-    assert f"Ending(value={value!r}, problem={problem!r}" in ending.stdout
+def test_every_way_in_which_a_case_ends_is_noticed_and_the_others_run(work, monkeypatch):
+    monkeypatch.setattr(cases, "LONGEST", 0.5 if work == "a hang" else 600.0)
+    act, expected = ENDINGS[work]
+    results = list(cases.run_in_forks(lambda number: act() if number == 1 else "fine", iter(range(4))))
+    assert [r.number for r in results] == [0, 1, 2, 3]
+    assert [bool(r.error) for r in results] == [False, bool(expected), False, False]
+    assert expected in results[1].error
 
 
 @pytest.mark.parametrize(
@@ -98,7 +114,7 @@ def test_mutated_run_folders_never_give_another_prediction(tmp_path, monkeypatch
 def test_folders_with_digests_made_right_are_used_or_refused_in_one_line(kind, tmp_path, monkeypatch):
     monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("SEQLOOM_STATE", str(tmp_path / "state"))
-    monkeypatch.setenv("SEQLOOM_CANARY", str(tmp_path / "canary"))
+    monkeypatch.setenv(WITNESS, str(tmp_path / "witness"))
     results = {kind.check(random.Random(n), tmp_path) for n in range(20)}
     assert results == {"used", "refused"}
 
@@ -121,18 +137,6 @@ def test_a_random_cell_that_differs_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "_run_backward", lambda *args: [g if g is None else g * 1.01 for g in backward(*args)])
     with pytest.raises(cells.MismatchError, match="gradient of"):
         cells.check(random.Random("cells 0 0"), tmp_path)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
-def test_a_case_that_crashes_its_process_is_counted_and_the_others_run():
-    def check(number):
-        if number == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return "fine"
-
-    results = list(run_in_forks(check, iter(range(4))))
-    assert [(r.number, r.outcome) for r in results] == [(0, "fine"), (1, ""), (2, "fine"), (3, "fine")]
-    assert "signal 9" in results[1].error
 
 
 @pytest.mark.slow

@@ -17,26 +17,8 @@ from seqloom.lab.files import sealed
 from seqloom.lab.files.trust import UntrustedError, digest, remember
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.run import fingerprint
+from witness import CELL, QUIET_CELL, WITNESS
 
-CELL = """
-import os
-from pathlib import Path
-import torch
-import seqloom
-
-if os.environ.get("SEQLOOM_WITNESS"):
-    Path(os.environ["SEQLOOM_WITNESS"]).touch()
-
-
-class Mine(seqloom.Cell):
-    def __init__(self, input_size, hidden_size):
-        super().__init__(input_size, hidden_size)
-        self.w = torch.nn.Linear(input_size + hidden_size, hidden_size)
-
-    def step(self, x, state):
-        h = torch.tanh(self.w(torch.cat([x, state[0]], -1)))
-        return h, (h,)
-"""
 OTHER = CELL + "\nCHANGED = True\n"
 OPTIONS = {"steps": 5, "valid": 8, "test": 8}
 
@@ -49,7 +31,7 @@ def state(tmp_path, monkeypatch):
 @pytest.fixture
 def witness(tmp_path, monkeypatch):
     """Return a file that every execution of a cell creates."""
-    monkeypatch.setenv("SEQLOOM_WITNESS", str(tmp_path / "witness"))
+    monkeypatch.setenv(WITNESS, str(tmp_path / "witness"))
     return tmp_path / "witness"
 
 
@@ -86,7 +68,7 @@ def test_a_name_that_two_programs_could_split_differently_executes_nothing(name,
     """The text of a.py is trusted, and the folder holds another file whose path begins with "a.py:"."""
     folder = tmp_path / "dl"
     (folder / "a.py:d").mkdir(parents=True)
-    (folder / "a.py").write_text(CELL.replace("SEQLOOM_WITNESS", "NO_WITNESS"))
+    (folder / "a.py").write_text(QUIET_CELL)
     remember((folder / "a.py").read_bytes())
     for evil in ("evil.pyc", "evil.py"):
         (folder / "a.py:d" / evil).write_text(CELL)

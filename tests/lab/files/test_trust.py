@@ -31,26 +31,8 @@ from seqloom.lab.training.predict import generate
 from seqloom.lab.training.results import tabulate_runs
 from seqloom.lab.training.run import Run
 from seqloom.lab.training.train import train
+from witness import CELL, WITNESS
 
-CELL = """
-import os
-from pathlib import Path
-import torch
-import seqloom
-
-if os.environ.get("SEQLOOM_WITNESS"):
-    Path(os.environ["SEQLOOM_WITNESS"]).touch()
-
-
-class Mine(seqloom.Cell):
-    def __init__(self, input_size, hidden_size):
-        super().__init__(input_size, hidden_size)
-        self.w = torch.nn.Linear(input_size + hidden_size, hidden_size)
-
-    def step(self, x, state):
-        h = torch.tanh(self.w(torch.cat([x, state[0]], -1)))
-        return h, (h,)
-"""
 SETTINGS = {"hidden": 4, "steps": 2, "batch": 4, "device": "cpu", "validate_every": 1}
 
 
@@ -67,7 +49,7 @@ def elsewhere(tmp_path, monkeypatch):
 
     def change():
         monkeypatch.setenv("SEQLOOM_STATE", str(tmp_path / "theirs"))
-        monkeypatch.setenv("SEQLOOM_WITNESS", str(tmp_path / "witness"))
+        monkeypatch.setenv(WITNESS, str(tmp_path / "witness"))
         return tmp_path / "witness"
 
     return change

@@ -107,8 +107,7 @@ class ForClassify(ForTask):
         decision.save(folder, self.decision)
 
     def restore_decision(self, folder: Path, task: Task) -> None:
-        assert isinstance(task.target, Classes)
-        self.decision = decision.load(folder, task.target.size)
+        self.decision = decision.load(folder, task.target.size if isinstance(task.target, Classes) else None)
 
     def describe_decision(self, names: tuple[str, ...] = ()) -> dict[str, Any]:
         record = asdict(self.decision)

@@ -84,8 +84,8 @@ class ForForecast(ForRegress):
             prediction_intervals.save(folder, self.intervals)
 
     def restore_decision(self, folder: Path, task: Task) -> None:
-        assert isinstance(task.target, Values)
-        self.intervals = prediction_intervals.load(folder, task.target.steps, task.target.size)
+        if isinstance(task.target, Values):
+            self.intervals = prediction_intervals.load(folder, task.target.steps, task.target.size)
 
 
 def order_features(task: Task) -> list[int]:
