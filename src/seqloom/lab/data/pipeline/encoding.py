@@ -115,9 +115,9 @@ def _make_adapter(kind: Any) -> TypeAdapter[Any]:  # noqa: ANN401  # any annotat
 
 
 @cache
-def _check_arguments(kind: type) -> Callable[..., None]:
-    """Return the constructor of a coder, with a check of the types of its arguments, which come from a file."""
-    return validate_call(kind.__init__)  # type: ignore[misc]
+def _check_arguments(name: str) -> Callable[..., None]:
+    """Return the constructor of a coder, which checks the types of its arguments: they come from a file."""
+    return validate_call(CODERS[name].__init__)
 
 
 def restore_coder(state: dict[str, Any] | None) -> Coder | None:
@@ -125,7 +125,8 @@ def restore_coder(state: dict[str, Any] | None) -> Coder | None:
     if state is None:
         return None
     arguments = dict(state)
-    coder = object.__new__(CODERS[arguments.pop("coder")])
-    _check_arguments(type(coder))(coder, **arguments)
+    name = arguments.pop("coder")
+    coder = object.__new__(CODERS[name])
+    _check_arguments(name)(coder, **arguments)
     restored: Coder = coder
     return restored
