@@ -4,6 +4,9 @@ import pytest
 import torch
 
 
-@pytest.fixture(autouse=True)
-def _exact_products(monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+@pytest.fixture(autouse=True, scope="module")
+def _exact_products():
+    """Set the flag before the cases that the tests of a module share are computed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.backends.cudnn, "allow_tf32", False)
+        yield

@@ -16,16 +16,14 @@ import seqloom.layers.recurrent.layer
 from seqloom.core.cell import Cell
 from seqloom.kernels import heuristics
 from seqloom.kernels.runner import run_job
-from seqloom.layers.recurrent.gpu import row_order, wavefront
+from seqloom.layers.recurrent.gpu import row_order, streams, wavefront
 
 pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(autouse=True)
 def _exact(monkeypatch):
-    monkeypatch.setattr(
-        seqloom.layers.recurrent.gpu.streams, "MIN_STEPS", dict.fromkeys(("attn_rnn", "rnn", "gru", "lstm"), 1)
-    )
+    monkeypatch.setattr(streams, "MIN_STEPS", dict.fromkeys(("attn_rnn", "rnn", "gru", "lstm"), 1))
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         yield
 
@@ -52,7 +50,7 @@ def test_a_layer_gives_the_same_results_on_the_gpu_and_the_cpu(name, lengths):
 
 @pytest.mark.parametrize("name", ["gru", "lstm", "rnn"])
 def test_cudnn_runs_and_has_a_backward_in_eval_mode(name):
-    _, layer = both(name)
+    _, layer = both(name, kernel="aten")
     layer.eval()
     x = torch.randn(3, 9, 16, device="cuda", requires_grad=True)
     assert set(seqloom.explain(layer, x).kernels) == {f"{name}_aten"}
@@ -320,9 +318,9 @@ def test_a_planned_call_of_cudnn_has_second_derivatives(name):
 
 @pytest.mark.usefixtures("_every_warning")
 @pytest.mark.parametrize("name", ["GRU", "LSTM"])
-def test_dropout_between_layers_is_torchs_own(name):
+def test_dropout_between_layers_of_cudnn_is_torchs_own(name):
     theirs = getattr(torch.nn, name)(5, 8, 3, dropout=0.4).cuda()
-    ours = getattr(seqloom, name)(5, 8, 3, dropout=0.4).cuda()
+    ours = getattr(seqloom, name)(5, 8, 3, dropout=0.4, kernel="aten").cuda()
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(7, 3, 5, device="cuda", requires_grad=True)
     results = []
@@ -546,7 +544,8 @@ def test_prepared_calls_under_autocast_match_ordinary_ones(kind, H, x_dtype):
         (functools.partial(seqloom.Recurrent, "mgu"), {"num_layers": 2}),
     ],
 )
-def test_prepared_calls_of_both_directions_and_lengths_match_ordinary_ones(kind, settings, amp, lengths):
+def test_prepared_calls_of_both_directions_and_lengths_match_ordinary_ones(kind, settings, amp, lengths, monkeypatch):
+    monkeypatch.setattr(streams, "MIN_STEPS", {})  # short calls do not wait for streams
     layer = kind(24, 64, device="cuda", **settings)
     lengths = None if lengths is None else torch.tensor(lengths, device="cuda")
     shape = (8, 12, 24) if layer.batch_first else (12, 8, 24)
