@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
@@ -70,7 +71,7 @@ def _record_launches(launch: Callable[[], None]) -> torch.cuda.CUDAGraph:
     """Record launches as `torch.cuda.graph` does, but leave the memory that torch holds for later tensors alone."""
     before = torch.cuda.current_stream()
     graph, stream = torch.cuda.CUDAGraph(), _find_side_stream(torch.cuda.current_device())
-    with _lock, torch.cuda.stream(stream):
+    with _lock, _pause_collection(), torch.cuda.stream(stream):
         stream.wait_stream(before)
         graph.capture_begin(capture_error_mode="thread_local")
         try:
@@ -78,6 +79,18 @@ def _record_launches(launch: Callable[[], None]) -> torch.cuda.CUDAGraph:
         finally:
             graph.capture_end()
     return graph
+
+
+@contextmanager
+def _pause_collection() -> Iterator[None]:
+    """Keep the garbage collector from freeing a CUDA graph during a capture, which would end the capture."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @cache
