@@ -58,7 +58,7 @@ def cells_row() -> tuple[str, str, str]:
 
 def workloads_row() -> tuple[str, str, str]:
     """Return whole training steps with our layers in the place of torch's."""
-    rows = calls.read_record(calls.WORKLOADS)["rows"]
+    rows = calls.read_workloads()
     parts = []
     for kind in dict.fromkeys(row["precision"] for row in rows):
         ratios = [row["ours_ratio"] for row in rows if row["precision"] == kind]
