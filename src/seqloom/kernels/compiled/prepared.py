@@ -80,7 +80,8 @@ class _PreparedCell:
         if not weights or not are_contiguous(weights):
             return False
         draws = torch.Generator().manual_seed(0)
-        x = torch.randn(*stack.shape, generator=draws, dtype=weights[0].dtype, device="cpu")
+        shape = (*stack.shape[:-1], self.cell.input_size)
+        x = torch.randn(*shape, generator=draws, dtype=weights[0].dtype, device="cpu")
         rows = x.transpose(0, 1) if lean.is_time_first else x
         start, lengths = self.cell.start(rows), torch.arange(stack.B, device="cpu") % (stack.T + 1)
         for train, many in itertools.product((False, True), (None, stack.T - lengths)):
