@@ -266,6 +266,9 @@ def train(data: DataSource | Task, model: str = "gru", *, out: Path | str | None
         >>> run.predict(["good film"])[0].keys()
         dict_keys(['prediction', 'probability'])
     """
+    both = [name for name in ("name", "runs") if out is not None and name in settings]
+    if both:
+        raise UserError(f"train takes out or {both[0]}, not both; out is the folder of the run")
     place = {} if out is None else {"name": Path(out).name, "runs": Path(out).parent}
     options: dict[str, Any] = {**settings, **place}
     return fit(data, model, **options)
