@@ -53,7 +53,7 @@ def test_auto_takes_it_for_few_rows(monkeypatch):
         choice = dispatch.choose(cell, job_of(cell, B, 1, FP32))
         assert choice.name == f"attn_rnn_{taken}"
         if taken == "cluster":
-            assert "kernel='row'" in dict(choice.rejected)["attn_rnn_row"]
+            assert f"faster in float32 with {H} units, {B} rows" in dict(choice.rejected)["attn_rnn_row"]
             assert dispatch.choose(cell, job_of(cell, B, 1, FP32), "row").name == "attn_rnn_row"
 
 

@@ -29,7 +29,7 @@ def says(error, *parts):
         (("gru", 3, 4), {"dropout": True}, ValueError, ["dropout", "number", "True"]),
         (("gru", 3, 0), {}, ValueError, ["hidden_size", "greater than 0", "0"]),
         (("gru", -1, 4), {}, ValueError, ["input_size", "greater than 0", "-1"]),
-        (("gru", 3, 4.0), {}, TypeError, ["hidden_size", "int", r"4\.0"]),
+        (("gru", 3, 4.0), {}, TypeError, ["hidden_size", "whole number", r"4\.0"]),
         (("rnn", 3, 4), {"nonlinearity": "sin"}, ValueError, ["nonlinearity", "tanh, relu", "'sin'"]),
         (("lstm", 3, 4), {"proj_size": 4}, ValueError, ["proj_size", "below hidden_size=4", "4"]),
         (("gru", 3, 4), {"slots": 2}, TypeError, ["'gru'", "no setting 'slots'", "reset_after, update_bias"]),

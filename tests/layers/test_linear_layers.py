@@ -217,12 +217,12 @@ def test_lru_and_s5_follow_their_equations(x):
 
 def test_a_stack_takes_kinds_of_layers_in_turn():
     stack = seqloom.Transformer(
-        D, HEADS, 4, causal=True, attention=["gated_deltanet", "dense", seqloom.Recurrence], position="rotary"
+        D, HEADS, 4, causal=True, attention=["gated_deltanet", "dense", seqloom.RecurrentMixer], position="rotary"
     )
     kinds = [type(stack.layer_at(i).attention).__name__ for i in range(4)]
     assert kinds == ["GatedDeltaNet", "Attention", "RecurrentMixer", "GatedDeltaNet"]
     check_layer(
-        lambda: seqloom.Transformer(D, HEADS, 3, causal=True, attention=["mamba2", "dense", seqloom.Recurrence])
+        lambda: seqloom.Transformer(D, HEADS, 3, causal=True, attention=["mamba2", "dense", seqloom.RecurrentMixer])
     )
     check_layer(lambda: seqloom.Hybrid(5, D, cell="gated_deltanet", heads=HEADS))
 

@@ -51,15 +51,15 @@ def write_level(file: Path) -> Path:
 
 def train_runs(here: Path) -> Path:
     """Train the runs cups (text), pulses (two series), level (forecast) and verse (language model)."""
-    options = {"runs": here / "runs", **TRAINING}
-    seqloom.train(write_cups(here / "cups.csv"), out="runs/cups", **options)
+    runs = here / "runs"
+    seqloom.train(write_cups(here / "cups.csv"), out=runs / "cups", **TRAINING)
     columns = {"input": ("pulse", "flow"), "target": ("state",)}
-    seqloom.train(write_pulses(here / "pulses.jsonl"), out="runs/pulses", **columns, kind="classify", **options)
-    seqloom.train(write_level(here / "level.csv"), out="runs/level", kind="forecast", **options)
+    seqloom.train(write_pulses(here / "pulses.jsonl"), out=runs / "pulses", **columns, kind="classify", **TRAINING)
+    seqloom.train(write_level(here / "level.csv"), out=runs / "level", kind="forecast", **TRAINING)
     verse = here / "verse.txt"
     verse.write_text("\n".join(" ".join(WORDS[n % 8 :] + WORDS[: n % 8]) for n in range(60)))
-    seqloom.train(verse, out="runs/verse", kind="generate", **options)
-    return here / "runs"
+    seqloom.train(verse, out=runs / "verse", kind="generate", **TRAINING)
+    return runs
 
 
 def open_site(places, token=None, **settings):

@@ -204,9 +204,9 @@ CELLS = ["gru", "lstm", "min_gru", "attn_rnn", "transformer", "hybrid", "tcn"]
 def test_steps_of_every_kind_of_layer_match_the_whole_row(tmp_path, model, readout):
     torch.manual_seed(0)
     data = write_pulses(tmp_path / "pulses.jsonl")
-    settings = {**TRAINING, "steps": 1, "model": model, "readout": readout, "runs": tmp_path}
+    settings = {**TRAINING, "steps": 1, "model": model, "readout": readout}
     run = seqloom.train(
-        data, out=f"runs/{model}-{readout}", input=("pulse", "flow"), target=("state",), kind="classify", **settings
+        data, out=tmp_path / "run", input=("pulse", "flow"), target=("state",), kind="classify", **settings
     )
     version = load_version("one", run.folder, ServeSettings())
     if model == "bi_gru":

@@ -47,7 +47,7 @@ def test_intervals_cover_the_test_windows_as_promised_and_are_wider_for_a_series
     metrics = evaluate(run)["metrics"]
     assert metrics["coverage_80"] == pytest.approx(0.8, abs=0.05)
     assert metrics["coverage_95"] == pytest.approx(0.95, abs=0.05)
-    large, small = Run.load(run.folder).predict(shops())
+    large, small = Run.load(run.folder).predict(shops()).to_dicts()
     for level in (80, 95):
         widths = [row[f"upper_{level}"][0] - row[f"lower_{level}"][0] for row in (large, small)]
         assert 4 < widths[0] / widths[1] < 25
@@ -68,7 +68,7 @@ def test_few_windows_that_overlap_have_no_intervals_and_evaluate_says_why(run, t
 def test_a_run_without_intervals_predicts_without_them(run, tmp_path):
     shutil.copytree(run.folder, tmp_path / "old")
     (tmp_path / "old" / FILE).unlink()
-    assert list(Run.load(tmp_path / "old").predict(shops())[0]) == ["shop", "date", "prediction"]
+    assert Run.load(tmp_path / "old").predict(shops()).columns == ["shop", "date", "prediction"]
 
 
 @pytest.mark.parametrize("change", [{"floor": [1.0, 1.0]}, {"floor": []}, {"widths": {"80": [[1.0]]}}])
@@ -90,7 +90,7 @@ def test_a_run_of_an_earlier_version_still_forecasts(run, tmp_path):
     record["times"] = None  # regular time stamps were not stored
     del record["plan"]["known"]
     write_record(tmp_path / "old" / "task", record | {"format": 3})
-    assert Run.load(tmp_path / "old").predict(shops()) == run.predict(shops())
+    assert Run.load(tmp_path / "old").predict(shops()).equals(run.predict(shops()))
 
 
 def test_errors_are_in_units_of_the_data_and_relative_to_the_season(run):

@@ -112,8 +112,8 @@ def test_a_file_a_list_and_columns_are_predicted_alike(words, tmp_path):
 def test_a_frame_is_its_rows_and_not_its_columns(words):
     frame = pl.DataFrame({"id": [7, 8, 9], "word": ["aei", "bcd", "ou"]})
     actual = words.predict(frame, keep=["id"])
-    assert [row.pop("id") for row in actual] == [7, 8, 9]
-    assert actual == words.predict(["aei", "bcd", "ou"])
+    assert actual["id"].to_list() == [7, 8, 9]
+    assert actual.drop("id").to_dicts() == words.predict(["aei", "bcd", "ou"])
     with pytest.raises(ValueError, match="a dict of id, word is one row"):
         words.predict(frame.to_dict(as_series=False))
 
