@@ -96,8 +96,7 @@ def read_lengths(
         UserTypeError: If they are not whole numbers.
         InputError: If their number or a value is wrong.
     """
-    kind = type(lengths)
-    if kind is list or (kind is Tensor and lengths.dtype is torch.int64):
+    if type(lengths) is list or (type(lengths) is Tensor and lengths.dtype is torch.int64):
         fast = _read_few(lengths, rows, steps, device)
         if fast is not None:
             return fast

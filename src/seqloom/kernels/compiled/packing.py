@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import chain
 
@@ -48,7 +48,7 @@ class Packing:
     before: Tensor | None = None
     last: Tensor | None = None
     ends: Tensor | None = None
-    is_time_first: bool = False
+    is_time_first: bool = field(default=False, kw_only=True)
 
     @classmethod
     def of(
@@ -87,7 +87,7 @@ class Packing:
         last = torch.where(steps == 0, r, B + offset[(steps - 1).clamp(min=0)] + r) if T else r
         place = t * B + order[row] if is_time_first else order[row] * length + t
         indices = count, offset, order, place, row, before, last, empty_like(last).index_copy_(0, order, last)
-        return cls(B, T, length, *_move(indices, device), is_time_first)
+        return cls(B, T, length, *_move(indices, device), is_time_first=is_time_first)
 
     @cached_property
     def N(self) -> int:
@@ -165,7 +165,11 @@ def _pack_few(length: int, lengths: Sequence[int], is_time_first: bool) -> Packi
     order = sorted(range(B), key=lengths.__getitem__, reverse=True)  # stable
     steps = [lengths[i] for i in order]
     T, n = steps[0] if B else 0, B
-    count, offset, place, row, before = [], [], [], [], []
+    count: list[int] = []
+    offset: list[int] = []
+    place: list[int] = []
+    row: list[int] = []
+    before: list[int] = []
     for t in range(T):
         while steps[n - 1] <= t:
             n -= 1
@@ -181,7 +185,7 @@ def _pack_few(length: int, lengths: Sequence[int], is_time_first: bool) -> Packi
         ends[i] = end
     parts = count, offset, order, place, row, before, last, ends
     numbers = torch.frombuffer(array("q", chain(*parts, [0])), dtype=torch.int64)[:-1]  # a buffer may not be empty
-    return Packing(B, T, length, *numbers.split([len(part) for part in parts]), is_time_first)
+    return Packing(B, T, length, *numbers.split([len(part) for part in parts]), is_time_first=is_time_first)
 
 
 def _move(indices: Sequence[Tensor], device: torch.device | None) -> Sequence[Tensor]:

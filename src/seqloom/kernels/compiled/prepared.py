@@ -118,7 +118,7 @@ class _PreparedCell:
         return run_prepared(self.scan, call)
 
     def run_lean(
-        self, x: Tensor, state: State, own: Sequence[Tensor], lengths: Tensor | None, train: bool
+        self, x: Tensor, state: Sequence[Tensor], own: Sequence[Tensor], lengths: Tensor | None, train: bool
     ) -> tuple[Tensor, ...] | None:
         """Return the outputs and the last states of x, in the layer's order; None if the cell has no lean form."""
         if self.lean is None:

@@ -13,7 +13,6 @@ from torch import Tensor
 from seqloom.compiler.evaluation import VIEWS, Evaluator, Step, evaluate
 from seqloom.compiler.ir import Buffer, Place
 from seqloom.compiler.plan import Memory, Plan, Scan, UnfitError, Value
-from seqloom.core.cell import State
 from seqloom.core.memory import new_empty
 from seqloom.kernels.compiled.packing import Packing
 from seqloom.kernels.compiled.validation import Verdicts
@@ -149,7 +148,7 @@ class Stages:
         evaluate(steps, known, rows, like.device, like.dtype, given)
 
     def run_forward(
-        self, named: Mapping[str, Tensor], state: State, packing: Packing, stage: Stage
+        self, named: Mapping[str, Tensor], state: Sequence[Tensor], packing: Packing, stage: Stage
     ) -> tuple[Tensor, list[Tensor], list[Tensor], dict[int, Any]]:
         """Run a forward program.
 

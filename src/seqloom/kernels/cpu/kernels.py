@@ -55,7 +55,7 @@ class OnCpu:
         read = [name for name in ENGINE_WEIGHTS[self.name] if name in own]
         weights = [own[name].contiguous() for name in read]
         stack = Projected([cell], [{name: i for i, name in enumerate(read)}], x.shape, True, 1)
-        states, starts = ([s.contiguous() for s in part] for part in (job.state, starts))
+        states, starts = (tuple(s.contiguous() for s in part) for part in (job.state, starts))
         tensors = (x, *states, *starts, *weights)
         call = Call(
             x,

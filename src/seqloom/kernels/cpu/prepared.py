@@ -206,7 +206,7 @@ class PreparedStack:
         template: bytes,
         call: Call,
         constants: Sequence[tuple[str, Tensor]],
-        saved: tuple[Maybe, ...],
+        saved: tuple[Any, ...],
     ) -> Any:  # noqa: ANN401  # fields of ctypes have any type
         """Return the engine's arguments for a cell, with the addresses of all that both passes read."""
         _, gx, y, c, record = saved
@@ -304,7 +304,8 @@ class PreparedStack:
             dx = None
             for way in range(self.ways - 1, -1, -1):
                 index = number * self.ways + way
-                part, x, dgx = self.parts[index], parts[index][0] if number else call.x, None
+                part = self.parts[index]
+                x: Any = parts[index][0] if number else call.x
                 args, own = self._fill(index, templates[index], call, constants, parts[index]), None
                 if dy is not None:
                     own = dy if self.ways == 1 else dy.narrow(-1, way * self.H, self.H)
@@ -317,9 +318,9 @@ class PreparedStack:
                 for places, pairs in ((args.ds1, at_ends), (args.ds0, at_states), (args.dstart, at_starts)):
                     for k, place in pairs:
                         places[k] = place + index * self.step
-                for i, place in enumerate(part.own):
-                    if place is not None:
-                        d = gradients[place] = _empty_like(weights[place])
+                for i, weight in enumerate(part.own):
+                    if weight is not None:
+                        d = gradients[weight] = _empty_like(weights[weight])
                         args.dw[i] = _address(d)
                 self._run_part(part, True, args)
                 more = dgx
@@ -344,6 +345,7 @@ class PreparedStack:
         is_inner: bool,
     ) -> Tensor:
         """Write the gradients of the matrix and the bias of the input, and return that of the input if it is needed."""
+        assert part.weight is not None
         flat = dgx.view(-1, part.width)
         if needs.weights[part.weight]:
             gradients[part.weight] = flat.t().mm(x.reshape(-1, x.shape[-1]))

@@ -13,19 +13,17 @@ from seqloom.lab.kinds.tag import TagKind
 from seqloom.lab.kinds.transcribe import TranscribeKind
 from seqloom.lab.kinds.translate import TranslateKind
 
-KINDS: dict[str, Kind] = {
-    kind.name: kind
-    for kind in (
-        ClassifyKind(),
-        MultilabelKind(),
-        RegressKind(),
-        TagKind(),
-        GenerateKind(),
-        TranslateKind(),
-        ForecastKind(),
-        TranscribeKind(),
-    )
-}
+_ALL: tuple[Kind, ...] = (
+    ClassifyKind(),
+    MultilabelKind(),
+    RegressKind(),
+    TagKind(),
+    GenerateKind(),
+    TranslateKind(),
+    ForecastKind(),
+    TranscribeKind(),
+)
+KINDS = {kind.name: kind for kind in _ALL}
 
 
 def kind_of(task: Task) -> Kind:
