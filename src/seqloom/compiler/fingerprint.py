@@ -92,7 +92,7 @@ class Snapshot:
         self.forms = self._read_forms()
 
     def _add(self, module: nn.Module) -> bool:
-        """Add a module and those inside; return False if a value may change while it is the same object."""
+        """Add a module and its submodules; return False if a value may change while it stays the same object."""
         own, kind = module.__dict__, type(module)
         state, _ = _states[kind]
         if not state.is_constant or any(type(v) not in PLAIN for name, v in own.items() if name not in SKIPPED):

@@ -39,7 +39,7 @@ def product_flags() -> tuple[object, ...]:
 
 
 def allows_tf32() -> bool:
-    """Return whether torch's flags let products of float32 on a GPU see 19 bits alone."""
+    """Return whether torch's flags allow tf32 (19 bits) in products of float32 on a GPU."""
     return torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 

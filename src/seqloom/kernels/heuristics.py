@@ -67,7 +67,7 @@ CLUSTER_SIZES = (1, 2, 4, 8, 16)  # blocks; 16 is the most that Hopper has
 CLUSTER_FILL = 0.9
 # Largest hidden size by bytes of a number: registers and shared memory of 16 blocks hold no more.
 CLUSTER_LARGEST_HIDDEN = {2: 768, 4: 512}
-# Rows of the batch: tiles of 16 units to a block: warps to a tile.
+# By rows of the batch, then by tiles of 16 units of a block: the warps of a tile.
 CLUSTER_SPLITS = {8: {1: 8, 2: 4, 3: 4, 4: 2}, 16: {1: 16, 2: 8, 4: 4}}
 # A thread's registers for weights, by bytes of a number and warps: the rest of its share of 64 K is for the step.
 CLUSTER_REGISTERS = {2: {8: 128, 12: 96, 16: 64}, 4: {8: 128, 12: 96, 16: 48}}

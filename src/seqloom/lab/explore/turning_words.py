@@ -1,4 +1,4 @@
-"""Words that turn what a text says.
+"""Words that reverse the meaning of a text, such as "not" and "but".
 
 They only decide which of several steps a finding names first. That the prediction turns there is measured with the
 model itself: see `finding.py`.

@@ -1,4 +1,4 @@
-"""What one of many trainings of small models does: its model, batches, loss and learning rates."""
+"""The recipe of one small training: its model, batches, loss and learning rates."""
 
 from __future__ import annotations
 

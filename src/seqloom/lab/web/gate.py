@@ -263,7 +263,7 @@ async def _cancel_when_left(work: Coroutine[Any, Any, None], receive: Receive, l
 
 
 def _replay(body: bytes) -> Receive:
-    """Return ASGI's function for a body that has been received."""
+    """Return the ASGI `receive` function of a body that was read in full."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Message:
