@@ -1,46 +1,47 @@
-// Arguments of the kernels that take AttnRNN through time. Python reads these structs (runtime/launch.py).
+// Arguments of the kernels that run AttnRNN over time. Python parses these structs (runtime/launch.py).
 #pragma once
 #include "attn_rnn/setting.cuh"
 #include "runtime/pairs.cuh"
 
 struct Weights {
-  const Element *q, *bias_q, *o, *bias_o, *g, *bias_g, *scale, *bias;  // g: (H, 2H), the half for h first
+  const Element *q, *bias_q, *o, *bias_o, *g, *bias_g, *scale, *bias;  // g: (H, 2H), columns for h first
 };
 
 struct Forward {
   Weights w;
   const Element *x, *keep;  // (B, T, H) with these strides, keep contiguous
-  const float *h0, *start;  // (B, H); start: where a reset begins
+  const float *h0, *start;  // (B, H); start: the state after a reset
   const Element* mask;      // (B, H)
   const u8* reset;          // (B, T)
   const i64* lengths;       // (B,), or null
-  Element* y;               // (B, T, H) with these strides, zeros past a length already
+  Element* y;               // (B, T, H) with these strides, already zero past a length
   float* last;              // (B, H)
-  Element* end;             // (B, H), or null: the last state in the type of y, by the kernels of rows alone
+  Element* end;             // (B, H), or null: the last state in the type of y; only the row kernels write it
   i64 x_row, x_step, y_row, y_step;
   int B, T;
 };
 
-// With slots every slot has a state: h0, start and last are (B, SLOTS, H), keep is (B, T, SLOTS, H).
+// Each slot has a state: h0, start and last are (B, SLOTS, H), keep is (B, T, SLOTS, H).
 struct SlotsForward : Forward {
-  Element* states;  // (B, T, SLOTS, H): every state, or null if no backward follows
+  Element* states;  // (B, T, SLOTS, H): all states, or null if there is no backward pass
 };
 
-// What is inside all steps of a chunk of time. With slots y, h0, start and the planes have SLOTS before H,
-// and aux is (B, steps, SLOTS, 4), of which the first is 1 / deviation.
+// Intermediates of all steps of a chunk of time, recomputed for the backward pass. With slots, y, h0, start
+// and the intermediates have a dimension SLOTS before H, and aux is (B, steps, SLOTS, 4), where the first of
+// the four is 1 / deviation.
 struct Inside {
   Weights w;
   const Element *x, *y;              // (B, T, H)
   const Element *h0, *start, *mask;  // (B, H)
   const u8* reset;                   // (B, T)
   const i64* lengths;                // (B,), or null
-  // (B, steps, H); seen: the state as the products saw it; n: xhat, or o without norm
+  // (B, steps, H); seen: the state as the products read it; n: xhat, or o without norm
   Element *seen, *q, *aC, *slope, *o, *g, *n;
   float* aux;             // (B, steps, AUX)
   int B, T, from, steps;  // the chunk: steps from..from+steps-1
 };
 
-// Back through a chunk of time, 8 rows or some slots to a block.
+// Backward pass over a chunk of time, with 8 rows or several slots per block.
 struct BlockReverse {
   Weights w;
   const Element *dy, *x, *y, *keep;  // (B, T, H)
@@ -50,22 +51,24 @@ struct BlockReverse {
   const u8* reset;
   const i64* lengths;
   Element *du, *dq, *ds, *dg, *dn;  // du (B, T, H), the others (B, steps, H)
-  // (B, H): before the kernel the gradient of the state after the chunk, then of the one before
+  // (B, H); dh: on entry the gradient of the state after the chunk, on exit that of the state before it;
+  // dstart: the kernel adds to it
   float *dh, *dstart;
   int B, T, from, steps;
 };
 
-// Back through a chunk of time, a row to a block, or with the units divided among blocks.
+// Backward pass over a chunk of time, with one row per block or with the units divided among blocks.
 struct Reverse {
   Weights w;                                  // q, o and g transposed: (H, H), (H, H), (2H, H)
   const Element *dy, *x, *keep;               // (B, T, H)
   const Element* mask;                        // (B, H)
-  const Element *q, *slope, *g, *n;           // (B, steps, H), but q (B, steps, 2H), its first half
+  const Element *q, *slope, *g, *n;           // (B, steps, H), but q: the first half of (B, steps, 2H)
   const float *past, *attention, *deviation;  // (B, steps, H), (B, steps, HEADS, 4), (B, steps)
   const u8* reset;                            // (B, T)
   const i64* lengths;                         // (B,), or null
   Element *du, *dq, *ds, *dg, *dn;            // du (B, T, H), the others (B, steps, H)
-  // (B, H): before the kernel the gradient of the state after the chunk, then of the one before
+  // (B, H); dh: on entry the gradient of the state after the chunk, on exit that of the state before it;
+  // dstart: the kernel adds to it
   float *dh, *dstart;
   int B, T, from, steps;
 };

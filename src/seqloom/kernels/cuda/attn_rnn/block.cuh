@@ -1,8 +1,9 @@
-// AttnRNN with 8 rows of the batch to a block, in bf16 or fp16, with 16 to 128 units. Warp w has the units
-// 16w..16w+15 of everything, and its rows of all weights in registers. Weights are the A of mma, the 8 rows
-// of the batch its columns: 1 to 8 rows cost the same. Activations lie in shared memory as [unit][8 rows] of
-// 16 bits: a lane's part of C is one word there, and a transposed load gives the B of two tiles. Sequences
-// lie there as in global memory, [row][unit], padded by 16 bytes.
+// AttnRNN with 8 rows of the batch per block, in bf16 or fp16, with 16 to 128 units. Warp w computes units
+// 16w..16w+15 and holds the corresponding rows of all weights in registers. The weights are the A operand of
+// mma and the 8 rows of the batch are its n = 8 columns, so 1 to 8 rows cost the same. Activations lie in
+// shared memory as [unit][8 rows] of 16 bits: a pair of a lane's C fragment is one word there, and one
+// ldmatrix.x4.trans loads the B fragments of two tiles. Sequences are stored as in global memory,
+// [row][unit], with 16 bytes of padding per row.
 #pragma once
 #include "attn_rnn/arguments.cuh"
 
@@ -11,16 +12,16 @@ constexpr u32 ONES = TYPE == BF16 ? 0x3f803f80u : 0x3c003c00u;
 constexpr u32 ONES_BF16 = 0x3f803f80u;
 constexpr int ROW = 2 * H + 16, SEQUENCE = 8 * ROW;             // bytes
 constexpr int BUFFER = 16 * H;                                  // [unit][8 rows]
-constexpr bool WHOLE_WARPS = D % 16 == 0;                       // a head is one or several warps' units
-constexpr int SPAN = WHOLE_WARPS ? D / 16 : 1;                  // how many
-constexpr bool IN_WARP = 16 % D == 0;                           // no head crosses a warp's border
-constexpr int SUMS = WHOLE_WARPS ? WARPS * 128 : WARPS * 1536;  // bytes to exchange sums through
+constexpr bool WHOLE_WARPS = D % 16 == 0;                       // a head spans one or several whole warps
+constexpr int SPAN = WHOLE_WARPS ? D / 16 : 1;                  // warps per head
+constexpr bool IN_WARP = 16 % D == 0;                           // no head crosses a warp boundary
+constexpr int SUMS = WHOLE_WARPS ? WARPS * 128 : WARPS * 1536;  // bytes of scratch for sum_heads
 // Floats per step: the attention of each head, then 1 / deviation.
 constexpr int AUX = 4 * HEADS + 4;
 
 struct Lane {
   int thread, lane, warp, row, pair, unit[2];
-  u32 word[2];  // where this lane's pairs are in a buffer
+  u32 word[2];  // byte offsets of this lane's pairs in a buffer
   DEV Lane() {
     thread = ::thread();
     lane = thread & 31;
@@ -34,7 +35,7 @@ struct Lane {
   }
 };
 
-// Load this warp's rows of W, as A.
+// Load this warp's rows of W as the A operand.
 DEV void load_weight(u32 (&w)[TILES][4], const u16* W, int stride, const Lane& l) {
 #pragma unroll
   for (int k = 0; k < TILES; k++) {
@@ -45,7 +46,7 @@ DEV void load_weight(u32 (&w)[TILES][4], const u16* W, int stride, const Lane& l
     w[k][3] = get_global(p + 8 * stride + 8);
   }
 }
-// Load this warp's rows of W transposed, as A.
+// Load this warp's rows of W transposed as the A operand.
 DEV void load_weight_transposed(u32 (&w)[TILES][4], const u16* W, int stride, const Lane& l) {
 #pragma unroll
   for (int k = 0; k < TILES; k++)
@@ -60,7 +61,7 @@ DEV void load_vector(float (&v)[2], const u16* from, const Lane& l) {
 #pragma unroll
   for (int i = 0; i < 2; i++) unpack<TYPE>(v[i], none, (u32)from[l.unit[i]]);
 }
-// Load a whole buffer, as B.
+// Load a whole buffer as the B operand.
 DEV void load_buffer(u32 (&b)[TILES][2], u32 at, const Lane& l) {
 #pragma unroll
   for (int k = 0; k + 1 < TILES; k += 2)
@@ -72,12 +73,12 @@ DEV void store_buffer(u32 at, u32 v, u32 w, const Lane& l) {
   put_shared(at + l.word[0], v);
   put_shared(at + l.word[1], w);
 }
-// Load this warp's units of 8 rows of a sequence, as C.
+// Load this warp's units of 8 rows of a sequence in the layout of C.
 DEV void load_sequence(u32 (&v)[2], u32 at, const Lane& l) {
   load2_transposed(v[0], v[1], at + (l.lane & 7) * ROW + (16 * l.warp + (l.lane & 8)) * 2);
 }
-// Find the batch rows of this lane's two columns and their lengths, and load their first state and mask, as
-// C; zeros past the last row.
+// Compute the batch rows of this lane's two columns and their lengths, and load their initial state and mask
+// in the layout of C; columns past the batch get zeros.
 template <class Args>
 DEV void load_rows(int (&column)[2], int (&length)[2], float (&h)[4], float (&mask)[4], const float* start,
                    const Args& a, const Lane& l) {
@@ -112,7 +113,7 @@ DEV void transpose_both(u32 (&to)[2], const u32 (&p)[2]) {
   to[1] = transpose(p[1]);
 }
 
-// c = start + W b, in independent sums so that they overlap.
+// c = start + W b, with CHAINS independent accumulators so that the mma overlap.
 template <int CHAINS>
 DEV void multiply(float (&c)[4], const float (&start)[4], const u32 (&w)[TILES][4],
                   const u32 (&b)[TILES][2]) {
@@ -128,8 +129,9 @@ DEV void multiply(float (&c)[4], const float (&start)[4], const u32 (&w)[TILES][
                        : part[0][i] + part[CHAINS - 1][i];
 }
 
-// Sum over the units of every head, for three products at once. If a head is whole warps, a lane then works
-// on one column (`is_second_half` says which; all its units agree), else on all four of its places.
+// Sum three products over the units of each head. PLACES is the number of results per lane and product: if a
+// head spans whole warps, the sums for one of the lane's two columns (`is_second_half` selects it; both units
+// of the lane are in one head), else those for all four elements of its C fragment.
 constexpr int PLACES = WHOLE_WARPS ? 1 : 4;
 DEV bool is_second_half(const Lane& l) { return (l.lane & 16) != 0; }
 DEV int find_head(const Lane& l, int place) { return (WHOLE_WARPS ? l.unit[0] : l.unit[place >> 1]) / D; }
@@ -164,8 +166,8 @@ DEV void sum_heads(float (&s)[3][PLACES], const float (&p)[3][4], u32 scratch, c
       }
     }
   } else {
-    // A says which unit belongs to which head, so that mma sums over units. Numbers are split in two: 16 bits
-    // would be too few.
+    // Sum over units by mma: A[head][unit] is 1 if the unit belongs to the head, else 0. The values are split
+    // into bf16 hi + lo, since bf16 alone is not precise enough.
     u32 members[4];
     const int first = 16 * l.warp / D;
 #pragma unroll
@@ -208,10 +210,10 @@ DEV void sum_heads(float (&s)[3][PLACES], const float (&p)[3][4], u32 scratch, c
           }
       }
     }
-    if constexpr (IN_WARP) wait_warp();  // before the next sums overwrite these
+    if constexpr (IN_WARP) wait_warp();  // before the next call overwrites the scratch
   }
 }
-// Spread the results of each lane's places to all four.
+// Expand the PLACES results of a lane to all four elements of its C fragment.
 DEV void spread(float (&all)[4], const float (&v)[PLACES], const Lane& l) {
   if constexpr (WHOLE_WARPS) {
     const float other = shuffle_xor(v[0], 16);
@@ -222,7 +224,8 @@ DEV void spread(float (&all)[4], const float (&v)[PLACES], const Lane& l) {
     for (int i = 0; i < 4; i++) all[i] = v[i];
   }
 }
-// sum_heads for both columns of a lane, if a head is whole warps: sums by mma, numbers split in two.
+// sum_heads for a head that spans whole warps, with the sums of both columns in every lane: mma adds values
+// that are split into bf16 hi + lo.
 DEV void sum_heads_of_both(float (&s)[3][2], const float (&p)[3][4], u32 scratch, const Lane& l) {
 #pragma unroll
   for (int j = 0; j < 3; j++) {

@@ -1,4 +1,4 @@
-// AttnRNN forward: every block takes its 8 rows through all steps; the state stays in float32 registers.
+// AttnRNN forward: each block runs all steps of its 8 rows; the state stays in float32 registers.
 #include "attn_rnn/step.cuh"
 
 constexpr int RING = 4;  // steps of input in flight
@@ -15,7 +15,7 @@ KERNEL(attn_rnn_forward, Forward, THREADS) {
   int column[2], length[2];
   float h[4], mask[4];
   load_rows(column, length, h, mask, a.h0, a, l);
-  // Thread k of H brings 16 bytes of row k / (H / 8); the other half of the block brings keep.
+  // Thread k < H loads 16 bytes of x for row k / (H / 8); thread H + k loads the same part of keep.
   const int fetch_index = l.thread < H ? l.thread : l.thread - H, fetch_row = fetch_index / (H / 8),
             part = fetch_index % (H / 8) * 8;
   const bool in_batch = first + fetch_row < a.B, second = l.thread >= H;
@@ -31,7 +31,7 @@ KERNEL(attn_rnn_forward, Forward, THREADS) {
   const int row = first + l.row, row_length = row >= a.B ? 0 : a.lengths ? (int)a.lengths[row] : a.T;
   u16* y = a.y + (row < a.B ? (i64)row * a.y_row + 16 * l.warp + 2 * l.pair : 0);
   u32 out[2];
-  int end = 0;  // of the longest of these rows
+  int end = 0;  // length of the longest of these rows
   for (int i = 0; i < 8; i++)
     if (first + i < a.B) {
       const int n = a.lengths ? (int)a.lengths[first + i] : a.T;

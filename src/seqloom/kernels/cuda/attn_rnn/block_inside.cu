@@ -1,5 +1,5 @@
-// Recompute the inside of all steps of a chunk from the states that the forward saved: a tile is 8 steps of
-// any rows.
+// Recompute the intermediates of all steps of a chunk from the states that the forward pass saved. A tile is
+// 8 consecutive (row, step) pairs.
 #include "attn_rnn/step.cuh"
 
 constexpr int RING = 3, AT_RING = STEP_BYTES, STAGE = 2 * SEQUENCE, INSIDE_BYTES = AT_RING + RING * STAGE;
@@ -11,7 +11,7 @@ KERNEL(attn_rnn_inside, Inside, THREADS) {
   const i64 N = (i64)a.B * a.steps, tiles = (N + 7) / 8;
   const int fetch_index = l.thread < H ? l.thread : l.thread - H, fetch_row = fetch_index / (H / 8),
             part = fetch_index % (H / 8) * 8;
-  const bool state = l.thread >= H;  // this half of the block loads states, the other input
+  const bool state = l.thread >= H;  // this half of the block loads states, the other half inputs
   const u32 to = memory + AT_RING + (state ? SEQUENCE : 0) + fetch_row * ROW + part * 2;
   auto fetch = [&](i64 tile, int slot) {
     const i64 i = 8 * tile + fetch_row;

@@ -1,11 +1,12 @@
-// Backward pass of AttnRNN over a chunk of steps, from the planes of block_inside.cu. dx is the gradient of
-// the loss with respect to x.
+// Backward pass of AttnRNN over a chunk of steps, from the intermediates that block_inside.cu recomputed. d
+// before a letter denotes the gradient of the loss with respect to it; du is that of the input x.
 //   dn = g dh'   dg = dh' (n - h) g (1 - g)   dz = LayerNorm'(dn)   ds = (dz + W_go^T dg) gelu'(s)
-//   v = W_o^T ds   da = v [h, x, h + x, h * x]   dscore = softmax'(da)   dq, du, dh from both
+//   v = W_o^T ds   da = v [h, x, h + x, h * x]   dscore = softmax'(da)
+//   dq from dscore   du, dh from v and dscore
 //   dh += W_q^T dq + W_gh^T dg
 #include "attn_rnn/reverse.cuh"
 
-constexpr int SUM_PLACES = WHOLE_WARPS ? 2 : 4;  // places at which a head's sums differ
+constexpr int SUM_PLACES = WHOLE_WARPS ? 2 : 4;  // distinct sums over heads in a C fragment
 constexpr int AT_RING = AT_SUMS + SUMS;
 constexpr int AUX_ROW = 4 * AUX;
 constexpr int STAGE = STREAMS * SEQUENCE + 8 * AUX_ROW;
@@ -27,13 +28,13 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
   }
   int column[2], length[2];
   load_rows(column, length, dh, mask, a.dh, a, l);
-  // Each half of the block loads one of a pair of streams; some threads load the attention, too.
+  // Each half of the block loads one of a pair of streams; some threads also load aux.
   const bool second = l.thread >= H;
   const int fetch_index = second ? l.thread - H : l.thread, fetch_row = fetch_index / (H / 8),
             part = fetch_index % (H / 8) * 8;
   const int b = first + fetch_row < a.B ? first + fetch_row : 0;
   const int fetch_length = first + fetch_row >= a.B ? 0 : a.lengths ? (int)a.lengths[b] : a.T;
-  // offset of the first of its steps
+  // offsets of the row's step 0 in (B, T, H), and in (B, steps, H), which begins at step a.from
   const i64 whole = (i64)b * a.T * H + part, piece = ((i64)b * a.steps - a.from) * H + part;
   auto fetch = [&](int t) {
     if (t >= a.from) {
@@ -102,7 +103,7 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
     if constexpr (RESET)
 #pragma unroll
       for (int c = 0; c < 2; c++) is_reset[c] = t < length[c] && a.reset[(i64)column[c] * a.T + t];
-    fetch(t - (RING - 1));  // its slot was read in step t + 1, before that step's last barrier
+    fetch(t - (RING - 1));  // its ring slot was last read in step t + 1, before that step's last barrier
     back_end(dn, dgate, dx, acc, dnew, dh, keep, g, n, h, scale, bias, length, t);
     u32 dgp[2], dnp[2], dsp[2], dqp[2];
     narrow(dgp, dgate);
@@ -119,7 +120,7 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
       multiply<2>(back, zero, Wh, b);
       put(a.dn + offset, dnp);
     }
-    if constexpr (NORM) {  // {xhat^T; ones} dx: on its diagonal the sums of xhat dx, and below the sums of dx
+    if constexpr (NORM) {  // {xhat^T; ones} dx: the diagonal has the sums of xhat dx, rows 8..15 those of dx
       float sums[2][4] = {};
       u32 d[TILES][2];
       load_buffer(d, memory + AT_DN, l);
@@ -160,7 +161,7 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
       p[2][i] = vC[i] * (h[i] * x[i]);
     }
     sum_heads_at(sum, p, memory + AT_SUMS, l);
-    // w: what v is weighed with in dh, du and both; z: what q is
+    // w, z: coefficients of v and of q in dh (0), du (1) and `both` (2), the factor of x in dh and of h in du
     float w[3][SUM_PLACES], z[3][SUM_PLACES];
 #pragma unroll
     for (int i = 0; i < SUM_PLACES; i++) {

@@ -1,45 +1,47 @@
-// AttnRNN's units on a cluster of blocks, which write into each other's shared memory. A block that has
-// received a buffer knows that all blocks are done with the one before it, so none is overwritten too early.
-// A block without units would send nothing, so it runs no steps, and no block sends to it. Buffers are
-// [row][unit], as B of mma, padded so that the lanes of a load use different banks.
+// AttnRNN's units divided among the blocks of a cluster, which write to each other's shared memory. A block
+// that has received a complete buffer knows that every block has read the previous one, so no buffer is
+// overwritten too early. A block without units runs no steps, and no block sends to it. Buffers are
+// [row][unit], the B operand of mma, padded so that loads have no bank conflicts. The code calls 8 rows of
+// the batch, the n = 8 of mma, a team; the comments call them an 8-row group.
 #pragma once
 #include "attn_rnn/units.cuh"
 #include "runtime/cluster.cuh"
 
-constexpr int DEEP = (TILES + SPLIT - 1) / SPLIT;  // tiles of a weight to a warp
+constexpr int DEEP = (TILES + SPLIT - 1) / SPLIT;  // weight tiles per warp
 // bytes
 constexpr int ROW = TYPE == FP32 ? 64 * (SPLIT * DEEP | 1) : 32 * SPLIT * DEEP + 16, BUFFER = ROWS * ROW;
 constexpr int WORKING = (H + UNITS - 1) / UNITS;  // blocks that have units
 constexpr int CHUNKS = UNITS * SIZE / 16, SENDS = (CHUNKS * WORKING + 31) / 32, STAGE = ROWS * SIZE * UNITS;
-constexpr bool SPLIT_HEADS = UNITS % D != 0 && CLUSTER > 1;  // heads lie in several blocks
-// If heads lie in several blocks, and there is no other team to work on meanwhile, aC is not sent: every
-// block computes it from sums over heads, h and x. PART, PART_HEADS: units of a warp's part of a sum, and
-// heads that they have.
+constexpr bool SPLIT_HEADS = UNITS % D != 0 && CLUSTER > 1;  // a head may span several blocks
+// If heads span several blocks and there is no second 8-row group to overlap the exchange with, aC is not
+// sent: every block computes it from the sums over heads, h and x. PART: units of a warp's split-K slice;
+// PART_HEADS: heads with units in that slice.
 constexpr int PART = 16 * DEEP, PART_HEADS = PART % D == 0 ? PART / D : 1;
 constexpr bool CAN_MIX = SPLIT_HEADS && TEAMS == 1 && (PART % D == 0 || D % PART == 0) && PART_HEADS <= 4;
-// Computed from h and x: the first and second buffer.
+// Pseudo-buffer for aC, which is computed from h (the first buffer) and x (the second) when it is loaded.
 constexpr int MIXTURE = 3;
 constexpr int BUFFERS = 3;
 constexpr int SCORES = 16 * ROWS * PIECES * (SPLIT_HEADS ? CLUSTER : 1), STATISTICS = 8 * ROWS * CLUSTER;
-// Shared memory: parts of sums, buffers, then what all kernels have, and weights that no register holds.
+// Shared memory: split-K partial sums, buffers, staging, sums over heads, LayerNorm sums, mbarriers, and the
+// weights that do not fit in registers.
 constexpr int AT_BUFFERS = PARTS;
 constexpr int AT_STAGE = AT_BUFFERS + BUFFERS * BUFFER;
 constexpr int AT_SCORES = AT_STAGE + STAGE;
 constexpr int AT_STATISTICS = AT_SCORES + SCORES;
 constexpr int AT_BARRIERS = AT_STATISTICS + STATISTICS, AT_WEIGHTS = AT_BARRIERS + 32 * TEAMS;
 constexpr int CLUSTER_BYTES = AT_WEIGHTS + (WEIGHTS_IN_SHARED * DEEP + TILES_IN_SHARED) * WARPS * WORDS * 128;
-// No registers are left for weights in shared memory.
+// No registers are left to preload weights from shared memory.
 constexpr int PRELOAD_TILES = 0, PRELOAD_TILES_BACK = 0;
-// Barriers of a team: 0 to 2 for its buffers, then one for its sums over heads.
+// Barriers of an 8-row group: 0 to 2 for its three buffers, 3 for its sums over heads.
 constexpr int HEAD = 3;
 // The backward pass has no registers left to hold two steps.
 constexpr bool FETCH_LATE = WARPS > 8;
-constexpr bool EARLY_SUMS = true;  // sums over a row arrive with their buffer
+constexpr bool EARLY_SUMS = true;  // the sums over a row arrive together with their buffer
 
 struct Block : Units {
-  int from, to, senders;            // the blocks that share heads with this one
-  int teams;                        // that have rows
-  u32 coefficients[PART_HEADS][3];  // of h, x and h * x, as words of a buffer
+  int from, to, senders;            // first, last and number of the blocks that share heads with this one
+  int teams;                        // 8-row groups that have rows
+  u32 coefficients[PART_HEADS][3];  // of h, x and h * x, as words of a buffer (to_word)
   template <class Args>
   DEV Block(const Args& a) : Units(0, ROWS) {
     teams = TEAMS > 1 && first + 8 >= a.B ? 1 : TEAMS;
@@ -49,7 +51,7 @@ struct Block : Units {
     to = base < H ? ((end - 1) / D * D + D - 1) / UNITS : 0;
     senders = to - from + 1;
   }
-  // Send the sums over all heads to every block.
+  // Make share_scores send the sums over heads to every block.
   DEV void send_to_all() {
     from = base < H ? 0 : 1;
     to = base < H ? WORKING - 1 : 0;
@@ -69,8 +71,8 @@ struct Block : Units {
     wait_cluster();
   }
   DEV void close() const { wait_cluster(); }
-  // Announce the bytes of each barrier's phase; sums over a row come with one of the buffers, and one buffer
-  // may not be sent.
+  // Set the bytes that each barrier expects in this step (expect_tx). Buffer `with_sums` also brings the sums
+  // over a row; buffer `unsent` is not sent.
   DEV void expect_all(int with_sums, int unsent = -1) const {
     if (CLUSTER > 1 && thread == 0) {
 #pragma unroll
@@ -85,7 +87,7 @@ struct Block : Units {
         }
     }
   }
-  // Wait until all of a team's rows of a buffer have arrived.
+  // Wait until all rows of 8-row group g have arrived in a buffer.
   DEV void take(int buffer, u32 parity, int g) const {
     if constexpr (CLUSTER == 1)
       wait_block();
@@ -93,7 +95,7 @@ struct Block : Units {
       await(barrier(buffer, g), parity);
   }
   DEV void gather(int g) const { Units::gather(is_member(g), 1 + g); }
-  // Write two units of this lane into a buffer of all blocks.
+  // Write this lane's two units to a buffer of every block.
   DEV void share(int buffer, Pair v) const {
     v = round_factors(v);
     if constexpr (CLUSTER == 1) {
@@ -116,7 +118,7 @@ struct Block : Units {
       wait_warp();
     }
   }
-  // Send one of two numbers, by the half of the lanes, to all blocks, with a buffer.
+  // Send one of two sums to all blocks along with a buffer: the first by lanes 0-15, the second by 16-31.
   DEV void share_number(int buffer, float s) const {
     const u32 at = AT_STATISTICS + 4 * ((rank * ROWS + column) * 2 + (lane >> 4));
     if constexpr (CLUSTER == 1) {
@@ -126,7 +128,8 @@ struct Block : Units {
       send(peer + at, peer + barrier_offset(buffer, team), s);
     }
   }
-  // Sum two numbers over all units of this row: send this block's sums to all blocks, then add those of all.
+  // Sum two numbers over all units of this row: share_sums sends this block's sums to all blocks, get_sums
+  // adds up those of all blocks.
   DEV void share_sums(int buffer, float v, float w) const { share_number(buffer, sum_lanes(v, w)); }
   DEV void get_sums(float& v, float& w) const {
     const bool second = (lane & 16) != 0;
@@ -143,8 +146,8 @@ struct Block : Units {
     for (int bits = 8; bits; bits /= 2) s += shuffle_xor(s, bits);
     return s;
   }
-  // If aC is not sent: load all units of this warp's row of x in the background, into the buffer that is
-  // free.
+  // If aC is not sent: start a cp.async of all units of this warp's row of x into the buffer that would
+  // otherwise receive aC.
   DEV void fetch_units(const Element* line, int buffer) const {
     for (int i = lane; i < H * SIZE / 16; i += 32)
       fetch16(memory + AT_BUFFERS + buffer * BUFFER + column * ROW + 16 * i, line + 16 / SIZE * i, 16);
@@ -152,7 +155,8 @@ struct Block : Units {
   }
   DEV void wait_units() const { fetch_wait<0>(); }
   DEV int find_head(int j) const { return slice * PART / D + j; }
-  // Find the coefficients of this lane's row of a team, from sums over the heads of this warp's part.
+  // Compute the coefficients for this lane's row of 8-row group g from the sums over the heads in this warp's
+  // split-K slice.
   template <class F>
   DEV void take_mixture(const Element*, i64, u32 parity, int g, F find_coefficients) {
     await(barrier(HEAD, g), parity);
@@ -178,8 +182,8 @@ struct Block : Units {
   DEV int count_units(int rank) const {
     return rank * UNITS >= H ? 0 : rank * UNITS + UNITS > H ? H - rank * UNITS : UNITS;
   }
-  // Mean and 1 / deviation of a row. In float32 a difference of large sums would lose digits: each block sums
-  // squares around its own mean.
+  // Compute the mean and 1 / deviation of a row. In float32, E[z^2] - mean^2 would lose digits by
+  // cancellation: each block sums squares around its own mean, and get_moments combines these sums.
   DEV void share_moments(int buffer, const float (&z)[2]) const {
     if constexpr (TYPE == FP32) {
       float sum = active ? z[0] + z[1] : 0.f;
@@ -206,7 +210,8 @@ struct Block : Units {
       find_moments(mean, r);
     }
   }
-  // Sum three numbers over the units of the lane's head: send this block's sums to the others, then add all.
+  // Sum three numbers over the units of the lane's head: share_scores sends this block's sums to all blocks
+  // that share the head, get_scores adds up those of all.
   DEV void share_scores(const float (&p)[3][2]) const {
     const int which = lane < 8 ? 0 : lane < 16 ? 1 : 2;
 #pragma unroll
@@ -247,16 +252,16 @@ struct Block : Units {
     }
   }
 };
-// Load the rows of this warp's tile, the columns of its slice. In float32 a tile is two of mma.m16n8k8, with
-// its columns permuted: lane `pair` has the columns 4pair .. 4pair + 3, the first two for the first mma. The
-// order does not change the sum.
+// Load tile k of this warp's rows and split-K slice as the A operand. In float32 a tile serves two
+// mma.m16n8k8 with permuted columns: lane `pair` has columns 4pair .. 4pair + 3, the first two for the first
+// mma. B is permuted in the same way (load_rows), so the product is the same.
 DEV void load_tile(u32 (&w)[WORDS], const Element* W, int stride, int k, const Block& b) {
   const int r = b.base + 16 * b.tile + b.row, c = 16 * (b.slice * DEEP + k) + SIZE * b.pair;
   const bool active = r < H && c < H;
   const Element* p = W + (active ? (i64)r * stride + c : 0);
 #if FORMAT == 2
 #pragma unroll
-  // (row, c), (row + 8, c), (row, c + 1), (row + 8, c + 1), and again from c + 2
+  // (row, c), (row + 8, c), (row, c + 1), (row + 8, c + 1), then the same for c + 2 and c + 3
   for (int i = 0; i < 8; i++) {
     const float v = active ? p[(i64)(i & 1) * 8 * stride + i / 2] : 0.f;
     w[i] = TF32 ? to_tf32(v) : to_bits(v);
@@ -268,7 +273,7 @@ DEV void load_tile(u32 (&w)[WORDS], const Element* W, int stride, int k, const B
   w[3] = active ? get_global(p + 8 * stride + 8) : 0u;
 #endif
 }
-// Load a warp's slice of a team's rows of a buffer, as B.
+// Load this warp's split-K slice of the rows of 8-row group g of a buffer as the B operand.
 template <int COUNT>
 DEV void load_rows(u32 (&v)[COUNT][SIZE], int buffer, int g, int from, const Block& b) {
 #if FORMAT == 2
@@ -286,7 +291,7 @@ DEV void load_rows(u32 (&v)[COUNT][SIZE], int buffer, int g, int from, const Blo
     load2(v[COUNT - 1][0], v[COUNT - 1][1], at + 32 * (COUNT - 1) + (b.lane >> 3 & 1) * 16);
 #endif
 }
-// The same; MIXTURE is computed from h and x.
+// Like load_rows, but compute MIXTURE from h and x.
 template <int COUNT>
 DEV void load_buffer(u32 (&v)[COUNT][SIZE], int buffer, int g, int from, const Block& b) {
   load_rows(v, buffer == MIXTURE ? FIRST : buffer, g, from, b);

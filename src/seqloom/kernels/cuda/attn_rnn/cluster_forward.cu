@@ -1,10 +1,11 @@
-// AttnRNN forward with the units divided among blocks: a cluster or a group (GRID) takes its rows through all
-// steps. Equations as in step.cuh.
+// AttnRNN forward with the units divided among blocks: a cluster, or a group of blocks of the grid (GRID),
+// runs all steps of its rows. Equations as in step.cuh.
 #include "attn_rnn/math.cuh"
 #include "attn_rnn/product.cuh"
 
-constexpr bool MIX_CONTEXT = CAN_MIX && !MASK;  // what is attended is not sent
-// No other work waits while sums over heads are on their way.
+constexpr bool MIX_CONTEXT = CAN_MIX && !MASK;  // every block computes aC instead of receiving it
+// Whether to compute aC directly after q: there is no other 8-row group whose product could overlap the
+// exchange of the sums over heads, or these sums need no exchange between blocks.
 constexpr bool ATTEND_AT_ONCE = !MIX_CONTEXT && (TEAMS == 1 || !SPLIT_HEADS);
 
 CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
@@ -35,7 +36,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
   Element* y = a.y + (active ? (i64)row * a.y_row + b.unit : 0);
   Pair next_x{}, next_keep{};
   bool is_reset = false;
-  auto fetch = [&](int t) {  // long before it is needed
+  auto fetch = [&](int t) {  // issued one step ahead
     const bool valid = active && t < length;
     next_x = valid ? get_pair(xs + (i64)t * a.x_step) : Pair{};
     if constexpr (KEEP) next_keep = valid ? get_pair(keeps + (i64)t * H) : Pair{};
@@ -43,7 +44,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
   auto read_reset = [&](int t) {
     if constexpr (RESET) is_reset = active && t < length && a.reset[(i64)row * a.T + t];
   };
-  auto begin = [&] {  // the state as the products of the next step read it
+  auto begin = [&] {  // apply reset and mask to h for the products of the next step, and send it
     float seen[2], m[2];
     from_pair(m[0], m[1], mask);
 #pragma unroll

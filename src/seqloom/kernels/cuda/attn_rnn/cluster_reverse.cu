@@ -1,5 +1,5 @@
-// Backward pass of AttnRNN over a chunk of steps with the units divided among blocks, from recomputed planes.
-// Letters as in block_reverse.cu.
+// Backward pass of AttnRNN over a chunk of steps with the units divided among blocks, from recomputed
+// intermediates. Letters as in block_reverse.cu.
 #include "attn_rnn/product.cuh"
 
 // Values that a lane loads for a step.
@@ -30,9 +30,9 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
   const Pair mask = load_pair(a.mask + at, MASK && active);
   int length, end;
   b.read_lengths(length, end, a.lengths, a.B, a.T);
-  // offset of the first of its steps
+  // index of the row's step 0 in (B, T), and in (B, steps), which begins at step a.from
   const i64 whole = active ? (i64)row * a.T : 0, piece = active ? (i64)row * a.steps - a.from : 0;
-  auto fetch = [&](StepInputs& v, int t) {  // long before it is needed
+  auto fetch = [&](StepInputs& v, int t) {  // load the inputs of step t, before it begins
     const bool valid = active && t >= a.from && t < length;
     const i64 i = valid ? (whole + t) * H + b.unit : 0, k = valid ? piece + t : 0,
               j = k * H + (valid ? b.unit : 0);
@@ -54,7 +54,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
     v.is_reset = false;
     if constexpr (RESET) v.is_reset = valid && a.reset[whole + t];
   };
-  auto prefetch = [&](int t) {  // the same, but no further than the cache on its way here
+  auto prefetch = [&](int t) {  // like fetch, but only into the L2 cache
     if (active && t >= a.from && t < length) {
       const i64 i = (whole + t) * H + b.unit, k = piece + t, j = k * H + b.unit;
       prefetch_global(a.dy + i);
@@ -71,7 +71,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
   };
   const int last = a.from + a.steps - 1, top = end - 1 < last ? end - 1 : last;
   if (active)
-    for (int t = last; t > top && t >= a.from; t--) {  // where no row of the group has a step
+    for (int t = last; t > top && t >= a.from; t--) {  // zeros past the longest row of the group
       const i64 j = (piece + t) * H + b.unit;
       put_pair(a.du + (whole + t) * H + b.unit, Pair{});
       put_pair(a.dn + j, Pair{});

@@ -1,15 +1,15 @@
-// AttnRNN's units on blocks anywhere on the GPU: packing numbers into packets and unpacking them.
+// AttnRNN's units divided among blocks of the grid: pack values into packets, and unpack received packets.
 #pragma once
 #include "attn_rnn/grid_post.cuh"
 
 struct Block : Post {
-  Pair pending{};               // units that are sent later, together with a sum
-  Words v, state_words[TEAMS];  // B; and h, as B
+  Pair pending{};               // units to send later, together with sums over the row
+  Words v, state_words[TEAMS];  // the last message received, and h; both as the B operand
   float sums[ROUNDS][2];
   int with_sums = -1;
   template <class Args>
   DEV Block(const Args& a) : Post(a) {}
-  // Sums over a row travel with this message.
+  // Set which of a step's messages also carries the sums over a row.
   DEV void expect_all(int with, int = -1) { with_sums = with; }
   DEV void take(int buffer, u32, int g) {
     u32 p[LANE_PACKETS][4] = {}, numbers[LANE_PACKETS];
@@ -34,7 +34,8 @@ struct Block : Post {
 #pragma unroll
       for (int i = 0; i < 16 * ROUNDS; i++) state_words[g][i / SIZE][i % SIZE] = v[i / SIZE][i % SIZE];
   }
-  // Send two units of this lane to all blocks, and with them two sums over this block's units.
+  // Send this lane's two units to all blocks. In the message that carries sums over a row, share_sums or
+  // share_moments sends them.
   DEV void share(int buffer, Pair v) {
     pending = active ? v : Pair{};
 #if FORMAT == 2 && TF32
@@ -42,8 +43,9 @@ struct Block : Post {
 #endif
     if (!NORM || buffer != with_sums) send(buffer, 0.f, 0.f);
   }
-  // Sum over the lanes of each source of a row: v for the first half of the packets, w for the other. With
-  // one source, v for the first half of the lanes, w for the other.
+  // Sum v and w over the lanes of each source of a row and send them: v in the first three packets of the
+  // source, w in the last three. With one source, sum_lanes leaves the sum of v in the first half of the
+  // row's lanes and that of w in the second half.
   DEV void share_sums(int buffer, float v, float w) {
     if constexpr (BLOCK_SOURCES == 1) {
       const float s = sum_lanes(v, w);
@@ -51,12 +53,12 @@ struct Block : Post {
     } else
       send(buffer, sum_source(v), sum_source(w));
   }
-  DEV float sum_source(float v) const {  // of two
+  DEV float sum_source(float v) const {  // with two sources per block: 8 lanes each
 #pragma unroll
     for (int bits = 4; bits; bits /= 2) v += shuffle_xor(v, bits);
     return v;
   }
-  // Return a word of this row.
+  // Return a word of this row from the lane that holds it.
   DEV u32 read_word(int word) const {
     const int row = lane & 16;
 #if FORMAT == 2
@@ -67,8 +69,8 @@ struct Block : Post {
     return to_bits(shuffle(to_float(pending), row + word % 16));
 #endif
   }
-  // A packet by each of six lanes for a source. With one source, v and w are the same: the sum for the first
-  // half of its packets in the first half of the lanes, for the other in the other.
+  // Send the six packets of each source, one from each of six lanes. With one source, v and w are equal: the
+  // first half of the row's lanes holds the sum for packets 0..2, the second half that for packets 3..5.
   DEV void send(int buffer, float v, float w) const {
     const bool has_packet = lane % 16 < BLOCK_SOURCES * PACKETS;
     const int at = has_packet ? lane % 16 / PACKETS : 0, i = has_packet ? lane % 16 % PACKETS : 0;
@@ -122,9 +124,9 @@ struct Block : Post {
       w += q;
     }
   }
-  // Mean and 1 / deviation of a row, from sums and squares that come with the third message of a step. In
-  // float32 a difference of large sums would lose digits: blocks sum squares around their own mean, and so do
-  // the warps that combine them.
+  // Compute the mean and 1 / deviation of a row from the sums and sums of squares that the third message of a
+  // step carries. In float32, E[z^2] - mean^2 would lose digits by cancellation: each source sums squares
+  // around its own mean, and each warp combines its sources around the mean of its split-K slice.
   DEV int count_units(int slice) const {
     const int n = H - slice * SOURCES * SOURCE_UNITS;
     return n < 1 ? 1 : n < SOURCES * SOURCE_UNITS ? n : SOURCES * SOURCE_UNITS;
@@ -154,7 +156,7 @@ struct Block : Post {
     } else
       find_moments(mean, r);
   }
-  // Sum three numbers over the units of the lane's head: a packet from each block that has some.
+  // Sum three numbers over the units of the lane's head: each block that has such units sends one packet.
   DEV void share_scores(const float (&p)[3][2]) const {
 #pragma unroll
     for (int j = 0; j < PIECES; j++) {
@@ -197,7 +199,7 @@ struct Block : Post {
       }
   }
 
-  // If aC is not sent: the same sums, but of this lane's row and sources of B.
+  // If aC is not sent: receive the same sums, for the row and the sources of this lane's B fragment.
   DEV void take_scores(float (&s)[ROUNDS][3], int g) {
     u32 p[ROUNDS * HEAD_PACKETS][4] = {}, numbers[ROUNDS * HEAD_PACKETS];
     const Packet* from[ROUNDS * HEAD_PACKETS];
@@ -242,7 +244,7 @@ struct Block : Post {
   DEV void send_to_all() const {}
   DEV void fetch_units(const Element*, int) const {}
   DEV void wait_units() const {}
-  // Load the words of this lane's sources, of a row that begins at `line`.
+  // Load this lane's words of its sources from the row that begins at `line`.
   DEV void get_words(Words& w, const Element* line, int g) const {
 #pragma unroll
     for (int j = 0; j < 4 * ROUNDS; j++) {
@@ -255,8 +257,8 @@ struct Block : Post {
     }
   }
 };
-// Load the rows of tile k % TALL of the block's, at the columns of tile k / TALL: a lane's columns are words
-// of a source, four units.
+// Load weight tile k: row tile k % TALL of the block and column tile k / TALL. A lane's columns are four
+// consecutive units of one source.
 DEV void load_tile(u32 (&w)[WORDS], const Element* W, int stride, int k, const Block& b) {
   const int n = k / TALL, r = b.base + 16 * (k % TALL) + b.row,
             c = SOURCE_UNITS * b.source(4 * n * SIZE / 64) + 4 * n % SOURCE_UNITS;

@@ -1,9 +1,10 @@
-// The pointwise parts of AttnRNN's step.
+// Pointwise functions of AttnRNN's step: gelu, sigmoid and attention weights.
 #pragma once
 #include "attn_rnn/setting.cuh"
 #include "runtime/pairs.cuh"
 
-// log2 of Phi(-u) for u in [0, 6] as a polynomial of degree 5, fitted to the product u Phi(-u): 5e-7 in gelu.
+// Return Phi(-u) for u = min(|v|, 6): its log2 is a polynomial of degree 5, fitted to the product u Phi(-u).
+// The error of gelu is 5e-7.
 DEV float normal_tail(float v) {
   const float u = minimum(absolute(v), 6.0f);
   float p = -0.0004732773231808096f;
@@ -25,7 +26,7 @@ DEV float gelu_slope(float v) {
   return cdf + v * 0.3989422804014327f * exp2_(-0.7213475204444817f * v * v);
 }
 DEV float sigmoid(float v) {
-  // within 2^-11, below the precision of bf16
+  // error within 2^-11, finer than the precision of bf16
   if constexpr (TYPE == BF16)
     return 0.5f * tanh_(0.5f * v) + 0.5f;
   else if constexpr (TYPE == FP32)
@@ -33,7 +34,8 @@ DEV float sigmoid(float v) {
   else
     return inverse(1.0f + exp2_(-1.4426950408889634f * v));
 }
-// Attention from q.h, q.x, q.(h * x); q.(h + x) is the sum of the first two. Rows that are left out get 0.
+// Compute the attention weights from q.h, q.x and q.(h * x); q.(h + x) is the sum of the first two. Rows that
+// CONTEXT leaves out get weight 0.
 DEV void compute_attention(float (&a)[4], float qh, float qx, float qp) {
   constexpr float LOG2E = TYPE == FP32 ? 1.f : 1.4426950408889634f;
   const float k = LOG2E * (TYPE == FP32 ? 1.f / sqrtf((float)REAL_D) : inverse_root((float)REAL_D)),

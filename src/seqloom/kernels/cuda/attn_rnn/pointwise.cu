@@ -1,11 +1,11 @@
-// The pointwise parts of AttnRNN between its products, for rows of a batch or for many steps at once.
+// Pointwise kernels of AttnRNN between its GEMMs, for one step of a batch or for many steps at once.
 #include "attn_rnn/pointwise.cuh"
 
 struct Begin {             // the state before a step, as the products read it
   const float *h, *start;  // (rows, H)
   const Element* mask;     // (rows, H)
-  const u8* reset;         // (rows,), this step's
-  const int* left;         // (rows,): how many steps of the chunk a row still has
+  const u8* reset;         // (rows,), of this step
+  const int* left;         // (rows,): number of steps that a row has in the chunk
   float* past;             // (rows, H): the state before the step
   Element* seen;
   int step;
@@ -27,17 +27,18 @@ KERNEL(attn_rnn_begin, Begin, WIDE) {
     begin(a.h[(i64)block() * H + i], (i64)block() * H + i, block(), a, a.step);
 }
 
-// The states before many steps, from step `from` of every row on, and their input. For a pass in one chunk
-// also what its backward pass reads: dy in the order of the planes, and the gradient of the last state.
+// Gather the states before many steps, from step `from` of every row on, and the inputs of these steps. If
+// the whole sequence is one chunk, also copy what the backward pass reads: dy as (B, steps, H), and the
+// gradient of the last state.
 struct Before {
   const Element *x, *y;     // (B, T, H) with these strides
   const float *h0, *start;  // (B, H)
   const Element* mask;      // (B, H)
   const u8* reset;          // (B, T)
   const i64* lengths;       // (B,), or null
-  float* past;              // (B, steps, H), as seen and u
+  float* past;              // (B, steps, H), like seen and u
   Element *seen, *u;
-  const Element *dy, *dlast;  // as y; (B, H); null for zeros
+  const Element *dy, *dlast;  // dy: like y; dlast: (B, H); null for zeros
   Element* held;              // (B, steps, H): dy, or null
   float* carried;             // (B, H): dlast, or null
   i64 x_row, x_step, y_row, y_step;
@@ -51,7 +52,7 @@ KERNEL(attn_rnn_before, Before, EIGHTS) {  // H is a multiple of 8
   for (int i = 8 * thread(); i < H; i += 8 * EIGHTS) {
     const i64 at = (i64)block() * H + i, own = (i64)row * H + i;
     float h[8], x[8] = {}, seen[8];
-    // what lies past a length may be anything, and 0 times NaN is NaN
+    // x past a length may be NaN, and 0 * NaN is NaN: replace it by zeros
     if (in_length) get_many(x, a.x + x_at + i);
     if (t && !is_reset)
       get_many(h, a.y + y_at - a.y_step + i);
@@ -75,7 +76,7 @@ KERNEL(attn_rnn_before, Before, EIGHTS) {  // H is a multiple of 8
   }
 }
 
-struct Attend {  // aC from q, the state and the input; q and W_gh h lie side by side
+struct Attend {  // aC from q, the state and the input; a row of (rows, 2H) holds q, then W_gh h
   const Element *q, *u;
   const float* past;
   Element* aC;
@@ -119,7 +120,7 @@ KERNEL(attn_rnn_attend, Attend, 32 * HEADS * SHARE) {
 struct Gelu {
   const Element* s;
   Element *o, *slope;
-};  // slope: or null
+};  // slope may be null
 KERNEL(attn_rnn_gelu, Gelu, EIGHTS) {
   constexpr int MANY = H % 8 == 0 ? 8 : 1;
   for (int i = MANY * thread(); i < H; i += MANY * EIGHTS) {
@@ -137,11 +138,11 @@ KERNEL(attn_rnn_gelu, Gelu, EIGHTS) {
   }
 }
 
-struct End {  // the state after a step, and as the products of the next step read it
-  const Element *g, *o, *scale, *bias, *keep;  // g before its sigmoid, beside q
+struct End {  // compute the state after a step, and what the products of the next step read
+  const Element *g, *o, *scale, *bias, *keep;  // g before its sigmoid, in rows of 2H beside q
   const float* past;
-  float* h;               // null where the step has happened already
-  Element *y, *gate, *n;  // gate, n: what is inside the step, or null
+  float* h;               // null when only recomputing intermediates
+  Element *y, *gate, *n;  // gate, n: intermediates for the backward pass, or null
   float* deviation;       // (rows,): 1 / deviation
   Begin next;
 };
@@ -168,7 +169,7 @@ KERNEL(attn_rnn_end, End, WIDE) {
   }
   float mean = 0.f, r = 1.f;
   if constexpr (NORM) {
-    // twice, since a difference of large sums would cost digits that float32 has
+    // in two passes: in float32, E[z^2] - mean^2 would lose digits by cancellation
     if constexpr (FORMAT == 2) {
       mean = sum_row(sum) / REAL_H;
       square = 0.f;
@@ -199,7 +200,7 @@ KERNEL(attn_rnn_end, End, WIDE) {
     if (!a.h) continue;
     float after = h[k] + gate * (n - h[k]);
     if constexpr (KEEP) after += keep[k] * (h[k] - after);
-    const bool valid = a.next.step <= a.next.left[row];  // this step is the one before next's
+    const bool valid = a.next.step <= a.next.left[row];  // this step is next.step - 1
     if (!valid) after = h[k];
     a.h[at] = after;
     put_one(a.y + at, valid ? after : 0.f);

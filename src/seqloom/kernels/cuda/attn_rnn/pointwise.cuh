@@ -1,17 +1,17 @@
-// Sums over a row or a head, for kernels in which a block has one row of H units to itself.
+// Sums over a row or a head, for kernels with one row of H units per block.
 #pragma once
 #include "attn_rnn/setting.cuh"
 #include "runtime/pairs.cuh"
 
-// Number of threads if a row is not split.
+// Threads per block in kernels that handle single units.
 constexpr int WIDE = H <= 64 ? 32 : H >= 2048 ? 1024 : (H / 2 + 31) / 32 * 32;
 constexpr int PER = (H + WIDE - 1) / WIDE, ROW_BYTES = 8 * (WIDE / 32);
-constexpr int SHARE = D < 128 || HEADS > 8 ? 1 : D >= 256 ? 4 : 2;  // warps to a head
+constexpr int SHARE = D < 128 || HEADS > 8 ? 1 : D >= 256 ? 4 : 2;  // warps per head
 constexpr int PER_LANE = (D + 32 * SHARE - 1) / (32 * SHARE), HEAD_BYTES = SHARE > 1 ? 16 * HEADS * SHARE : 0;
-constexpr int EIGHTS = (H + 255) / 256 * 32;  // threads that have 8 numbers of a row each
+constexpr int EIGHTS = (H + 255) / 256 * 32;  // threads per block if each has 8 units of a row
 constexpr float ROOT_HALF = 0.7071067811865476f, ROOT_2PI = 2.5066282746310002f;
 
-// Load and store one number, or eight from a multiple of 16 bytes on.
+// Load or store one number, or eight at an address that is a multiple of 16 bytes.
 DEV void get_many(float (&v)[1], const Element* from) { v[0] = get_one(from); }
 DEV void put_many(Element* to, const float (&v)[1]) { put_one(to, v[0]); }
 DEV void get_many(float (&v)[8], const Element* from) {
@@ -47,7 +47,7 @@ DEV float sum_warp(float v) {
   for (int bits = 16; bits; bits /= 2) v += shuffle_xor(v, bits);
   return v;
 }
-// Sum over a block of WIDE threads, always in the same order.
+// Sum over a block of WIDE threads in a fixed order, so that results are deterministic.
 DEV void sum_row(float& v, float& w) {
   const int warp = thread() / 32;
   v = sum_warp(v);

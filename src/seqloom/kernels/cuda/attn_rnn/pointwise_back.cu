@@ -1,4 +1,4 @@
-// The pointwise parts of one backward step. Letters as in block_reverse.cu.
+// Pointwise kernels of one step of the backward pass. Letters as in block_reverse.cu, but u is the input.
 #include "attn_rnn/pointwise.cuh"
 
 constexpr int BACK_END_BYTES = ROW_BYTES, BACK_GELU_BYTES = 0, BACK_ATTEND_BYTES = HEAD_BYTES;
@@ -9,13 +9,13 @@ struct BackEnd {
   const int* left;
   // Gradients from the following step, through W_g and W_q: (rows, 2H), (rows, H); or null.
   const Element *before, *query;
-  const u8* reset;  // of the step after
-  // dh: of the state after this step; acc: what is passed to the state before it.
+  const u8* reset;  // of the following step
+  // dh: of the state after this step; acc: of the state before it, except for what comes through GEMMs.
   float *dh, *dstart, *acc, *dz;
   Element *dg, *dn;
   int step;
 };
-// Return the gradient of the state between two steps: what was passed on, and what came through products.
+// Return the gradient of the state between two steps: acc, plus what the following step's GEMMs return.
 DEV float find_state_gradient(i64 at, int row, int i, const BackEnd& a, int after) {
   float dh = a.dh[at];
   if (a.before && after < a.left[row]) {

@@ -1,4 +1,4 @@
-// Products with the units divided among blocks: a warp's share of a weight, and its product with a buffer.
+// Products with the units divided among blocks: load a warp's part of a weight, and multiply it by a buffer.
 #pragma once
 #include "attn_rnn/units.cuh"
 #include "runtime/halves.cuh"
@@ -9,14 +9,11 @@
 #include "attn_rnn/cluster.cuh"
 #endif
 
-// Whether products of float32 use the fp16 hi/lo split: the first four words of a tile are the high parts,
-// the others the low parts. On a cluster they are made of numbers of 19 bits.
+// Whether float32 products use the fp16 hi/lo split: the first four words of a tile are the high parts, the
+// others the low parts. On a cluster, float32 products use a split into two tf32 numbers (runtime/tf32.cuh).
 constexpr bool IN_HALVES = GRID && TYPE == FP32 && !TF32;
 
-// The rows of the warp's tiles and the columns of its slice. IN_SHARED of its tiles lie in shared memory,
-// where a lane reads only what it wrote itself, the others in registers. Tiles are 16 by 16; the TALL tiles
-// of units with the same columns follow each other. PRELOAD of the tiles in shared memory are loaded before
-// the wait for a product.
+// Scale a weight tile and replace it by its fp16 hi/lo split, if products use it.
 DEV void split_tile(u32 (&w)[WORDS], float scale) {
   if constexpr (IN_HALVES) {
     u32 v[8];
@@ -29,10 +26,14 @@ DEV void split_tile(u32 (&w)[WORDS], float scale) {
     for (int i = 0; i < 8; i++) w[i] = v[i];
   }
 }
+// A warp's part of a weight: the rows of its tiles and the columns of its split-K slice. IN_SHARED of its
+// tiles lie in shared memory, where a lane reads only what it wrote itself, the others in registers. Tiles
+// are 16 by 16; the TALL tiles with the same columns are consecutive. PRELOAD of the tiles in shared memory
+// are loaded into registers before the wait for a product's other operand.
 template <int IN_SHARED, int PRELOAD = 0>
 struct Weight {
   u32 w[IN_SHARED < DEEP ? DEEP - IN_SHARED : 1][WORDS], preloaded[PRELOAD ? PRELOAD : 1][WORDS], at;
-  float unit;  // scale of all weights of the warp, for the hi/lo split
+  float unit;  // inverse of the scale of the warp's weights in the hi/lo split
   DEV void load(const Element* W, int stride, const Block& b, int which = 0) {
     at = b.memory + AT_WEIGHTS +
          (b.warp * (WEIGHTS_IN_SHARED * DEEP + TILES_IN_SHARED) + which * DEEP) * WORDS * 128 + 16 * b.lane;
@@ -85,11 +86,12 @@ struct Weight {
   }
 };
 
-// Weights are split in every step if no registers are left to keep the parts.
+// Whether there are registers to keep the split weights; otherwise they are split in every step.
 constexpr bool KEEP_SPLIT = 2 * 4 * DEEP * WORDS * WARPS <= 8 * 128 && WARPS < 16;
 #if GRID && FORMAT == 2 && !TF32
-// c += W times the received packets, in hi/lo parts: all numbers of a row share one scale. mma truncates its
-// sums, so those of a tile are added up outside of it.
+// c += W times the received values, by the fp16 hi/lo split; all values of a row in this warp share one
+// scale. mma truncates when it accumulates, so the products of different tiles are added in float32 registers
+// instead.
 template <int IN_SHARED, int PRELOAD>
 DEV void multiply_halves(Sums& c, const Weight<IN_SHARED, PRELOAD>& W, const Block& b) {
   constexpr int WIDE = DEEP / TALL;
@@ -115,7 +117,7 @@ DEV void multiply_halves(Sums& c, const Weight<IN_SHARED, PRELOAD>& W, const Blo
       W.get(w[i][1], TALL * k + i, 1);
     }
 #pragma unroll
-    for (int part = 0; part < 3; part++)  // products of different tiles do not wait for each other
+    for (int part = 0; part < 3; part++)  // inner loop over independent tiles
 #pragma unroll
       for (int i = 0; i < TALL; i++) {
         const u32(&v)[2] = part == 1 ? low : high;
@@ -128,19 +130,19 @@ DEV void multiply_halves(Sums& c, const Weight<IN_SHARED, PRELOAD>& W, const Blo
 #pragma unroll
     for (int i = 0; i < 4 * TALL; i++) total[i / 4][i % 4] += sum[i / 4][i % 4];
   }
-  // this lane has two columns of the sums, but one of what packets brought
+  // a lane has two columns of C, but values (and the unit) of one column of B: get both units by shuffle
   const float units[2] = {W.unit * shuffle(unit, 8 * b.pair), W.unit * shuffle(unit, 8 * b.pair + 4)};
 #pragma unroll
   for (int i = 0; i < 4 * TALL; i++) c[i / 4][i % 4] += units[i % 2] * total[i / 4][i % 4];
 }
 #endif
-// c += W times a team's rows of a buffer, in two sums for each tile, which overlap.
+// c += W times the rows of 8-row group g of a buffer, with two accumulators per tile so that the mma overlap.
 template <int IN_SHARED, int PRELOAD>
 DEV void multiply(Sums& c, const Weight<IN_SHARED, PRELOAD>& W, int buffer, const Block& b, int g) {
 #if GRID && FORMAT == 2 && !TF32
   multiply_halves(c, W, b);
 #else
-  // Tiles of B: all, and those that fit into registers.
+  // Tiles of B: in total, and loaded at once (limited by registers).
   constexpr int WIDE = DEEP / TALL, AHEAD = WARPS < 16 ? WIDE : TYPE == FP32 ? 1 : WIDE < 4 ? WIDE : 4;
   u32 v[AHEAD][SIZE];
   Sums other = {};
@@ -153,7 +155,7 @@ DEV void multiply(Sums& c, const Weight<IN_SHARED, PRELOAD>& W, int buffer, cons
       u32 w[4];
       W.get(w, k, i);
 #if FORMAT == 2 && !TF32
-      // mma truncates its sums, so they are added up outside of it, where none waits for another
+      // mma truncates when it accumulates: add in float32 registers instead, which also makes mma independent
       Parts<4> a[1];
       Parts<2> r[1];
       float sum[1][4];
@@ -176,7 +178,7 @@ DEV void multiply(Sums& c, const Weight<IN_SHARED, PRELOAD>& W, int buffer, cons
   for (int i = 0; i < 4 * TALL; i++) c[i / 4][i % 4] += other[i / 4][i % 4];
 #endif
 }
-// Load two numbers, of this lane's units; zeros if it has none.
+// Load the values of this lane's two units; zeros if it has none.
 DEV Pair load_pair(const Element* from, bool active) {
   return active ? to_pair(get_one(from), get_one(from + 1)) : Pair{};
 }
