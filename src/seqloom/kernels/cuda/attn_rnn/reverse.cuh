@@ -1,16 +1,17 @@
-// What the kernels share that go back through time with 8 rows, or some slots, to a block. Letters as in
+// Shared parts of the backward kernels that give each block 8 rows or slots. Letters as in
 // block_reverse.cu.
 #pragma once
 #include "attn_rnn/block.cuh"
 
-// Steps that are on their way, and their streams in shared memory.
+// RING: steps in flight. STREAMS: sequences of each step that are loaded to shared memory, then their
+// indices.
 constexpr int RING = 4, STREAMS = 7 + KEEP, DY = 0, X = 1, Q = 2, G = 3, N_ = 4, SLOPE = 5, PAST = 6,
               KEEP_STREAM = 7;
 constexpr int AT_DG = 0, AT_DN = BUFFER, AT_DS = 2 * BUFFER, AT_DQ = 3 * BUFFER, AT_SUMS = 4 * BUFFER;
 
-// Gradients at the end of a step, from those of its output (dy) and of the state after it (dh): of n, of what
-// enters the gate, of what is normalised (dx), and of the state before the step, without those through
-// products (acc).
+// Compute the gradients at the end of a step from those of its output (dy) and of the state after it (dh): of
+// n (dn), of the gate before the sigmoid (dgate), of xhat (dx), and of the state before the step without the
+// terms that come through matrix products (acc).
 DEV void back_end(float (&dn)[4], float (&dgate)[4], float (&dx)[4], float (&acc)[4], const float (&dy)[4],
                   const float (&dh)[4], const float (&keep)[4], const float (&g)[4], const float (&n)[4],
                   const float (&h)[4], const float (&scale)[2], const float (&bias)[2],
@@ -26,8 +27,9 @@ DEV void back_end(float (&dn)[4], float (&dgate)[4], float (&dx)[4], float (&acc
     dx[i] = NORM ? dn[i] * scale[i >> 1] : 0.f;
   }
 }
-// Through the norm, from {xhat^T; ones} dx: on its diagonal the sums of xhat dx, and below the sums of dx.
-// at: where 1 / deviation of this lane's first row lies, `apart` bytes from that of the next one.
+// Backward through the norm. sums: the product {xhat^T; ones} dx, with the sums of xhat dx on the diagonal of
+// its upper half and the sums of dx in its lower half. at: address of 1 / deviation of this lane's first row;
+// that of the next row follows `stride` bytes later.
 DEV void back_norm(float (&dx)[4], float (&acc)[4], const float (&sums)[2][4], const float (&n)[4], u32 at,
                    int stride, const Lane& l) {
 #pragma unroll
@@ -42,7 +44,7 @@ DEV void back_norm(float (&dx)[4], float (&acc)[4], const float (&sums)[2][4], c
     }
   }
 }
-// Through gelu; back is W_gh^T dg.
+// Backward through gelu; back is W_gh^T dg.
 DEV void back_gelu(float (&ds)[4], float (&acc)[4], const float (&dx)[4], const float (&dn)[4],
                    const float (&slope)[4], const float (&mask)[4], const float (&back)[4]) {
 #pragma unroll
@@ -51,7 +53,7 @@ DEV void back_gelu(float (&ds)[4], float (&acc)[4], const float (&dx)[4], const 
     acc[i] += MASK ? mask[i] * back[i] : back[i];
   }
 }
-// acc += W_q^T dq, which is b.
+// acc += W_q^T dq; b holds dq as the B operand.
 DEV void back_query(float (&acc)[4], const float (&mask)[4], const u32 (&Wq)[TILES][4],
                     const u32 (&b)[TILES][2]) {
   if constexpr (MASK) {

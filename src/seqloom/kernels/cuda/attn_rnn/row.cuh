@@ -1,10 +1,10 @@
-// AttnRNN with one row of the batch to a block. Products are plain sums in float32, whatever the type. A warp
-// has 16 units, and 8 lanes share the sums of four of them: lane s has the numbers 32i + 4s .. 32i + 4s + 3
-// of each (quads). So a vector in shared memory is read once for four units, and a sum takes three exchanges
-// between lanes. Each lane orders the four units as k ^ (s / 2), so that every exchange keeps the first half
-// and sends the other; two lanes end up with the sum of one unit and do its pointwise work. Lanes that read
-// the same quads are neighbours: if lanes 2i and 2i + 1 read the same 16 bytes, shared memory serves a warp
-// twice as fast.
+// AttnRNN with one row of the batch to a block. Products use FMAs in float32, whatever the type. A warp has
+// 16 units, and 8 lanes share the dot products of four of them: lane s has the quad of elements
+// 32i + 4s .. 32i + 4s + 3 of each, for all i. So a vector in shared memory is read once for four units, and
+// a sum takes three shuffles. Each lane orders the four units as k ^ (s / 2), so that every shuffle keeps the
+// first half and sends the other; two lanes end up with the sum of one unit and do its pointwise work. Lanes
+// that read the same quads are neighbours: if lanes 2i and 2i + 1 read the same 16 bytes, shared memory
+// serves a warp twice as fast.
 #pragma once
 #ifndef FORMAT
 #define FORMAT 2
@@ -13,29 +13,32 @@
 #endif
 #include "attn_rnn/arguments.cuh"
 
-constexpr int LINE = SIZE * H / 16;  // threads that load a plane of elements, 16 bytes each
+constexpr int LINE = SIZE * H / 16;  // threads that load H elements of one tensor (a plane), 16 bytes each
 constexpr int WARPS = H / 16, THREADS = 32 * WARPS;
-// A lane's quads of a vector, and of a weight. If 32 does not divide H, half of the lanes have a zero last.
+// DEEP, QUADS: a lane's quads of a vector, and of a weight. If 32 does not divide H, half of the lanes
+// have zeros as the last quad of a row.
 constexpr int DEEP = (H + 31) / 32, QUADS = 4 * DEEP;
-// Units of a head that are summed inside a warp.
+// Units of a head that are summed by shuffles, inside a warp.
 constexpr int PIECE = D % 4 ? 1 : D % 8 ? 4 : D % 16 ? 8 : 16;
-constexpr bool SPLIT_HEADS = PIECE != D;  // the pieces of a head meet in shared memory
-// Steps in the ring of what comes from global memory.
+constexpr bool SPLIT_HEADS = PIECE != D;  // partial sums of a head are added up in shared memory
+// Steps in the ring buffer that cp.async fills from global memory.
 constexpr int STAGES = 4;
-// Shared memory: vectors, pieces of sums over heads, the ring, in the end weights that no register holds.
-// Bytes; vectors that are written at once use different banks.
+// Shared memory layout in bytes: five vectors, partial sums over heads, the ring and, last, the weights
+// that do not fit in registers. The padding of VECTOR puts vectors that are written at the same time in
+// different banks.
 constexpr int VECTOR = 128 * DEEP + 64;
 constexpr int AT_PIECES = 5 * VECTOR, AT_RING = AT_PIECES + (SPLIT_HEADS ? 16 * (H / PIECE) : 0);
-constexpr int WEIGHT_BYTES = 16 * THREADS * QUADS_IN_SHARED;  // of a weight in shared memory
+constexpr int WEIGHT_BYTES = 16 * THREADS * QUADS_IN_SHARED;  // of one weight in shared memory
 
 struct Lane {
-  // share: which of the eight; first: of the four units; unit: the one whose sum it ends up with
+  // share: index among the eight lanes; first: first of the four units; unit: the one whose sum this lane
+  // gets
   int thread, lane, share, first, unit;
-  bool odd;  // which of the two lanes of that unit
+  bool odd;  // which of the two lanes that get this unit's sum
   u32 memory;
-  u32 quads, four[4];  // where the first vector has this lane's first quad, and its four units
-  // holds_share: whether `share` stays in a register. Otherwise the compiler finds it again where it is
-  // needed: which is faster depends on what else the kernel has to hold.
+  u32 quads, four[4];  // addresses in the first vector: this lane's first quad, its four units
+  // holds_share: keep `share` in a register. Otherwise the compiler recomputes it where needed; which is
+  // faster depends on the register pressure of the kernel.
   DEV Lane(bool holds_share) {
     thread = ::thread();
     lane = thread & 31;
@@ -55,7 +58,7 @@ struct Lane {
     for (int i = thread; i < 5 * VECTOR / 4; i += THREADS) put_shared(memory + 4 * i, 0.f);
   }
   DEV void put(int which, float v) const { put_shared(four[0] + which * VECTOR, v); }
-  // Write two vectors at once, one by each of the unit's two lanes.
+  // Write an element of two vectors at once, one by each of the unit's two lanes.
   DEV void put(int which, float v, int other, float w) const {
     put_shared(four[0] + (odd ? other : which) * VECTOR, odd ? w : v);
   }
@@ -63,12 +66,12 @@ struct Lane {
 #pragma unroll
     for (int i = 0; i < DEEP; i++) get_shared(v[i], quads + which * VECTOR + 128 * i);
   }
-  // Load numbers of the four units; `at`: bytes from the first vector.
+  // Load the elements of the four units; `at`: byte offset from the first vector.
   DEV void get_four(float (&v)[4], u32 at) const {
 #pragma unroll
     for (int k = 0; k < 4; k++) v[k] = get_shared(four[k] + at);
   }
-  // The same of a plane of elements: one of this lane's unit, or those of the four units.
+  // Load from a plane (H elements of type Element): that of this lane's unit, or those of the four units.
   DEV float get_element(u32 plane) const {
 #if FORMAT == 2
     return get_shared(four[0] + plane);
@@ -91,13 +94,13 @@ struct Lane {
     for (int k = 0; k < 4; k++) v[k] = odd_first ? w[k ^ 1] : w[k];
 #endif
   }
-  // Return the first of four sums, over all lanes that share them.
+  // Return the first of four sums over the eight lanes that share them (reduce-scatter).
   DEV float scatter(const float (&c)[4]) const {
     const float v = c[0] + shuffle_xor(c[2], 16), w = c[1] + shuffle_xor(c[3], 16), s = v + shuffle_xor(w, 8);
     return s + shuffle_xor(s, 4);
   }
-  // Sum q h, q x and q h x over the units of the head, times `scale`; c are this lane's parts of q. If APART,
-  // the warps of a head do not wait for those of others.
+  // Sum q h, q x and q h x over the units of the head, times `scale`; c is this lane's partial sums of q. If
+  // APART, the warps of a head do not wait for those of other heads (named barrier).
   template <bool APART = false>
   DEV void sum_heads(float (&s)[3], const float (&c)[4], const float (&h)[4], const float (&x)[4],
                      float scale) const {
@@ -114,7 +117,7 @@ struct Lane {
         s[1] += c[k] * x[k];
         s[2] += c[k] * (h[k] * x[k]);
       }
-      if constexpr (SPLIT_HEADS) {  // one of four sums to a lane, of which the last is 0
+      if constexpr (SPLIT_HEADS) {  // each lane gets one of four sums, the last of which is 0
         const bool in_second = share & 2;
         const float v = (in_second ? s[2] : s[0]) + shuffle_xor(in_second ? s[0] : s[2], 8),
                     w = (in_second ? 0.f : s[1]) + shuffle_xor(in_second ? s[1] : 0.f, 8);
@@ -131,7 +134,7 @@ struct Lane {
 #pragma unroll
         for (int m = 0; m < 3; m++) s[m] *= scale;
     }
-    if constexpr (SPLIT_HEADS) {  // lanes that write to one address write the same value
+    if constexpr (SPLIT_HEADS) {  // lanes that write to the same address write the same value
       const u32 at = memory + AT_PIECES + 16 * (unit / PIECE);
       if constexpr (PIECE == 1) {
         put_shared(at + 4 * odd, odd ? s[1] : s[0]);
@@ -168,8 +171,8 @@ DEV void get_quad(float (&v)[4], const Element* from) {
 #endif
 }
 
-// The rows of a weight for a lane's four units, as quads. The last ones may lie in shared memory, those of
-// neighbouring lanes side by side.
+// The rows of a weight for a lane's four units, as quads. The last QUADS_IN_SHARED quads lie in shared
+// memory, with those of neighbouring lanes side by side.
 struct Weight {
   static constexpr int IN_REGISTERS = QUADS - QUADS_IN_SHARED;
   float w[IN_REGISTERS][4];
@@ -190,7 +193,7 @@ struct Weight {
   }
 };
 
-// c += W v, a lane's part of it.
+// c += this lane's part of W v.
 DEV void multiply(float (&c)[4], const Weight& W, const float (&v)[DEEP][4]) {
   float shared_quads[QUADS_IN_SHARED + 1][4];
 #pragma unroll
@@ -202,11 +205,11 @@ DEV void multiply(float (&c)[4], const Weight& W, const float (&v)[DEEP][4]) {
       c[i % 4] += (i < W.IN_REGISTERS ? W.w[i][e] : shared_quads[i - W.IN_REGISTERS][e]) * v[i / 4][e];
 }
 
-// What a thread loads of a step, some steps ahead: 16 bytes of one plane.
+// The 16 bytes of one plane that a thread loads for each step, some steps ahead.
 struct Source {
-  const u8* from;  // of step 0
-  i64 stride;      // bytes
-  u32 to;          // in the ring's first slot
+  const u8* from;  // address for step 0
+  i64 stride;      // bytes from a step to the next
+  u32 to;          // address in the ring's first slot
   bool has_source;
   DEV void fetch(int t, int slot, bool valid) const {
     if (valid && has_source) fetch16(to + (t & STAGES - 1) * slot, from + t * stride, 16);

@@ -11,7 +11,7 @@ KERNEL(attn_rnn_row_forward, Forward, THREADS) {
   const Lane l(true);
   const i64 row = block(), at = row * H + l.unit;
   const int length = a.lengths ? (int)a.lengths[row] : a.T;
-  // two lanes load one
+  // Two lanes add up to one sum, so each starts with half of the bias.
   const float bq = 0.5f * get_one(a.w.bias_q + l.unit), bo = 0.5f * get_one(a.w.bias_o + l.unit),
               bg = 0.5f * get_one(a.w.bias_g + l.unit);
   const u32 weights = l.memory + AT_WEIGHTS;
@@ -33,7 +33,7 @@ KERNEL(attn_rnn_row_forward, Forward, THREADS) {
   Element* y = a.y + row * a.y_row + l.unit;
   const u8* reset = a.reset + row * a.T;
   float start_mean = 0.f;
-  auto find_mean = [&](float v) {  // of a vector, once
+  auto find_mean = [&](float v) {  // of an initial state
     float found = 0.f, quad[4];
     l.put(SUM, v);
     wait_block();
@@ -42,7 +42,7 @@ KERNEL(attn_rnn_row_forward, Forward, THREADS) {
     wait_block();
     return found;
   };
-  auto begin = [&](bool is_reset) {  // the state as the products of the next step read it
+  auto begin = [&](bool is_reset) {  // apply reset and mask, and store the state for the next step
     if constexpr (RESET)
       if (is_reset) {
         h = a.start[at];
@@ -78,7 +78,7 @@ KERNEL(attn_rnn_row_forward, Forward, THREADS) {
     fetch_commit();
     l.sum_heads(s, q, past, x, find_score_scale());
     multiply(gate, Wh, v);
-    // computed here, off the critical path
+    // W_gh h is computed here, off the critical path.
     put_shared(spill, gate);
     l.put(CONTEXT_SUM, attend(h, x[0], s));
     wait_block();

@@ -1,17 +1,19 @@
-// The pointwise parts of AttnRNN's forward step in float32, for a row to a block.
+// The pointwise parts of AttnRNN's forward step in float32, with one row to a block.
 #pragma once
 #include "attn_rnn/row.cuh"
 
 constexpr float LOG2E = 1.4426950408889634f;
 
-// Lanes that share a vector's quads; neighbours have the same one.
+// QUAD_LANES: quads (4 floats) of a vector that a warp reads at once. LANES_TO_QUAD neighbouring lanes read
+// the same quad.
 constexpr int QUAD_LANES = H > 64 ? 32 : H > 32 ? 16 : H > 16 ? 8 : 4, LANES_TO_QUAD = 32 / QUAD_LANES;
 DEV bool has_quad(const Lane& l) { return QUAD_LANES == H / 4 || l.lane / LANES_TO_QUAD < H / 4; }
 DEV u32 find_quad(const Lane& l, int vector) {
   return l.vector(vector) + (has_quad(l) ? 16 * (l.lane / LANES_TO_QUAD) : 0);
 }
-// Find the mean and 1 / deviation of all units from this lane's quad. Sums are around a number near the mean,
-// that of the step before: a difference of large sums would lose digits. All lanes and warps find the same.
+// Find the mean and 1 / deviation of all units from this lane's quad. On entry `mean` is a number near the
+// mean, that of the step before, which is subtracted before summing: a difference of large sums would lose
+// digits. All lanes and warps get the same result.
 DEV void find_moments(float& mean, float& r, const float (&quad)[4], const Lane& l) {
   float z[4];
 #pragma unroll
@@ -26,10 +28,10 @@ DEV void find_moments(float& mean, float& r, const float (&quad)[4], const Lane&
   const float offset = sum * (1.0f / REAL_H), variance = (square - sum * offset) * (1.0f / REAL_H) + 1e-5f;
   mean += offset;
   r = inverse_root(variance);
-  r += 0.5f * r * (1.f - variance * r * r);  // Newton's step: all of float32's digits
+  r += 0.5f * r * (1.f - variance * r * r);  // a Newton step, to full float32 precision
 }
-// log2 of Phi(-u) for u in [0, 6] as a polynomial of degree 8, fitted to the product u Phi(-u): 7e-9 in gelu.
-// Evaluated in pairs to shorten the chain of dependent operations.
+// Approximate log2 Phi(-u) for u in [0, 6] by a polynomial of degree 8, fitted to the product u Phi(-u); the
+// error in gelu is 7e-9. Terms are evaluated in pairs to shorten the chain of dependent operations.
 DEV float gelu(float v) {
   const float u = minimum(absolute(v), 6.0f), u2 = u * u, u4 = u2 * u2;
   const float p0 = -1.151123285293579f * u - 0.9999988675117493f,
@@ -40,11 +42,11 @@ DEV float gelu(float v) {
   return maximum(v, 0.f) - absolute(v) * exp2_(high * u4 + (p2 * u2 + p0));
 }
 DEV float sigmoid(float v) { return inverse(1.f + exp2_(-LOG2E * v)); }
-// Scores are multiplied by this.
+// Return the factor of the scores: 1 / sqrt d, times log2 e because attend() uses exp2.
 DEV float find_score_scale() { return LOG2E / sqrtf((float)REAL_D); }
-// Return the attended context: the softmax of the scores, times its rows. Approximate exponentials lose no
-// digit of the result, here or in the gate: where one is far off, it is small. Exact ones have branches,
-// across which the compiler does not schedule.
+// Return the attended context: softmax(scores) times the rows of the context. Approximate exponentials lose
+// no digit of the result, here or in the gate: where the relative error is large, the exponential is small.
+// Exact exponentials contain branches, across which the compiler does not schedule.
 DEV float attend(float h, float x, const float (&s)[3]) {
   const float t[4] = {s[0], s[1], s[0] + s[1], s[2]}, none = -3.0e38f;
   float e[4], low = CONTEXT & 1 ? t[0] : none, high = CONTEXT & 4 ? t[2] : none;

@@ -2,13 +2,13 @@
 #include "attn_rnn/row_math.cuh"
 #include "attn_rnn/row_pair.cuh"
 
-// Vectors: what the products see of the state and the output of the step, in the second block both. The state
-// differs from what is seen with a mask, the output with a reset.
+// Vectors in shared memory. SEEN: the state as an operand of the products; AFTER: the output of the step (the
+// second block has both). With a mask STATE differs from SEEN, and with a reset AFTER does.
 constexpr int SEEN = 0, AFTER = 1, STATE = MASK ? 1 : 0, CONTEXT_SUM = 2, OUT = 3, SUM = 4;
 constexpr int SLOT = 4 * H * (1 + KEEP);  // the input of a step, in float32
 constexpr int AT_PARTNER = AT_RING + 2 * SLOT, ROW_PAIR_FORWARD_BYTES = AT_PARTNER + PAIR_BYTES;
 
-// Send 16 bytes of elements as floats.
+// Send 16 bytes of elements, converted to float.
 DEV void send_elements(u32 to, u32 barrier, const float (&v)[4]) {
   if constexpr (TYPE == FP32)
     send(to, barrier, v);
@@ -47,7 +47,7 @@ CLUSTER_KERNEL(attn_rnn_row_pair_forward, Forward, THREADS, 2) {
     auto store = [&](int i, float after) {
       if (i > 0 && !l.odd) put_one(y + (i - 1) * a.y_step, after);
     };
-    const float bias = 0.5f * get_one(a.w.bias_g + l.unit);  // two lanes load one
+    const float bias = 0.5f * get_one(a.w.bias_g + l.unit);  // half: two lanes' sums are added
     partner.help(a.w.g, 2 * H, bias, length, length + 1, load, push, read, store);
     return;
   }
@@ -64,7 +64,7 @@ CLUSTER_KERNEL(attn_rnn_row_pair_forward, Forward, THREADS, 2) {
             others = partner.map(l.four[0] + (l.odd ? AFTER : SEEN) * VECTOR);
   const u8* reset = a.reset + row * a.T;
   float h = a.h0[at], mean = 0.f, r = 1.f, start_mean = 0.f;
-  auto find_mean = [&](float v) {  // of a vector, once
+  auto find_mean = [&](float v) {  // of an initial state
     float found = 0.f, z[4];
     l.put(SUM, v);
     wait_block();
@@ -73,7 +73,7 @@ CLUSTER_KERNEL(attn_rnn_row_pair_forward, Forward, THREADS, 2) {
     wait_block();
     return found;
   };
-  auto begin = [&](float after, bool is_reset) {  // the state as the next step reads it
+  auto begin = [&](float after, bool is_reset) {  // apply reset and mask, store and send
     if constexpr (RESET)
       if (is_reset) {
         h = a.start[at];

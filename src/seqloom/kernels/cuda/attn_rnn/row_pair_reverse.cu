@@ -3,7 +3,7 @@
 #include "attn_rnn/row_pair.cuh"
 #include "attn_rnn/row_reverse.cuh"
 
-// Bytes of a message: planes, attention, then 1 / deviation and whether the step begins with a reset.
+// Bytes of a message: planes, attention, 1 / deviation, and whether the step begins with a reset.
 constexpr int SLOT = PLANE_BYTES + 16 * HEADS + 16;
 constexpr int AT_PARTNER = AT_RING + 2 * SLOT, ROW_PAIR_REVERSE_BYTES = AT_PARTNER + PAIR_BYTES;
 
@@ -58,7 +58,7 @@ CLUSTER_KERNEL(attn_rnn_row_pair_reverse, Reverse, THREADS, 2) {
   const u32 quad = hold(l.memory + (has_quad ? 16 * l.lane : 0)), others = partner.map(l.four[0]),
             dx_or_dxn = hold(l.four[0] + (odd ? DXN : DX) * VECTOR),
             attention_at = hold(l.memory + PLANE_BYTES + 16 * (l.unit / D));
-  // What the beginning of a step needs, loaded before it.
+  // Values that the start of a step needs, loaded at the end of the previous iteration.
   float dy = 0.f, g = 0.f, n = 0.f, h = 0.f, keep = 0.f;
   auto get_first = [&](u32 ring) {
     dy = l.get_element(ring + find_plane(DY));
@@ -79,7 +79,7 @@ CLUSTER_KERNEL(attn_rnn_row_pair_reverse, Reverse, THREADS, 2) {
     const i64 offset = (i64)(end - 1 - i) * H;
     const u32 ring = AT_RING + (i & 1) * SLOT;
     const float dafter = dy + dh, rest = KEEP ? dafter * (1.f - keep) : dafter, dn = rest * g;
-    // As in row_reverse.cu: by how much the step moved the state.
+    // How much the step changed the state: see row_reverse.cu.
     const float share = KEEP ? g * (1.f - keep) : g, recomputed = share * ((NORM ? n * scale + bias : n) - h);
     const float change = TYPE == FP32 && has_next && share > 0.125f ? next_state - h : recomputed,
                 dgate = change * (dafter - dafter * g);
@@ -141,7 +141,7 @@ CLUSTER_KERNEL(attn_rnn_row_pair_reverse, Reverse, THREADS, 2) {
     l.get(p, DQ);
     if (!has_message) partner.take_message(i + 1);
     const float product = get_shared(partner.product);
-    get_first(AT_RING + (i + 1 & 1) * SLOT);  // after the last step not used
+    get_first(AT_RING + (i + 1 & 1) * SLOT);  // unused after the last step
     multiply(back, Wq, p);
     const float dseen = l.scatter(back) + product;
     acc += MASK ? mask * dseen : dseen;

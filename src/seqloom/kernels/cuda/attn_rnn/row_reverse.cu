@@ -2,12 +2,12 @@
 // planes. Letters as in block_reverse.cu.
 #include "attn_rnn/row_reverse.cuh"
 
-constexpr int SLOT = PLANE_BYTES + 16 * HEADS;  // of the ring: planes and attention of a step
+constexpr int SLOT = PLANE_BYTES + 16 * HEADS;  // bytes of a step in the ring: planes and attention
 constexpr int AT_SPILL = AT_RING + STAGES * SLOT;
 constexpr int AT_WEIGHTS = AT_SPILL + 16 * THREADS;
 constexpr int ROW_REVERSE_BYTES = AT_WEIGHTS + 4 * WEIGHT_BYTES;
 
-// What a lane loads of a step: for its four units, or for the one.
+// What a lane loads of a step: past and x for its four units, the rest for its one unit.
 struct StepInputs {
   float past[4], x[4], dy, g, n, slope, q, keep, attention[4];
   DEV void get(const Lane& l, u32 ring) {
@@ -24,9 +24,9 @@ struct StepInputs {
   }
 };
 
-// Sum two vectors over all units.
+// Sum the vectors DX and DXN over all units.
 DEV void sum_both(float& v, float& w, const Lane& l) {
-  // more lanes, where registers are few
+  // Use more lanes, and so fewer registers, for large H.
   constexpr int SHARES = DEEP == 4 ? 32 : 8, LANE_STRIDE = 32 / SHARES,
                 COUNT = (H + 4 * SHARES - 1) / (4 * SHARES);
   v = w = 0.f;
@@ -70,7 +70,7 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
   const Source heads{(const u8*)(a.attention + steps * HEADS * 4 + 4 * l.thread), 16 * HEADS,
                      l.memory + AT_RING + PLANE_BYTES + 16 * l.thread, l.thread < HEADS};
   const float* deviations = a.deviation + steps;
-  auto fetch = [&](int t) {  // some steps before it is needed
+  auto fetch = [&](int t) {  // called STAGES - 1 steps ahead
     heads.fetch(t, SLOT, t >= a.from);
     source.fetch(t, SLOT, t >= a.from);
     fetch_commit();
@@ -97,9 +97,10 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
     }
     const float dafter = v.dy + dh, rest = KEEP ? dafter * (1.f - v.keep) : dafter, dn = rest * v.g,
                 h = v.past[0];
-    // By how much the step moved the state: what it did, g (n - h) as it was, wherever the state's rounding
-    // is small beside it. An n that is computed again is off by something else than the one that moved the
-    // state, and over the steps that adds up in the gate's bias. States of 16 bits are rounded too coarsely.
+    // How much the step changed the state, g (n - h). Where the rounding of the state is small beside it, use
+    // the difference of the saved states, which is what the forward pass did: the rounding error of a
+    // recomputed n differs from that of the forward pass, and over the steps these differences add up in the
+    // gradient of the gate's bias. 16-bit states are rounded too coarsely for this.
     const float share = KEEP ? v.g * (1.f - v.keep) : v.g,
                 recomputed = share * ((NORM ? v.n * scale + bias : v.n) - h);
     const float change = TYPE == FP32 && has_next && share > 0.125f ? next_state - h : recomputed,
@@ -121,7 +122,7 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
     }
     const float ds = (l.scatter(c) + dx) * v.slope;
     multiply(back, Wh, p);
-    put_shared(spill, back);  // found here, where there is time for it, as in the forward
+    put_shared(spill, back);  // computed here, off the critical path, as in the forward pass
     l.put(DS, ds);
     put_one(d.gate + offset, odd ? dn : dgate);
     fetch(t - STAGES + 1);
@@ -147,7 +148,7 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
     get_shared(back, spill);
     wait_block();
     l.get(p, DQ);
-    // of the next step: before the first it is not used
+    // Inputs of step t - 1, unused after the last iteration.
     v.get(l, AT_RING + (t - 1 & STAGES - 1) * SLOT);
     multiply(back, Wq, p);
     const float dseen = l.scatter(back);

@@ -1,4 +1,5 @@
-// What AttnRNN's kernels are compiled for. Python gives these macros with -D; the values here serve editors.
+// Compile-time configuration of AttnRNN's kernels. Python defines these macros with -D; the defaults are for
+// editors.
 #pragma once
 #ifndef HIDDEN
 #define HIDDEN 64  // units, a multiple of 16
@@ -11,6 +12,7 @@
 #define RESET 1
 #endif
 constexpr int H = HIDDEN, D = H / HEADS;
-// Units but for those that fill up heads, so that H is a multiple of 16. The states, inputs and weights of
-// these are 0, and stay so: only sums over units must not count them. Their gradients may be anything.
+// REAL_D, REAL_H: units without the padding that fills up heads to make H a multiple of 16. The states,
+// inputs and weights of padding units are 0 and stay 0, so only sums over units must leave them out. Their
+// gradients may have any value.
 constexpr int REAL_D = REAL_HEAD, REAL_H = HEADS * REAL_D, PADDING = H - REAL_H;

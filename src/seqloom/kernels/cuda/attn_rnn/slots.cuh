@@ -1,10 +1,10 @@
 // AttnRNN with SLOTS slots, 2 to 8: the 8 columns of mma are the slots of 8 / SLOTS sequences, side by side;
 // the last columns may be unused. Attention between slots takes three products of a tile with itself, in 16
-// bits as in the loop:
-//   {q; q * x}^T h   scores of query i with h_j and with h_j * x: a lane has query `row`, slots 2pair and
+// bits as in the reference loop:
+//   {q; q * x}^T h   the scores of query i with h_j and with h_j * x: a lane has query `row`, slots 2pair and
 //                    2pair + 1
-//   {h, h * x} w     what query i attends to; w is in that same lane, and is B as it stands
-//   {v, q} w^T       the gradient of h_j from all queries: w transposed
+//   {h, h * x} w     the attended context of query i; w, in the layout of the scores, is already a B operand
+//   {v, q} w^T       the gradient of h_j from all queries, with w transposed
 // Slots of other sequences have weight 0. Their values are clipped to finite ones, since 0 times inf or NaN
 // is NaN.
 #pragma once
@@ -24,13 +24,13 @@ DEV constexpr int count_tile_heads() {
   }
   return most;
 }
-constexpr int WARP_HEADS = count_tile_heads();  // heads that have units in one warp, at most
-constexpr bool SPLIT_HEADS = 16 % D != 0;       // a head lies in several warps
-// Bytes to exchange scores through.
+constexpr int WARP_HEADS = count_tile_heads();  // heads with units in one warp, at most
+constexpr bool SPLIT_HEADS = 16 % D != 0;       // a head may lie in several warps
+// PART: bytes of one warp's part of a head's scores. SCORES: bytes of the buffer for all parts.
 constexpr int PART = 512 + 32, SCORES = SPLIT_HEADS ? WARPS * WARP_HEADS * PART : 0;
 
-// A number for each row of the context that query `row` of a head has: h_j, h_j * x, x. Scores of h_j + x
-// follow, and its weight is added to h_j and x.
+// A score or weight of query `row` of a head for each row of the context: h_j, h_j * x, x. The score of
+// h_j + x is the sum of two others, and its weight is added to those of h_j and x.
 struct Rows {
   float h[2], p[2], x;
 };
@@ -43,7 +43,7 @@ DEV u32 mask_unit(const Lane& l, int n, int unit) {
 DEV u32 mask_units(const Lane& l, int n, int unit) {
   return (mask_unit(l, n, unit) & 0xffffu) | (mask_unit(l, n, unit + 1) & 0xffff0000u);
 }
-// Sum over the lanes that share a sequence.
+// Sum, or take the maximum, over the lanes that share a sequence.
 DEV float sum_across(float v) {
   if constexpr (SLOTS > 2) v += shuffle_xor(v, 1);
   if constexpr (SLOTS > 2 && SLOTS != 4) v += shuffle_xor(v, 2);
@@ -54,7 +54,7 @@ DEV float max_across(float v) {
   if constexpr (SLOTS > 2 && SLOTS != 4) v = maximum(v, shuffle_xor(v, 2));
   return v;
 }
-// Load v of query 2pair + c, from a lane that has its sequence.
+// Return v of query 2pair + c, by a shuffle from a lane with slots of the same sequence.
 DEV float read_query(float v, const Lane& l, int c) {
   const int i = 2 * l.pair + c;
   return shuffle(v, 4 * i + i / SLOTS * SLOTS / 2);
@@ -66,7 +66,7 @@ DEV void narrow_finite(u32 (&p)[2], const float (&v)[4]) {
   narrow(p, w);
 }
 
-// Compute this warp's part of the scores; h is transposed.
+// Compute this warp's part of the scores; h is given transposed.
 DEV void score(Rows (&s)[WARP_HEADS], const float (&q)[4], const float (&x)[4], const u32 (&h)[2],
                const Lane& l) {
   float qx[4];
@@ -100,7 +100,7 @@ DEV void put_scores(const Rows (&s)[WARP_HEADS], u32 scratch, const Lane& l) {
     if (l.pair == 0) put_shared(at + 512 + l.row * 4, s[n].x);
   }
 }
-// Add up all parts.
+// Add up the parts of all warps that have units of a head.
 DEV void get_scores(Rows (&s)[WARP_HEADS], u32 scratch, const Lane& l) {
 #pragma unroll
   for (int n = 0; n < WARP_HEADS; n++) {
@@ -127,7 +127,7 @@ DEV void wait_head(const Lane& l) {
     wait_block();
 }
 
-// Compute weights from scores; `both` is the part of a slot's weight that belongs to h_j + x.
+// Compute the weights (softmax) from the scores; `both` is the weight of h_j + x.
 DEV void attend(Rows& w, float (&both)[2], const Rows& s, const Lane& l) {
   const float k = 1.4426950408889634f * inverse_root((float)D), x = k * s.x;
   float e[3][2], top = -3.0e38f, sum = 0.f, sum_both = 0.f;
@@ -155,14 +155,14 @@ DEV void attend(Rows& w, float (&both)[2], const Rows& s, const Lane& l) {
   w.x = (exp_x + sum_across(sum_both)) * whole;
 #pragma unroll
   for (int c = 0; c < 2; c++) {
-    const float share = is_same_sequence(l, c) ? whole : 0.f;  // elsewhere the divisor may be 0
+    const float share = is_same_sequence(l, c) ? whole : 0.f;  // for other sequences the divisor may be 0
     w.h[c] = (e[0][c] + e[1][c]) * share;
     w.p[c] = e[2][c] * share;
     both[c] = e[1][c] * share;
   }
 }
-// Compute the gradient of the scores of q. The scores of v with the same rows are the gradient of the
-// weights.
+// Compute the gradient z of the scores of q. s, the scores of v with the same context rows, is the gradient
+// of the weights w.
 DEV void attend_back(Rows& z, const Rows& w, const float (&both)[2], const Rows& s, const Lane& l) {
   float mean = 0.f, sum_both = 0.f, h[2], p[2];
 #pragma unroll
@@ -181,7 +181,7 @@ DEV void attend_back(Rows& z, const Rows& w, const float (&both)[2], const Rows&
   }
   z.x = root * (sum_across(sum_both) + w.x * (s.x - mean));
 }
-// c += the weighted rows of the context, at the units of head n.
+// c += the weighted sum of the context's rows, at the units of head n.
 DEV void mix(float (&c)[4], const Rows& w, const u32 (&h)[2], const u32 (&hx)[2], const float (&x)[4], int n,
              const Lane& l) {
   const u32 first_mask = mask_unit(l, n, l.unit[0]), second_mask = mask_unit(l, n, l.unit[1]);
@@ -199,9 +199,9 @@ DEV void mix_back(float (&c)[4], const float (&w)[2], const float (&z)[2], const
             transpose(pack<TYPE>(w[0], w[1])), transpose(pack<TYPE>(z[0], z[1])));
 }
 
-// Sum over the slots of each sequence, at all of its columns; unused columns must be zeros.
+// Sum over the slots of each sequence, in all of its columns; unused columns must be zero.
 DEV void sum_slots(float (&sum)[4], const float (&v)[4], const Lane& l) {
-  const bool low = 2 * l.pair < SLOTS, high = 2 * l.pair + 1 < SLOTS;  // of the first sequence
+  const bool low = 2 * l.pair < SLOTS, high = 2 * l.pair + 1 < SLOTS;  // in the first sequence
 #pragma unroll
   for (int i = 0; i < 4; i += 2)
     if constexpr (SLOTS == 3) {
@@ -212,8 +212,8 @@ DEV void sum_slots(float (&sum)[4], const float (&v)[4], const Lane& l) {
     } else
       sum[i] = sum[i + 1] = sum_across(v[i] + v[i + 1]);
 }
-// Find the slots of this lane's two columns, counted through the batch, or -1, and their lengths, and load
-// their first state and mask, as C.
+// Find the slots of this lane's two columns (their index in the batch, -1 for unused columns) and their
+// lengths, and load their initial state and mask, in the layout of C.
 template <class Args>
 DEV void load_slots(int (&slot)[2], int (&length)[2], float (&h)[4], float (&mask)[4], const float* start,
                     const Args& a, const Lane& l) {
@@ -234,7 +234,7 @@ DEV void load_slots(int (&slot)[2], int (&length)[2], float (&h)[4], float (&mas
     }
   }
 }
-// Load this warp's units of a sequence that all slots of a row share.
+// Load this warp's units of a tensor that has one vector per sequence, which its slots share.
 DEV void load_common(u32 (&v)[2], u32 at, const Lane& l) {
   const int sequence = (l.lane & 7) / SLOTS;
   load2_transposed(v[0], v[1],

@@ -1,4 +1,4 @@
-// AttnRNN with slots forward: every block takes its sequences through all steps; the state stays in float32
+// Forward pass of AttnRNN with slots: every block runs all steps of its sequences; the state stays in float32
 // registers.
 #include "attn_rnn/slots_step.cuh"
 
@@ -17,7 +17,7 @@ KERNEL(attn_rnn_slots_forward, SlotsForward, THREADS) {
   float h[4], mask[4];
   load_slots(slot, length, h, mask, a.h0, a, l);
   auto find_length = [&](int row) { return a.lengths ? (int)a.lengths[row] : a.T; };
-  // Thread k of H brings 16 bytes of sequence k / (H / 8); the other half of the block brings keep, of a
+  // Thread k < H loads 16 bytes of x, of sequence k / (H / 8); the other half of the block loads keep, of one
   // slot.
   const bool second = l.thread >= H;
   const int fetch_index = second ? l.thread - H : l.thread, fetch_row = fetch_index / (H / 8),
@@ -36,14 +36,14 @@ KERNEL(attn_rnn_slots_forward, SlotsForward, THREADS) {
     fetch_commit();
   };
   const int own_slot = first + l.row;
-  // the first slot writes the output of all
+  // The first slot of a sequence writes the output, a sum over its slots.
   const bool active = l.row < USED_COLUMNS && own_slot < slots, is_leader = l.row % SLOTS == 0;
   const int row_length = active ? find_length(own_slot / SLOTS) : 0;
   u16* y = a.y + (active ? (i64)(own_slot / SLOTS) * a.y_row + 16 * l.warp + 2 * l.pair : 0);
   u16* states = a.states + (active ? ((i64)(own_slot / SLOTS) * a.T * SLOTS + own_slot % SLOTS) * H +
                                          16 * l.warp + 2 * l.pair
                                    : 0);
-  int end = 0;  // of the longest of these sequences
+  int end = 0;  // the longest length of this block's sequences
   for (int i = 0; i < SEQS; i++)
     if (first + i * SLOTS < slots) {
       const int n = find_length(first / SLOTS + i);
@@ -52,7 +52,7 @@ KERNEL(attn_rnn_slots_forward, SlotsForward, THREADS) {
   float out[4];
   auto copy_output = [&] {
 #pragma unroll
-    for (int i = 0; i < 4; i++) out[i] = h[i];  // a reset comes before it is written
+    for (int i = 0; i < 4; i++) out[i] = h[i];  // copied, as a reset may change h before it is written
   };
   auto put = [&](int t) {
     float sum[4];

@@ -1,5 +1,5 @@
-// Recompute the inside of all steps of a chunk from the states that the forward saved: a tile is SEQS steps
-// of any rows, with all their slots.
+// Recompute the intermediate values of all steps of a chunk from the states that the forward pass saved: a
+// tile is SEQS steps of any rows, with all their slots.
 #include "attn_rnn/slots_step.cuh"
 
 constexpr int RING = 3;

@@ -1,5 +1,6 @@
-// AttnRNN with slots back through a chunk of time, from the planes of slots_inside.cu. Letters as in
-// block_reverse.cu. The attention is computed again from q, h and x, which is cheaper than loading it.
+// Backward pass of AttnRNN with slots over a chunk of steps, from the values that slots_inside.cu recomputes.
+// Letters as in block_reverse.cu. The attention is recomputed from q, h and x, which is cheaper than loading
+// it.
 #include "attn_rnn/reverse.cuh"
 #include "attn_rnn/slots.cuh"
 
@@ -22,7 +23,8 @@ KERNEL(attn_rnn_slots_reverse, BlockReverse, THREADS) {
   }
   int slot[2], length[2];
   load_slots(slot, length, dh, mask, a.dh, a, l);
-  // Each half of the block brings one of a pair of streams: of sequence `its`, or of slot `its`.
+  // Each half of the block loads one of each pair of streams: of sequence `fetch_row`, or of slot
+  // `fetch_row`.
   const bool second = l.thread >= H;
   const int fetch_index = second ? l.thread - H : l.thread, fetch_row = fetch_index / (H / 8),
             part = fetch_index % (H / 8) * 8;
@@ -34,7 +36,7 @@ KERNEL(attn_rnn_slots_reverse, BlockReverse, THREADS) {
   const int row = row_active ? first / SLOTS + fetch_row : 0,
             fetch_slot = slot_active ? first + fetch_row : 0, slot_row = fetch_slot / SLOTS;
   const int row_length = find_length(row_active, row), slot_length = find_length(slot_active, slot_row);
-  // Where their steps begin: in what has all of time, and in the chunk.
+  // Offset of step 0: in tensors of all steps, and in tensors of the chunk's steps (counted in slots).
   const i64 whole = ((i64)slot_row * a.T * SLOTS + fetch_slot % SLOTS) * H + part,
             piece = ((i64)slot_row * a.steps - a.from) * SLOTS + fetch_slot % SLOTS;
   auto fetch = [&](int t) {
@@ -79,7 +81,7 @@ KERNEL(attn_rnn_slots_reverse, BlockReverse, THREADS) {
   for (int t = last; t >= a.from; t--) {
     const u32 stage = memory + AT_RING + t % RING * STAGE;
     const i64 offset = base + (i64)t * SLOTS * H;
-    auto load = [&](float (&to)[4], int stream) {  // again where it is needed, for want of registers
+    auto load = [&](float (&to)[4], int stream) {  // reload at each use: registers are scarce
       u32 p[2];
       if (stream == DY || stream == X)
         load_common(p, stage + stream * SEQUENCE, l);
@@ -107,7 +109,7 @@ KERNEL(attn_rnn_slots_reverse, BlockReverse, THREADS) {
     narrow(v, dx);
     store_buffer(memory + AT_DG, dgp[0], dgp[1], l);
     if constexpr (NORM) store_buffer(memory + AT_DN, v[0], v[1], l);
-    fetch(t - (RING - 1));  // its slot was read in step t + 1, before that step's last barrier
+    fetch(t - (RING - 1));  // its stage was read in step t + 1, before that step's last barrier
     Rows w[WARP_HEADS], z[WARP_HEADS];
     float both[WARP_HEADS][2];
     narrow_finite(hp, h);
@@ -123,7 +125,7 @@ KERNEL(attn_rnn_slots_reverse, BlockReverse, THREADS) {
       multiply<2>(back, zero, Wh, b);
       put(a.dn + offset, dnp, active);
     }
-    if constexpr (NORM) {  // {xhat^T; ones} dx: on its diagonal the sums of xhat dx, and below the sums of dx
+    if constexpr (NORM) {  // the product {xhat^T; ones} dx, see back_norm
       float sums[2][4] = {};
       u32 d[TILES][2];
       load(n, N_);
@@ -182,7 +184,7 @@ KERNEL(attn_rnn_slots_reverse, BlockReverse, THREADS) {
     narrow_finite(vp, vC);
     narrow_finite(qp, q);
 #pragma unroll
-    for (int k = 0; k < WARP_HEADS; k++) {  // nothing waits for these
+    for (int k = 0; k < WARP_HEADS; k++) {  // off the critical path: dq is already stored
       mix_back(dh_direct, w[k].h, z[k].h, vp, qp, k, l);
       mix_back(dh_times_x, w[k].p, z[k].p, vp, qp, k, l);
 #pragma unroll

@@ -1,4 +1,4 @@
-// One step of AttnRNN for 8 rows: three products, each after a barrier.
+// One step of AttnRNN for 8 rows: three matrix products, each after a barrier.
 //   q = W_q h + b_q   a = softmax(q [h, x, h + x, h * x] / sqrt d) for each head
 //   aC = a [h, x, h + x, h * x]   s = W_o aC + b_o   o = gelu(s)   g = sigmoid(W_gh h + W_go o + b_g)
 //   n = LayerNorm(o + h)   h' = h + g (n - h)
@@ -17,7 +17,7 @@ struct Step {
   const Lane& l;
   u32 memory, Wq[TILES][4], Wh[TILES][4], Wo[TILES][4], Wc[TILES][4];
   float bq[2], bo[2], bg[2], scale[2], bias[2];
-  // The inside of the step, in the layout of C.
+  // Intermediate values of the step, in the layout of mma's C.
   float q[4], a[PLACES][4], aC[4], s[4], o[4], g[4], xhat[4], r[2], n[4];
 
   DEV Step(const Lane& l, u32 memory, const Weights& w) : l(l), memory(memory) {
@@ -33,8 +33,9 @@ struct Step {
       load_vector(bias, w.bias, l);
     }
   }
-  // AT_H holds h as the products see it. `on_arrival` runs when all stores and fetches are complete, and may
-  // fill x; `side_work` runs during the second product.
+  // Run a step from the state h; AT_H holds h as an operand of the products, masked if MASK. `on_arrival`
+  // runs after all stores and cp.async loads are complete, and may fill x; `side_work` runs during the
+  // second product.
   template <class OnArrival, class SideWork>
   DEV void run(float (&after)[4], const float (&h)[4], const float (&x)[4], const OnArrival& on_arrival,
                const SideWork& side_work) {
@@ -66,7 +67,8 @@ struct Step {
     for (int i = 0; i < 4; i++) aC[i] = ch[i] * h[i] + (cx[i] * x[i] + cp[i] * hx[i]);
     finish_step(after, h, gh, hb, side_work);
   }
-  // Compute q, and the gate's product with h, which is used much later in the step; hb is h as they see it.
+  // Compute q, and the gate's product with h, which is used much later in the step; hb is h as their B
+  // operand.
   DEV void compute_query(float (&gh)[4], u32 (&hb)[TILES][2]) {
     const float startq[4] = {bq[0], bq[0], bq[1], bq[1]}, startg[4] = {bg[0], bg[0], bg[1], bg[1]};
     load_buffer(hb, memory + AT_H, l);
@@ -112,7 +114,8 @@ struct Step {
       after[i] = h[i] + g[i] * (n[i] - h[i]);
     }
   }
-  // With Z = o + h as B and {Z^T; ones} as A, mma gives sums of squares on its diagonal, and sums below.
+  // Compute xhat and 1 / deviation. With Z = o + h as B and {Z^T; ones} as A, mma gives the sums of squares
+  // on the diagonal of C's upper 8 x 8 half, and the sums in its lower half.
   DEV void normalise(const float (&z)[4], const u32 (&hb)[TILES][2], const u32 (&ob)[TILES][2]) {
     float part[2][4] = {};
     u32 zb[TILES][2];
@@ -134,11 +137,11 @@ struct Step {
   }
 };
 
-// Take the state h of 8 rows, or slots, through all steps.
-//   place                    the state of the batch that each of this lane's two columns has
-//   RING                     stages in shared memory, from AT_RING on, for the input of as many steps
+// Run all steps on the state h of 8 rows or slots.
+//   place                    index in the batch of the row or slot in each of this lane's two columns
+//   RING                     stages in shared memory from AT_RING on; each holds the input of one step
 //   load_x(v, stage)         loads the input of a step
-//   read_reset(is_reset, t)  sets whether a reset comes before step t
+//   read_reset(is_reset, t)  sets is_reset to whether the state is reset before step t
 //   fetch(t)                 starts loading the input of step t
 //   copy_output(), put(t)    copy h as the output; write the copy as the output of step t
 template <int RING, int AT_RING, int STAGE, class AnyStep, class Args, class LoadX, class ReadReset,
@@ -150,7 +153,7 @@ DEV void run_steps(AnyStep& step, float (&h)[4], const float (&mask)[4], const i
   const Lane& l = step.l;
   float x[4], after[4], keep[4];
   bool is_reset[2];
-  auto begin = [&] {  // the state as the products of the next step read it
+  auto begin = [&] {  // apply reset and mask, and store the operand of the next step's products
     u32 v[2];
     float seen[4];
 #pragma unroll
@@ -195,12 +198,12 @@ DEV void run_steps(AnyStep& step, float (&h)[4], const float (&mask)[4], const i
   put(end - 1);
 }
 
-// Recompute and write the inside of all tiles of this block; a tile has COLUMNS columns that are written.
-//   fetch(tile, place)       starts loading the input and the states of a tile
-//   load_x(v, stage)         loads its input
-//   token(tile, column)      returns the step, of N, that a column is
-//   is_active(tile, column)  returns whether the column is a step
-//   finish(tile)             writes the rest
+// Recompute and write the intermediate values of this block's tiles; COLUMNS columns of a tile are written.
+//   fetch(tile, place)       starts loading the input and the states of a tile into a stage of the ring
+//   load_x(v, stage)         loads the input of a tile
+//   token(tile, column)      returns which of the N steps a column holds
+//   is_active(tile, column)  returns whether the column holds a step
+//   finish(tile)             writes the remaining outputs of a tile
 template <int RING, int AT_RING, int STAGE, int COLUMNS, class AnyStep, class LoadX, class Fetch, class Token,
           class IsActive, class Finish>
 DEV void run_inside(AnyStep& step, i64 tiles, i64 N, u32 memory, const Inside& a, const LoadX& load_x,

@@ -1,12 +1,13 @@
-// AttnRNN's units divided among blocks that take many rows of the batch: products of tiles in shared memory.
-// A group of BLOCKS blocks anywhere on the GPU carries ROWS rows; a block has UNITS units. What a product
-// needs of other blocks lies in the GPU's memory, and counters say when it is complete. Both factors of a
-// product are fetched in chunks of 128 or 256 bytes of a row, those of a weight before the others are known.
-// The sums of parts of each chunk meet in shared memory: tiles_mma.cuh, or tiles_wgmma.cuh on Hopper. Then a
-// thread has EACH units of one row, in all that is pointwise.
+// AttnRNN's units divided among blocks, with many rows of the batch: products of tiles in shared memory. A
+// group of BLOCKS blocks anywhere on the GPU runs ROWS rows; a block has UNITS units. Blocks exchange the
+// operands of products as messages in global memory; a counter per group says when a message is complete.
+// Both operands of a product are loaded in chunks of 128 or 256 bytes of K per row, the weight's before the
+// message is complete. Split-K partial sums are added up in shared memory: tiles_mma.cuh, or
+// tiles_wgmma.cuh on Hopper. In pointwise work a thread has EACH units of one row.
 //
-// In float32 a number is an fp16 hi/lo pair in two planes (IN_HALVES): those of a block's units in a row have
-// one power of 2, and so have 32 rows of a weight. With TF32 it is one number of 19 bits.
+// A float32 number is an fp16 hi/lo pair in two planes (IN_HALVES). A block's units of one row share a
+// power-of-2 scale, whose inverse the code calls their unit, and so do 32 rows of a weight. With TF32 a
+// number has 19 bits and one plane.
 #pragma once
 #include "attn_rnn/arguments.cuh"
 #include "attn_rnn/math.cuh"
@@ -28,14 +29,16 @@
 #endif
 
 constexpr bool IN_HALVES = TYPE == FP32 && !TF32;
-// Blocks that have the same units; of two, each has half of every sum and of the rows.
+// Blocks with the same units. Of two, each computes half of every sum (split-K) and finishes half of the
+// rows.
 constexpr int PAIR = WGMMA ? 2 : 1;
 constexpr int THREADS = 256, BLOCKS = CLUSTER, OWN_ROWS = ROWS / PAIR, EACH = OWN_ROWS * UNITS / THREADS,
               SHARE = THREADS / OWN_ROWS;
-constexpr int PLANES = IN_HALVES ? 2 : 1, NUMBER = IN_HALVES ? 2 : SIZE;  // bytes of a number in a plane
+constexpr int PLANES = IN_HALVES ? 2 : 1, NUMBER = IN_HALVES ? 2 : SIZE;  // bytes per number and plane
 constexpr int CHUNKS = H * NUMBER / CHUNK / PAIR, EIGHTS = CHUNK / 16, LINES = CHUNK / 128;  // of 128 bytes
-// Parts of a sum, each of some steps of 32 bytes in every chunk; tiles of 16 rows to a warp of mma. Two times
-// four warps divide the steps, or the columns if these are many.
+// DIVIDED: split-K slices of a sum in a block; each has STEPS steps of 32 bytes in every chunk. With wgmma
+// the two warp groups divide the steps, or the columns if there are many. QUARTERS: slices in all blocks of
+// a PAIR. TALL: tiles of 16 rows to a warp, with mma.
 constexpr int DIVIDED = !WGMMA       ? 4
                         : UNITS < 64 ? 2
                                      : 1,
@@ -43,39 +46,39 @@ constexpr int DIVIDED = !WGMMA       ? 4
 constexpr int WIDEST = 2 * UNITS;  // columns of the widest product
 constexpr int STAGE = ROWS * CHUNK * PLANES, WEIGHT_STAGE = WIDEST * CHUNK * PLANES;
 constexpr int PARTS =
-    (4 * DIVIDED * OWN_ROWS * (WIDEST + 8) + 1023) / 1024 * 1024;  // bytes; they lie where numbers were
+    (4 * DIVIDED * OWN_ROWS * (WIDEST + 8) + 1023) / 1024 * 1024;  // bytes; overlaid on the message's stages
 constexpr int AT_PARTS = 0, AT_WEIGHTS = STAGES * STAGE > PARTS ? STAGES * STAGE : PARTS;
 constexpr int AT_RESIDENT = AT_WEIGHTS + WEIGHT_STAGES * WEIGHT_STAGE, FLEETING = CHUNKS - RESIDENT;
-constexpr int AT_OTHERS = AT_RESIDENT + RESIDENT * 4 * UNITS * CHUNK * PLANES;  // parts of the other block
+constexpr int AT_OTHERS = AT_RESIDENT + RESIDENT * 4 * UNITS * CHUNK * PLANES;  // the other block's sums
 constexpr int AT_SCALES = AT_OTHERS + (PAIR - 1) * PARTS;
 constexpr int AT_CONSTANTS = AT_SCALES + (IN_HALVES ? 4 * ROWS * BLOCKS / PAIR : 0), CONSTANTS = 5;
 constexpr int AT_BARRIERS = AT_CONSTANTS + 4 * CONSTANTS * UNITS,
               TILES_BYTES = AT_BARRIERS + (BULK ? 128 : 0) + (WGMMA ? 1024 : 0);
-// Chunks on their way. Products in the background may still read the stage before the present one.
+// Chunks in flight. Asynchronous products (wgmma) may still read the stage before the current one.
 constexpr int LEAD = (RESIDENT == CHUNKS || STAGES < WEIGHT_STAGES ? STAGES : WEIGHT_STAGES) -
                      (WGMMA && !IN_HALVES && !BULK ? 2 : 1);
-constexpr int SPAN = D / UNITS;  // blocks of a head
+constexpr int SPAN = D / UNITS;  // blocks to a head
 static_assert(D % UNITS == 0 && H * NUMBER % CHUNK == 0 && EACH % 2 == 0 && BLOCKS % 4 == 0 &&
                   UNITS * BLOCKS == H && BLOCKS % SHARE == 0 && (!WGMMA || ROWS == 64) && LEAD > 0 &&
                   (!BULK || STAGES < 16 && (RESIDENT == CHUNKS || STAGES == WEIGHT_STAGES)),
               "no such division");
 
-// What a group shares, in bytes from its begin: a counter, for each of three messages its numbers and their
-// units, sums over heads as packets, sums over rows.
+// Global memory that a group shares, as byte offsets: a counter, the numbers of three messages, the units of
+// these numbers, sums over heads as 16-byte messages, sums over rows.
 constexpr int AT_NUMBERS = 128, NUMBERS = ROWS * H * NUMBER * PLANES, AT_UNITS = AT_NUMBERS + 3 * NUMBERS,
               ALL_UNITS = 4 * ROWS * BLOCKS, AT_SCORES = AT_UNITS + 3 * ALL_UNITS,
               AT_MOMENTS = AT_SCORES + 16 * ROWS * BLOCKS,
               GROUP_BYTES = (AT_MOMENTS + 8 * ROWS * BLOCKS + 16 * ROWS - 1) / (16 * ROWS) * (16 * ROWS);
 
-// A factor of a product: rows of a weight, of the three that a block has one after the other in each chunk.
+// A weight operand: one of the three ranges of rows that lie one after the other in each chunk of a block.
 struct Factor {
-  const u8* at;   // its first chunk; the next one follows after ALL_ROWS of them
-  int before;     // rows before it
-  float unit[2];  // of its numbers in float32: of the first UNITS rows, and of the others
+  const u8* at;   // its first chunk; the next one follows ALL_ROWS bytes later
+  int before;     // rows that precede it in a chunk
+  float unit[2];  // 1 / scale of its float32 numbers: in the first UNITS rows, and in the others
 };
 constexpr int ALL_ROWS = 4 * UNITS * CHUNK * PLANES;  // bytes
 
-// A thread's units of a row as words of 32 bits, and back.
+// Convert a thread's units of a row to 32-bit words.
 constexpr int WORDS = EACH * SIZE / 4;
 DEV void to_words(u32 (&w)[WORDS], const float (&v)[EACH]) {
 #if FORMAT == 2
@@ -105,7 +108,8 @@ DEV void store_units(Element* to, const float (&v)[EACH]) {
   to_words(w, v);
   store_words((u8*)to, w);
 }
-// Load a thread's units, zeros if they do not exist. They begin at a multiple of their size, or of 16 bytes.
+// Load a thread's units, or zeros if they do not exist. `from` is aligned to their size, or to 16 bytes if
+// they are larger.
 DEV void load_units(float (&v)[EACH], const Element* from, bool exists) {
   u32 w[WORDS] = {};
   if (exists) {
@@ -149,7 +153,7 @@ DEV void load_floats(float (&v)[EACH], const float* from, bool exists) {
 #pragma unroll
     for (int e = 0; e < EACH; e += 2) get_global(v[e], v[e + 1], from + e);
 }
-// The same for unaligned data.
+// Load a thread's units from unaligned data.
 DEV void load_pairs(float (&v)[EACH], const Element* from, bool exists) {
 #pragma unroll
   for (int e = 0; e < EACH; e += 2) {
@@ -160,8 +164,8 @@ DEV void load_pairs(float (&v)[EACH], const Element* from, bool exists) {
 
 struct Block {
   int thread, lane, warp, quarter, half, side, rank, base, first, rows;
-  int row, column, unit;  // this thread's row of the group, and its first unit in the block and at all
-  bool active;            // whether there is such a row
+  int row, column, unit;  // this thread's row in the group; its first unit, in the block and overall
+  bool active;            // whether this row exists
   u32 memory, count = 0;
   u8* shared_by_all;
   template <class Args>
@@ -191,7 +195,8 @@ struct Block {
       if (i == row) length = n;
     }
   }
-  // Put numbers of this block's units into shared memory; get those of this thread's units.
+  // Put a parameter vector's values for this block's units into shared memory; get those of this thread's
+  // units.
   DEV void put_constants(int which, const Element* from, bool exists) const {
     if (thread < UNITS)
       put_shared(memory + AT_CONSTANTS + 4 * (which * UNITS + thread),
@@ -202,7 +207,8 @@ struct Block {
 #pragma unroll
     for (int e = 0; e < EACH; e += 2) get_shared(v[e], v[e + 1], at + 4 * e);
   }
-  // All threads have written their part of a message: say so. Then wait until all blocks of the group have.
+  // Announce that this block has written its part of a message (call from all threads). await_all() waits
+  // until all blocks of the group have.
   DEV void announce() const {
     wait_block();
     if (thread == 0) count_up((u32*)shared_by_all);
@@ -215,14 +221,14 @@ struct Block {
     wait_block();
   }
 
-  // Return where a chunk of N rows of a weight lies.
+  // Return the address in shared memory of a chunk of N rows of a weight.
   template <int N>
   DEV u32 find_weight(const Factor& w, int chunk) const {
     if (RESIDENT == 0 || chunk < FLEETING)
       return memory + AT_WEIGHTS + chunk % (WEIGHT_STAGES ? WEIGHT_STAGES : 1) * WEIGHT_STAGE;
     return memory + AT_RESIDENT + (w.before * RESIDENT + (chunk - FLEETING) * N) * CHUNK * PLANES;
   }
-  // Add up the parts of a product of N columns for this thread's units, from column `from` on.
+  // Add up the split-K slices of a product of N columns for this thread's units, from column `from` on.
   template <int N>
   DEV void get_sum(float (&v)[EACH], float unit, int from = 0) const {
 #pragma unroll
@@ -252,8 +258,8 @@ struct Block {
 #pragma unroll
       for (int e = 0; e < EACH; e++) v[e] *= unit;
   }
-  // Write this thread's units of a message, in the order of a stage: chunks, planes, lines, rows, 128
-  // bytes.
+  // Write this thread's units of a message in the layout of a stage: [chunk][plane][line][row][128 bytes],
+  // swizzled in groups of 16 bytes.
   DEV void put_numbers(int message, const float (&v)[EACH]) const {
     u8* numbers = shared_by_all + AT_NUMBERS + message * NUMBERS;
     float scale = 1.f;
@@ -264,7 +270,7 @@ struct Block {
       scale = find_scale(max_of_lanes<SHARE>(largest), power);
       if (column == 0) ((float*)(shared_by_all + AT_UNITS + message * ALL_UNITS))[rank * ROWS + row] = power;
     }
-    constexpr int COUNT = EACH * NUMBER / 4, PIECE = COUNT < 4 ? COUNT : 4;  // words of a plane, and together
+    constexpr int COUNT = EACH * NUMBER / 4, PIECE = COUNT < 4 ? COUNT : 4;  // words per plane, and per store
     u32 words[PLANES][COUNT];
 #if FORMAT == 2 && !TF32
 #pragma unroll
@@ -296,7 +302,8 @@ struct Block {
     for (int bits = 1; bits < SHARE; bits *= 2) v += shuffle_xor(v, bits);
     return v;
   }
-  // Share three sums over this block's units of a row as a packet; wait for those of all blocks of the head.
+  // Send three sums over this block's units of a row as one 16-byte message; get_scores() waits for those of
+  // all blocks of the head and adds them up.
   DEV void put_scores(const float (&p)[3], u32 number) const {
     const float v = sum_row(p[0]), w = sum_row(p[1]), z = sum_row(p[2]);
     if (column == 0)
@@ -304,7 +311,7 @@ struct Block {
                  to_bits(z), number);
   }
   DEV void get_scores(float (&s)[3], u32 number) const {
-    constexpr int MANY = (SPAN + SHARE - 1) / SHARE;  // of a thread
+    constexpr int MANY = (SPAN + SHARE - 1) / SHARE;  // messages to a thread
     const Packet* first = (const Packet*)(shared_by_all + AT_SCORES) + row * BLOCKS + rank / SPAN * SPAN;
     const Packet* from[MANY];
     u32 p[MANY][4] = {}, numbers[MANY];
@@ -323,7 +330,8 @@ struct Block {
       s[k] = sum_row(s[k]);
     }
   }
-  // Share two sums over this block's units of a row; load those of all blocks, a part of them by each thread.
+  // Write two sums over this block's units of a row; get_moments() loads those of all blocks, each thread of
+  // the row some of them.
   DEV void put_moments(float v, float w) const {
     if (column == 0) put_global((float*)(shared_by_all + AT_MOMENTS) + 2 * (row * BLOCKS + rank), v, w);
   }
@@ -334,8 +342,8 @@ struct Block {
   }
 };
 
-// Return rows of the weights that tiles_pack.cu has packed, from `before` of a block's rows on. `first`,
-// `second`: places of their units, if they have some.
+// Return the operand in the weights that tiles_pack.cu has packed that begins `before` rows into a block's
+// rows. `first`, `second`: indices into `units`, used with IN_HALVES.
 DEV Factor find_factor(const u8* packed, const float* units, int before, int first, int second,
                        const Block& b) {
   Factor f;

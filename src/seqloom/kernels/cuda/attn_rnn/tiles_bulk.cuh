@@ -1,15 +1,16 @@
-// How AttnRNN's tiles come to shared memory on Hopper where they are large: one thread copies whole chunks.
+// Load AttnRNN's tiles to shared memory on Hopper, where they are large: one thread copies whole chunks with
+// cp.async.bulk.
 #pragma once
 #include "attn_rnn/tiles.cuh"
 #include "runtime/bulk.cuh"
 
 struct Fetching : Block {
-  u32 parities = 0;  // of the barriers of stages
+  u32 parities = 0;  // parity bits of the stages' mbarriers
   template <class Args>
   DEV Fetching(const Args& a) : Block(a) {
     make_barriers();
   }
-  // Make the barriers of stages, and one for what stays.
+  // Initialise one mbarrier per stage, and one for the resident weights.
   DEV void make_barriers() const {
     if (thread == 0)
       for (int i = 0; i <= STAGES; i++) make_barrier(memory + AT_BARRIERS + 8 * i);
@@ -17,7 +18,8 @@ struct Fetching : Block {
     wait_block();
   }
   DEV u32 find_barrier(int chunk) const { return memory + AT_BARRIERS + 8 * (chunk % STAGES); }
-  // Fetch a chunk of a weight, and expect that of the numbers; by one thread.
+  // Load a chunk of a weight, and set the byte count that the mbarrier expects, including the message's
+  // chunk. Call from one thread.
   template <int N>
   DEV void fetch_weight(const Factor& w, int chunk) const {
     if (chunk >= CHUNKS) return;
@@ -42,7 +44,7 @@ struct Fetching : Block {
     }
     await(barrier, 0);
   }
-  // Fetch a chunk of a message's rows; with the first one, the units of all numbers.
+  // Load a chunk of a message's rows; with the first chunk, also the units of all numbers.
   DEV void fetch_numbers(int message, int chunk) const {
     if (chunk >= CHUNKS) return;
     if (IN_HALVES && chunk == 0)
@@ -64,7 +66,7 @@ struct Fetching : Block {
   template <int N>
   DEV void fetch_next(int message, const Factor& w, int chunk) const {
     if (chunk + LEAD >= CHUNKS) return;
-    wait_block();  // all have multiplied the stage that is fetched next
+    wait_block();  // all warps are done with the stage that is loaded next
     if (thread == 0) {
       fetch_weight<N>(w, chunk + LEAD);
       fetch_numbers(message, chunk + LEAD);
@@ -82,7 +84,7 @@ struct Fetching : Block {
     await(find_barrier(chunk), parities >> chunk % STAGES & 1);
     parities ^= 1u << chunk % STAGES;
   }
-  // Shared memory has been read, so asynchronous copies may overwrite it.
+  // Announce a message; the fence orders reads of shared memory before asynchronous copies that overwrite it.
   DEV void announce() const {
     order_copies();
     Block::announce();

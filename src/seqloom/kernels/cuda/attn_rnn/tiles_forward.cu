@@ -1,4 +1,4 @@
-// AttnRNN forward with tiles of many rows: a group of blocks takes its rows through all steps. Equations as
+// Forward pass of AttnRNN with tiles of many rows: a group of blocks runs all steps of its rows. Equations as
 // in step.cuh.
 #if WGMMA
 #include "attn_rnn/tiles_wgmma.cuh"
@@ -12,7 +12,7 @@ constexpr int TILES_FORWARD_BYTES = TILES_BYTES;
 
 struct TilesForward : Forward {
   const u8* packed;    // the weights, as tiles_pack.cu leaves them
-  const float* units;  // of 32 rows of q, o and g, in float32
+  const float* units;  // 1 / scale of each 32 rows of q, o and g, if float32
 };
 
 CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, PAIR) {
@@ -37,7 +37,7 @@ CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, PAIR) {
   const Element *xs = a.x + (b.active ? (i64)row * a.x_row + b.unit : 0),
                 *keeps = a.keep + (KEEP && b.active ? (i64)row * a.T * H + b.unit : 0);
   Element* y = a.y + (b.active ? (i64)row * a.y_row + b.unit : 0);
-  auto begin = [&](int t) {  // the state as the products of step t read it
+  auto begin = [&](int t) {  // apply reset and mask, and send the state for step t
     float seen[EACH];
     const bool is_reset = RESET && b.active && t < length && a.reset[(i64)row * a.T + t];
 #pragma unroll
@@ -95,7 +95,7 @@ CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, PAIR) {
       sum += z[e];
     }
     b.put_numbers(OUTPUT, o);
-    if constexpr (NORM) {  // squares around the mean of this block: a difference of large sums would lose
+    if constexpr (NORM) {  // squares around this block's mean: a difference of large sums would lose
                            // digits
       sum = b.sum_row(sum);
 #pragma unroll

@@ -1,5 +1,5 @@
-// Products of AttnRNN's tiles by mma. Eight warps: two halves of the rows, and four quarters of every
-// chunk.
+// Products of AttnRNN's tiles by mma. Eight warps: each has one half of the rows and one quarter of every
+// chunk (split-K).
 #pragma once
 #include "attn_rnn/tiles_threads.cuh"
 
@@ -10,8 +10,8 @@ struct Sums {
 
 struct Tiles : Fetching {
   using Fetching::Fetching;
-  // Multiply a message by a weight that was prepared; the parts of the sums lie in shared memory then, and
-  // all threads have met.
+  // Multiply a message by a weight for which prepare() was called. Leave the partial sums in shared memory,
+  // visible to all threads.
   template <int N>
   DEV void multiply(int message, const Factor& w) {
     Sums<N> s = {};
@@ -36,7 +36,7 @@ struct Tiles : Fetching {
         }
     wait_block();
   }
-  // Load 32 bytes of this warp's rows, and the units of their numbers.
+  // Load one step (32 bytes) of this warp's rows of a message, and the units of its numbers.
   DEV void load_numbers(u32 (&a)[PLANES][TALL][4], float (&scale)[TALL][2], int chunk, int step) const {
     const u32 stage = memory + chunk % STAGES * STAGE;
 #pragma unroll
@@ -57,7 +57,7 @@ struct Tiles : Fetching {
                                    4 * ((CHUNK / 2 * chunk + 16 * step) / UNITS * ROWS + ROWS / 2 * half +
                                         16 * i + 8 * k + lane / 4));
   }
-  // Load 32 bytes of 16 rows of a weight.
+  // Load one step (32 bytes) of 16 rows of a weight.
   template <int N>
   DEV void load_weight(u32 (&b)[PLANES][2][2], u32 weight, int step, int j) const {
 #pragma unroll
@@ -68,7 +68,7 @@ struct Tiles : Fetching {
                 16 * ((2 * step + (lane >> 3 & 1) ^ line) & 7));
     }
   }
-  // This warp's quarter of a chunk. What the next mma needs is loaded before the present one.
+  // Multiply this warp's quarter of a chunk. The operands of the next mma are loaded before the current mma.
   template <int N>
   DEV void multiply_chunk(Sums<N>& s, const Factor& w, int chunk) const {
     constexpr int WIDE = N / 16, ALL = STEPS * WIDE;
@@ -94,7 +94,7 @@ struct Tiles : Fetching {
 #if FORMAT == 2 && !TF32
     float part[TALL][2][4];
 #pragma unroll
-    for (int which = 0; which < 3; which++)  // low high, high low, high high
+    for (int which = 0; which < 3; which++)  // lo hi, hi lo, hi hi
 #pragma unroll
       for (int i = 0; i < TALL; i++)
 #pragma unroll

@@ -1,19 +1,19 @@
-// Put AttnRNN's weights into the order in which tiles_forward.cu and tiles_reverse.cu fetch them: for each
-// block and chunk its rows of the three factors, 2 UNITS, UNITS and UNITS of them; of each its planes, lines
-// of 128 bytes of all rows, and 16 bytes in the order of shared memory.
+// Pack AttnRNN's weights in the order in which tiles_forward.cu and tiles_reverse.cu load them: for each
+// block and chunk the rows of the three weight operands (2 UNITS, UNITS and UNITS rows), each as
+// [plane][128-byte line][row][16-byte groups], swizzled as in shared memory.
 #include "attn_rnn/tiles.cuh"
 
 constexpr int TILES_PACK_BYTES = 0;
 
 struct Pack {
-  const u8 *q, *o, *g;  // weights, in float32 as hi/lo parts; for the backward pass transposed
+  const u8 *q, *o, *g;  // weights, in float32 as fp16 hi/lo planes; transposed for the backward pass
   u8* to;
   int is_turned;
 };
 
 KERNEL(attn_rnn_tiles_pack, Pack, THREADS) {
   const i64 which = (i64)THREADS * block() + thread();
-  constexpr int EACH_UNIT = PLANES * LINES;  // lines of 128 bytes
+  constexpr int EACH_UNIT = PLANES * LINES;  // lines of 128 bytes to a row
   const int eight = which % 8, line = which / 8 % (4 * UNITS * EACH_UNIT);
   const int piece = which / (32 * UNITS * EACH_UNIT), chunk = piece % (CHUNKS * PAIR),
             rank = piece / (CHUNKS * PAIR);
@@ -21,9 +21,10 @@ KERNEL(attn_rnn_tiles_pack, Pack, THREADS) {
   const int rows = factor ? UNITS : 2 * UNITS, own = line - (factor ? (factor + 1) * UNITS * EACH_UNIT : 0);
   const int plane = own / rows / LINES, part = own / rows % LINES, place = own % rows,
             row = rank * UNITS + place % UNITS;
-  const bool is_second = place >= UNITS;  // of the first factor
+  const bool is_second = place >= UNITS;  // in the second half of the first operand
   const i64 square = (i64)H * H * NUMBER;
-  // forward: q and the first half of g, o, the second half of g; back: the second and the first half, o, q
+  // The operands are, forward: q and the first half of g; o; the second half of g. Backward: the second and
+  // the first half of g; o; q.
   const bool of_g = a.is_turned ? factor == 0 : factor == 2 || is_second;
   const u8* from = of_g ? a.g : factor == 1 ? a.o : a.q;
   if (of_g && a.is_turned)

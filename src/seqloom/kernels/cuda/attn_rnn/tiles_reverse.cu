@@ -12,7 +12,7 @@ constexpr int TILES_REVERSE_BYTES = TILES_BYTES;
 
 struct TilesReverse : Reverse {
   const u8* packed;                  // the weights, transposed, as tiles_pack.cu leaves them
-  const float* units;                // of 32 rows of q, o and g, in float32
+  const float* units;                // 1 / scale of each 32 rows of q, o and g, if float32
   i64 x_row, x_step, y_row, y_step;  // strides of x and du, and of dy
 };
 
@@ -33,11 +33,11 @@ CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, PAIR) {
   load_pairs(mask, a.mask + at, MASK && b.active);
   int length, end;
   b.read_lengths(length, end, a.lengths, a.T);
-  // offset of the first of its steps
+  // Step 0 of this row: in tensors of all steps, and in tensors of the chunk's steps.
   const i64 whole = b.active ? (i64)row * a.T : 0, piece = b.active ? (i64)row * a.steps - a.from : 0;
   const int last = a.from + a.steps - 1, top = end - 1 < last ? end - 1 : last;
   if (b.active)
-    for (int t = last; t > top && t >= a.from; t--) {  // where no row of the group has a step
+    for (int t = last; t > top && t >= a.from; t--) {  // steps that no row of the group has
       const float zeros[EACH] = {};
       const i64 j = (piece + t) * H + b.unit;
       store_units(a.du + row * a.x_row + t * a.x_step + b.unit, zeros);

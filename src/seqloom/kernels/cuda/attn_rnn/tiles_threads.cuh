@@ -1,15 +1,15 @@
-// How AttnRNN's tiles come to shared memory: all threads fetch 16 bytes each.
+// Load AttnRNN's tiles to shared memory: all threads issue cp.async of 16 bytes each.
 #pragma once
 #include "attn_rnn/tiles.cuh"
 #include "runtime/wgmma.cuh"
 
 struct Fetching : Block {
   using Block::Block;
-  // Fetch some bytes, by all threads.
+  // Start loading some bytes. Call from all threads.
   DEV void fetch_bytes(u32 to, const u8* from, int bytes) const {
     for (int i = 16 * thread; i < bytes; i += 16 * THREADS) fetch16(to + i, from + i, 16);
   }
-  // Fetch a chunk of N rows of a weight.
+  // Start loading a chunk of N rows of a weight.
   template <int N>
   DEV void fetch_weight(const Factor& w, int chunk) const {
     if (chunk < FLEETING)
@@ -24,7 +24,7 @@ struct Fetching : Block {
     }
     fetch_commit();
   }
-  // Fetch a chunk of a message's rows; with the first one, the units of all numbers.
+  // Start loading a chunk of a message's rows; with the first chunk, also the units of all numbers.
   DEV void fetch_numbers(int message, int chunk) const {
     if (chunk >= CHUNKS) return;
     if (IN_HALVES && chunk == 0)
@@ -58,7 +58,7 @@ struct Fetching : Block {
   DEV void await_chunk(int) const {
     fetch_wait<LEAD - 1>();
     if constexpr (WGMMA) show_fetched();
-    wait_block();  // all have fetched their part, and read the stages that are fetched next
+    wait_block();  // all threads' copies have arrived, and the stages to be loaded next are no longer read
   }
   DEV void end() const { fetch_wait<0>(); }
 };

@@ -1,7 +1,7 @@
-// Products of AttnRNN's tiles by wgmma (Hopper), which reads both factors from shared memory. Two times
-// four warps divide the steps of a chunk, or the columns if these are many. Two blocks that have the same
-// units halve every sum: each fetches half of both factors, and then has half of the rows, for which the
-// other puts its sums into its shared memory.
+// Products of AttnRNN's tiles by wgmma (Hopper), which reads both operands from shared memory. Two warp
+// groups divide the steps of a chunk, or the columns if there are many. Two blocks with the same units each
+// compute half of every sum (split-K): each loads half of both operands, and then finishes half of the
+// rows, for which the other block writes its partial sums into this block's shared memory.
 #pragma once
 #if BULK
 #include "attn_rnn/tiles_bulk.cuh"
@@ -13,8 +13,8 @@
 
 struct Tiles : Fetching {
   using Fetching::Fetching;
-  // Multiply a message by a weight that was prepared; the parts of the sums lie in shared memory then, and
-  // all threads have met.
+  // Multiply a message by a weight for which prepare() was called. Leave the partial sums in shared memory,
+  // visible to all threads of both blocks.
   template <int N>
   DEV void multiply(int message, const Factor& w) {
     float s[N * DIVIDED / 4] = {};
@@ -44,13 +44,14 @@ struct Tiles : Fetching {
       }
     wait_pair();
   }
-  // Describe 32 bytes of lines in shared memory: of a plane of `rows` of them.
+  // Return the wgmma descriptor of one step (32 bytes) of a plane of `rows` lines in shared memory.
   DEV u64 describe(u32 at, int rows, int plane, int step) const {
     return describe_matrix(at + (plane * LINES + step / 4) * rows * 128 + 32 * (step % 4), SWIZZLE_128, 1024,
                            16);
   }
-  // Add this half's steps of a chunk, in the background. In float32 the sums of UNITS numbers, which have one
-  // unit in a row, are added up outside of tensor cores, which truncate sums, while the next are computed.
+  // Accumulate this warp group's steps of a chunk, asynchronously. In float32, sums over numbers with the
+  // same unit (at most UNITS of a row) are scaled and added outside of the tensor cores, which truncate
+  // sums, while the next such sums are computed in the other of two accumulators.
   template <int N>
   DEV void multiply_chunk(float (&s)[N * DIVIDED / 4], int message, const Factor& w, int chunk) const {
     const u32 numbers = memory + chunk % STAGES * STAGE,
@@ -64,7 +65,7 @@ struct Tiles : Fetching {
       if (i < MANY) {
         begin_products();
 #pragma unroll
-        for (int which = 0; which < 3; which++)  // low high, high low, high high
+        for (int which = 0; which < 3; which++)  // lo hi, hi lo, hi hi
 #pragma unroll
           for (int k = 0; k < DEEP; k++) {
             const int step = first + DEEP * i + k;

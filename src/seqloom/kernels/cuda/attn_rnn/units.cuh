@@ -1,12 +1,12 @@
-// AttnRNN's units divided among blocks. Each block has some of the units and their rows of all weights, as A
-// of mma. All warps compute a product: a warp has tiles of units and a part of the sum. The warp that has a
-// row of the batch adds up the parts through shared memory, where a lane has two units; it does everything
-// pointwise, keeps the state in float32, and shares its results with every block, its own included. While
-// numbers of one team are on their way, all warps work on the products of the other. cluster.cuh and grid.cuh
-// say how blocks share: each defines Block, load_tile (of a weight) and load_buffer (of what was shared). A
-// number of the form (of h) h + (of x) x + (of both) h x, with three coefficients for each head, need not be
-// sent: a block that has the sums over heads, h and x can compute it (CAN_MIX). aC has this form. So has the
-// gradient of q, but computing that is slower than sending it.
+// AttnRNN's units divided among blocks. Each block holds some of the units and their rows of all weights,
+// as the A operand of mma. All warps compute a product: a warp has tiles of units and a split-K slice of
+// the sum. One warp per row of the batch adds up the slices through shared memory, two units to a lane; it
+// does the pointwise work, keeps the state in float32 and sends its results to every block, including its
+// own. Rows form teams of 8: while the numbers of one team are in transit, all warps compute the products
+// of the other. cluster.cuh and grid.cuh implement the exchange: each defines Block, load_tile (of a
+// weight) and load_buffer (of received numbers). A value of the form c_h h + c_x x + c_hx h x, with three
+// coefficients for each head, need not be sent: a block that has the sums over heads, h and x can compute
+// it (CAN_MIX). aC has this form. So has the gradient of q, but computing that is slower than sending it.
 #pragma once
 #include "attn_rnn/arguments.cuh"
 #include "runtime/sums.cuh"
@@ -27,20 +27,20 @@
 
 constexpr int TILES = H / 16, TEAMS = ROWS / 8;
 constexpr int UNITS = 16 * EACH, WARPS = EACH / TALL * SPLIT, THREADS = 32 * WARPS;
-constexpr int WORDS = 2 * SIZE;                                   // of a lane in a tile of A
+constexpr int WORDS = 2 * SIZE;                                   // per lane in a tile of A
 constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * ROWS * LINE;  // bytes: [part][row][unit], floats
-// Heads that have units in a block.
+// Heads with units in one block, at most.
 constexpr int PIECES = UNITS % D == 0 ? UNITS / D : D % UNITS == 0 ? 1 : (UNITS + D - 2) / D + 1;
-// Blocks that have units of a head.
+// Blocks with units of one head, at most.
 constexpr int SPAN = D % UNITS == 0 ? D / UNITS : (D + 2 * UNITS - 2) / UNITS;
-constexpr int PER = D % 2 ? 2 : 1;               // heads that the two units of a lane may have
-constexpr int FIRST = 0, SECOND = 1, THIRD = 2;  // what is shared in a step
+constexpr int PER = D % 2 ? 2 : 1;               // heads that a lane's two units may belong to
+constexpr int FIRST = 0, SECOND = 1, THIRD = 2;  // the messages of a step
 static_assert(32 * WARPS >= LANES * ROWS && 2 * LANES >= UNITS && EACH * CLUSTER >= TILES,
               "no such division");
-typedef float Sums[TALL][4];  // of a product, a lane's
+typedef float Sums[TALL][4];  // a lane's accumulators of a product
 
-// A number as a word of a buffer: in 16 bits two copies. mix() computes c[0] h + x (c[1] + c[2] h) of
-// such words.
+// Convert a number to a word: in 16-bit types the word holds two copies of it. mix() computes
+// c[0] h + x (c[1] + c[2] h) on words.
 #if FORMAT == 2
 DEV u32 to_word(float v) { return to_bits(v); }
 DEV u32 mix(const u32 (&c)[3], u32 h, u32 x) {
@@ -58,11 +58,11 @@ DEV u32 mix(const u32 (&c)[3], u32 h, u32 x) {
 
 struct Units {
   int thread, lane, warp, row, pair, rank, base, tile, slice;
-  int first, column, unit;  // the first row of the group's, this warp's row of them, this lane's first unit
-  int team;                 // of that row
-  bool has_row, active;     // whether this warp has a row, and this lane units
-  u32 memory, parts;        // parts of sums lie where shared memory begins
-  int group_rows;           // rows of a group, at most
+  int first, column, unit;  // the group's first row, this warp's row in the group, this lane's first unit
+  int team;                 // which 8 rows `column` belongs to
+  bool has_row, active;     // whether this warp has a row, and whether this lane has units
+  u32 memory, parts;        // split-K slices of sums start at the base of shared memory
+  int group_rows;           // rows per group of blocks, at most
   DEV Units(int begin, int group_rows) : group_rows(group_rows) {
     thread = ::thread();
     memory = parts = shared_memory();
@@ -81,7 +81,7 @@ struct Units {
     active = has_row && 2 * lane < UNITS && base + 2 * lane < H;
     unit = active ? base + 2 * lane : base;
   }
-  // Find the length of this row, and the longest of the group.
+  // Find the length of this row, and the longest length of the group's rows.
   DEV void read_lengths(int& length, int& end, const i64* lengths, int B, int T) const {
     length = end = 0;
     for (int i = 0; i < group_rows; i++)
@@ -93,8 +93,8 @@ struct Units {
     if (base >= H) end = 0;  // a block without units takes no steps
   }
   DEV bool is_member(int g) const { return has_row && team == g; }
-  // Wait until all parts of a product are written: with one team all warps wait, with two only those that
-  // need them.
+  // Wait until all split-K slices of a product are written. With one team all warps wait; with two, only
+  // those that need the sum wait and the others just arrive.
   DEV void gather(bool needs, int name) const {
     if (TEAMS == 1)
       wait_block();
@@ -103,7 +103,8 @@ struct Units {
     else
       arrive_threads(name, THREADS);
   }
-  // Write a part of a team's product to shared memory; get_sum adds up the parts for this lane's units.
+  // Write this warp's slice of a team's product to shared memory; get_sum adds up the slices of this lane's
+  // units.
   DEV void put_part(const Sums& c, int g) const {
 #pragma unroll
     for (int i = 0; i < TALL; i++) {
@@ -122,7 +123,7 @@ struct Units {
         v[1] += q;
       }
   }
-  // Sum over the lanes of a row: v for the first half of the lanes, w for the other.
+  // Sum over the lanes of a row. The first half of the lanes gets the sum of v, the other half that of w.
   DEV float sum_lanes(float v, float w) const {
     const bool second = (lane & LANES / 2) != 0;
     float s = (second ? w : v) + shuffle_xor(second ? v : w, LANES / 2);
@@ -130,13 +131,13 @@ struct Units {
     for (int bits = LANES / 4; bits; bits /= 2) s += shuffle_xor(s, bits);
     return s;
   }
-  // Mean and 1 / deviation from sums of numbers and of squares.
+  // Convert the sum (mean) and the sum of squares (r) to the mean and 1 / deviation.
   DEV void find_moments(float& mean, float& r) const {
     mean *= 1.0f / REAL_H;
     r = inverse_root(maximum(r * (1.0f / REAL_H) - mean * mean, 0.f) + 1e-5f);
   }
-  // Sum three numbers, of the units that belong to the j-th head of the block, over the lanes of a row: the
-  // first for a quarter of the lanes, the second for the next quarter, the third for the others.
+  // Sum three numbers over the lanes of a row, counting only units of the block's j-th head. The first
+  // quarter of the lanes gets the first sum, the second quarter the second, the other half the third.
   DEV float sum_head(const float (&p)[3][2], int j) const {
     float v[3];
 #pragma unroll

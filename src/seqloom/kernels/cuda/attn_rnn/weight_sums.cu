@@ -1,6 +1,7 @@
-// The gradients of AttnRNN's weights. First the sums over rows that are not products: of dq, ds, dg, dn and
-// dn * n. The loop sums over rows and then over steps, these kernels over the steps of a row first, where
-// large terms have not cancelled yet: float32 is therefore summed in float64.
+// The gradients of AttnRNN's weights. attn_rnn_sums computes those that are plain sums instead of matrix
+// products: of dq, ds, dg, dn and dn * n. The reference loop sums over rows and then over steps; these
+// kernels sum over the steps of a row first, where large terms have not cancelled yet, so float32 is summed
+// in float64.
 #include "attn_rnn/setting.cuh"
 #include "runtime/pairs.cuh"
 
@@ -13,9 +14,9 @@ struct Sums {
   const Element *dq, *ds, *dg, *dn, *n;  // (rows, H)
   Wide* partial;                         // (blocks, 5, H)
   i64 rows;
-  int first;  // whether what is in partial counts
+  int first;  // 1: overwrite partial, 0: add to it
 };
-// whole warps
+// Threads are rounded up to whole warps.
 constexpr int PAIRS = H / 2;
 constexpr int GROUPS = FORMAT == 2 ? 1 : H > 512 ? 2 : 4;
 constexpr int THREADS = (GROUPS * PAIRS + 31) / 32 * 32;
@@ -71,9 +72,9 @@ KERNEL(attn_rnn_sums, Sums, THREADS) {
   }
 }
 
-// Then add up the pieces, in the type of the weights.
+// attn_rnn_finish adds up the partial sums and stores them in the type of the weights.
 struct Finish {
-  const float* products;  // (4, pieces, H, H): of dq, ds, dg with seen, aC, o, and of dg with seen
+  const float* products;  // (4, pieces, H, H): partial products dq seen, ds aC, dg o and dg seen
   const Wide* partial;    // (parts, 5, H)
   Element *q, *bias_q, *o, *bias_o, *g, *bias_g, *scale, *bias;
   int pieces, parts;
@@ -84,7 +85,7 @@ KERNEL(attn_rnn_finish, Finish, THREADS) {
     if (block() < 4 * H) {
       const int which = block() / H, row = block() % H;
 #pragma unroll 16
-      for (int i = 0; i < a.pieces; i++)  // many loads at once: each takes longer than all additions
+      for (int i = 0; i < a.pieces; i++)  // many loads in flight: one load takes longer than all additions
         total += a.products[(((i64)which * a.pieces + i) * H + row) * H + column];
       if (which < 2)
         put_one((which ? a.o : a.q) + (i64)row * H + column, (float)total);
