@@ -1,10 +1,10 @@
-// The operators of the compiler's programs (compiler/ir.py), for float and double; NaN passes through as in
+// The operators of the compiler's programs (compiler/ir.py), for float and double; NaN propagates as in
 // torch.
 #pragma once
 #include "runtime/device.cuh"
 constexpr int FP64 = 3;
 
-// How numbers of a type are stored, and with what precision they are computed.
+// Storage type of a format, and the type that it is computed in.
 template <int TYPE>
 struct Numbers {
   typedef u16 Stored;
@@ -56,7 +56,7 @@ FUNCTION(cosh, coshf, cosh)
 FUNCTION(erf, erff, erf)
 FUNCTION(floor, floorf, floor)
 FUNCTION(ceil, ceilf, ceil)
-FUNCTION(round, rintf, rint)  // halves to even
+FUNCTION(round, rintf, rint)  // ties to even
 FUNCTION(trunc, truncf, trunc)
 #undef FUNCTION
 DEV float pow(float v, float w) { return ::powf(v, w); }
@@ -117,7 +117,7 @@ DEV R tanh_backward(R gradient, R y) {
   return gradient * (R(1) - y * y);
 }
 
-// Combine over the lanes of a warp.
+// Reduce over the lanes of a warp; all lanes get the result.
 #define OVER_LANES(name)                                                     \
   template <class R>                                                         \
   DEV R name##_over_lanes(R v) {                                             \

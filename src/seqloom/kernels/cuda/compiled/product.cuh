@@ -1,15 +1,16 @@
-// Products of the rows of a block with a weight, inside a kernel that walks over time: the weight comes from
-// the caches at every step, the rows and their results lie in shared memory.
+// Products of the rows of a block with a weight, inside a kernel that loops over time steps: the weight is
+// read from the caches in every step; the rows and the results are in shared memory.
 #pragma once
 #include "compiled/operators.cuh"
 
-// Four numbers that are loaded at once.
+// Four values that are loaded at once.
 template <class R>
 struct alignas(16) Four {
   R v[4];
 };
 
-// The numbers of 16 bytes, or a single one.
+// Convert the values of 16 bytes (widen_columns); load and convert 16 bytes, or a single value if C is 1
+// (load_columns).
 template <int TYPE, int C>
 DEV void widen_columns(typename Numbers<TYPE>::Real (&v)[C], const u32 (&bits)[4]) {
   for (int i = 0; i < 4; i++)
@@ -30,7 +31,7 @@ DEV void load_columns(typename Numbers<TYPE>::Real (&v)[C], const typename Numbe
   }
 }
 
-// Load DEPTH neighbouring numbers of a row.
+// Load DEPTH contiguous values of a row.
 template <int DEPTH, class R>
 DEV void load_factors(R (&v)[DEPTH], const R* from) {
   if constexpr (DEPTH == 4) {
@@ -40,14 +41,14 @@ DEV void load_factors(R (&v)[DEPTH], const R* from) {
     v[0] = *from;
 }
 
-// A product of M rows of (HEADS, K) with a weight (HEADS, K, N), by all threads of a block.
-//   EACH      rows of the product for a row of the batch: row m of the source begins at
+// Multiply M rows of (HEADS, K) by a weight (HEADS, K, N), with all threads of a block.
+//   EACH      rows of the product per row of the batch: row m of the source begins at
 //             (m / EACH) * stride + (m % EACH) * HEADS * K
-//   C         columns that a thread computes
-//   SPAN      of the K numbers that it adds up; the sums of the parts are added by `add_parts`
-//   DEPTH     factors that it loads at once
-//   TOGETHER  rows that it multiplies with numbers of the weight that it has loaded
-//   KEEP      of its SPAN rows of the weight that it keeps in registers over all steps
+//   C         columns per thread
+//   SPAN      length of a thread's split-K slice; `add_parts` adds the slices
+//   DEPTH     values of a row that a thread loads at once
+//   TOGETHER  rows that a thread multiplies with each weight value it has loaded
+//   KEEP      rows of the weight, of its SPAN, that a thread keeps in registers over all steps
 template <int TYPE, int THREADS, int M, int EACH, int HEADS, int K, int N, int C, int SPAN, int DEPTH,
           int TOGETHER, int KEEP>
 struct BlockProduct {
@@ -75,7 +76,7 @@ struct BlockProduct {
         for (int c = 0; c < C; c++) sums[m][c] = op::fma(x[d], v[d][c], sums[m][c]);
     }
   }
-  // To (PARTS, M, HEADS, N).
+  // Write the slices of the product to `to`, (PARTS, M, HEADS, N).
   DEV void multiply(R* to, const R* source, int stride, const Stored* weight) {
     for (int item = thread(); item < GROUPS * PARTS; item += THREADS) {
       const int part = item / GROUPS, column = item % GROUPS * C, head = column / N;
@@ -114,8 +115,8 @@ struct BlockProduct {
   }
 };
 
-// Add up the parts of N numbers. Results are rounded to the type, as they are where they are stored for the
-// reverse pass: it then differentiates the steps that were computed.
+// Add the PARTS split-K slices of N values. Round the results to the storage type, as in the buffers that are
+// saved for the backward pass, so that it differentiates the values that were computed.
 template <int TYPE, int THREADS, int PARTS, int N, class R>
 DEV void add_parts(R* to, const R* parts) {
   for (int i = thread(); i < N; i += THREADS) {

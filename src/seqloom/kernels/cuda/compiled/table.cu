@@ -1,4 +1,4 @@
-// Write into a program's table. Values come as arguments, so that no copy from the host has to be waited for.
+// Write to a program's table. The values are kernel arguments, which avoids a copy that waits for the host.
 #include "compiled/table.cuh"
 constexpr int COMPILED_FILL_BYTES = 0, COMPILED_ADVANCE_BYTES = 0;
 

@@ -1,22 +1,22 @@
-// The table of a program in the GPU's memory: what changes from call to call, so that one recorded graph
-// serves all.
+// A program's table in global memory: it holds what changes from call to call, so that one captured CUDA
+// graph serves all calls.
 #pragma once
 #include "runtime/device.cuh"
 
-// After the head come the addresses of the program's buffers.
+// Head of the table; the addresses of the program's buffers follow it.
 struct Head {
-  i64 base;           // the step that a recorded chunk begins with
+  i64 base;           // first step of the captured chunk
   i64 T;              // steps of the longest row
   i64 B;              // rows of the batch
-  const i64* count;   // (T,), the rows that have a step; null if all have
-  const i64* offset;  // (T,), the packed row at which a step begins
+  const i64* count;   // (T,), number of rows that have a step; null if every row has every step
+  const i64* offset;  // (T,), packed row at which a step begins; null if steps have B rows each
 };
 constexpr int HEAD = sizeof(Head) / 8;
 
 struct StepArguments {
   i64* table;
   int k;         // the step within the chunk
-  int has_next;  // whether the first part of the next step follows
+  int has_next;  // whether the kernel also runs the first part of the next step
 };
 
 DEV Head read_head(const i64* table) {
@@ -33,7 +33,7 @@ DEV bool has_step(const Head& h, i64 t, i64 row) {
 }
 DEV i64 find_offset(const Head& h, i64 t) { return h.offset ? get_constant(h.offset + t) : t * h.B; }
 
-// Where a row of a step is in the buffers, by their place.
+// Index of a row of a step in each kind of buffer: per row, per step, and states before and after the step.
 struct Rows {
   i64 row, time, before, after;
 };
@@ -41,7 +41,7 @@ DEV Rows find_rows(const Head& h, i64 t, i64 row) {
   const i64 time = find_offset(h, t) + row;
   return {row, time, t ? h.B + find_offset(h, t - 1) + row : row, h.B + time};
 }
-// The steps of a row; counts never increase with time.
+// Return the number of steps of a row, by bisection: counts never increase with time.
 DEV i64 count_steps(const Head& h, i64 row) {
   if (!h.count) return h.T;
   i64 low = 0, high = h.T;

@@ -1,4 +1,4 @@
-// The equations of the cell: gated/<CELL>.cuh. Those of a compiled cell stand before the kernel's own text.
+// Include the equations of the cell, gated/<CELL>.cuh; those of a compiled cell precede the kernel's source.
 #pragma once
 #include "gated/setting.cuh"
 

@@ -1,20 +1,21 @@
-// Weights of normalised gates without their mean over the units of a gate, and their gradient, which loses
-// the same mean. A block has some columns of a matrix, and a thread two of them for some units.
+// Subtract from the weights of normalised gates, column by column, their mean over the units of a gate, and
+// the same mean from their gradient. A block handles 2 COLUMN_PAIRS columns of one matrix; a thread handles
+// two columns of every AT_ONCE-th unit.
 #include "runtime/pairs.cuh"
 
-#ifndef HIDDEN     // Python gives it with -D; the value here serves editors
+#ifndef HIDDEN     // set by Python with -D; this default is for editors
 #define HIDDEN 64  // units, a multiple of 16
 #endif
 constexpr int H = HIDDEN, WARPS = 16, THREADS = 32 * WARPS, COLUMN_PAIRS = 8, GROUPS = H / (2 * COLUMN_PAIRS);
-constexpr int AT_ONCE = THREADS / COLUMN_PAIRS;     // units that a block has at a time
-constexpr int UNITS = (H + AT_ONCE - 1) / AT_ONCE;  // of a thread
+constexpr int AT_ONCE = THREADS / COLUMN_PAIRS;     // units that a block handles at a time
+constexpr int UNITS = (H + AT_ONCE - 1) / AT_ONCE;  // units per thread
 constexpr int PIECE = 64,
-              TOGETHER = 16;  // units that pass on their rounding errors, and units that are loaded together
+              TOGETHER = 16;  // units in a chain of error feedback; units loaded at once
 constexpr int PIECES = (H + PIECE - 1) / PIECE;
 constexpr int CENTRE_BYTES = 8 * WARPS * COLUMN_PAIRS, CENTRE_GRADIENT_BYTES = CENTRE_BYTES;
 
 struct Place {
-  int matrix, unit, column;  // the first unit, and the first column
+  int matrix, unit, column;  // first unit and first column of this thread
   DEV Place() {
     matrix = block() / GROUPS;
     unit = thread() / COLUMN_PAIRS;
@@ -22,7 +23,7 @@ struct Place {
   }
   DEV i64 at(int unit) const { return ((i64)matrix * H + unit) * H + column; }
 };
-// Sum the numbers of two columns over all threads that have them, and divide by the units.
+// Sum each of two columns over all threads of the block that share it, and divide by the number of units.
 DEV void find_means(float (&v)[2]) {
   const u32 at = shared_memory() + thread() % COLUMN_PAIRS * 8;
 #pragma unroll
@@ -47,8 +48,8 @@ struct Centre {
   const Element* weight;  // (matrices, H, H)
   Element* to;
 };
-// Weights are rounded so that their sum over units stays near 0: the rounding error of one unit is added to
-// the next.
+// Round with error feedback, so that the sum over units stays near 0: the rounding error of a unit is added
+// to the next unit, within chains of PIECE units.
 KERNEL(centre, Centre, THREADS) {
   const Place p;
   float mean[2] = {}, lost[2] = {};
@@ -86,13 +87,13 @@ KERNEL(centre, Centre, THREADS) {
 }
 
 struct CentreGradient {
-  const float* parts;  // (parts, matrices, H, H): their sum is the gradient of centred weights
+  const float* parts;  // (count, matrices, H, H): partial gradients of the centred weights, to be summed
   Element* to;         // (matrices, H, H)
-  int count;           // of parts
+  int count;           // number of partial gradients
   int matrices;
 };
 KERNEL(centre_gradient, CentreGradient, THREADS) {
-  constexpr int AHEAD = UNITS < 8 ? 8 / UNITS : 1;  // parts that are loaded together
+  constexpr int AHEAD = UNITS < 8 ? 8 / UNITS : 1;  // partial gradients loaded at once
   const Place p;
   float v[UNITS][2] = {}, mean[2] = {};
 #pragma unroll 1

@@ -1,22 +1,22 @@
-// A warp's share of the gates' weights, and its products with a side of the buffers.
+// A warp's tiles of the gates' weights, and their products with one side of the operand buffer.
 #pragma once
 #include "gated/cluster.cuh"
 #include "runtime/tf32.cuh"
 
-// Tiles of B that fit into registers.
+// K tiles of B that are held in registers at a time.
 constexpr int REGISTER_TILES = 8 / NTILES / (BACK ? 2 : 1) / (SIZE / 2),
               AHEAD = DEEP < REGISTER_TILES ? DEEP : REGISTER_TILES;
 
-// A warp's tiles of weights in the order of their use, 0 .. ALL - 1. Most lie in registers; those that do not
-// are spread evenly, so that loads from the cache have time to arrive.
+// A warp's weight tiles are numbered 0 .. WARP_TILES - 1 in the order of their use. Most are held in
+// registers; the others are spread evenly over this order, so that loads from the cache have time to arrive.
 constexpr int WARP_TILES = GATES * DEEP;
 constexpr int UNCACHED_TILES = WARP_TILES - FROM_CACHE;
 constexpr int IN_REGISTERS = UNCACHED_TILES - IN_SHARED;
 constexpr int UNDERWAY = 128 / SIZE / WARPS, RING = FROM_CACHE < UNDERWAY ? FROM_CACHE : UNDERWAY;
-// In float32 weights are split in every step if no registers are left to keep the parts.
+// Float32: whether registers suffice to keep the weights' tf32 parts; otherwise they are split in every step.
 constexpr bool KEEP_SPLIT = IN_REGISTERS == WARP_TILES && WARPS <= 8 && 2 * WORDS * WARP_TILES <= 96;
 DEV constexpr int count_cached_before(int j) { return j * FROM_CACHE / WARP_TILES; }
-// The f-th tile that comes from the cache.
+// Return the index of the f-th tile that is loaded from the cache.
 DEV constexpr int find_cached_tile(int f) {
   return FROM_CACHE ? ((f + 1) * WARP_TILES + FROM_CACHE - 1) / (FROM_CACHE ? FROM_CACHE : 1) - 1 : 0;
 }
@@ -24,9 +24,9 @@ DEV constexpr int count_shared_before(int i) { return i * IN_SHARED / (UNCACHED_
 
 struct Weights {
   u32 in_registers[IN_REGISTERS ? IN_REGISTERS : 1][WORDS], at;
-  const Element* from;  // (GATES, TILES, TILES, 32, 8): tiles of A, as lanes take them
+  const Element* from;  // (GATES, TILES, TILES, 32, 8): fragments of A, in the order of lanes
   bool active;          // whether this warp has units
-  int first;            // tile of the sum
+  int first;            // first K tile of this warp's slice
   DEV Weights(const Element* W, const Block& b) {
     const int r = b.rank * EACH + b.tile;
     active = r < TILES;
@@ -36,7 +36,7 @@ struct Weights {
 #pragma unroll
     for (int j = 0; j < WARP_TILES; j++) {
       const int i = j - count_cached_before(j),
-                k = count_shared_before(i);  // of those that do not come from the cache
+                k = count_shared_before(i);  // i: index without cached tiles; k: shared tiles before it
       if (count_cached_before(j + 1) > count_cached_before(j)) continue;
       u32 w[WORDS];
       load(w, j);
@@ -69,7 +69,7 @@ struct Weights {
 #endif
     }
   }
-  // Start the first loads from the cache before waiting for anything.
+  // Start the first loads from the cache, before the wait for the operand.
   DEV void begin(u32 (&ring)[RING ? RING : 1][WORDS]) const {
 #pragma unroll
     for (int f = 0; f < RING; f++) load(ring[f], find_cached_tile(f));
@@ -94,10 +94,10 @@ struct Weights {
       for (int n = 0; n < WORDS; n++) w[n] = in_registers[i - k][n];
   }
 };
-// Load tiles k .. of one number of all units, of eight rows, as B.
+// Load K tiles k .. k + COUNT - 1 of eight rows, one value per unit, as operand B.
 template <int COUNT>
 DEV void load_rows(u32 (&t)[COUNT][SIZE], u32 side, int k, const Block& b) {
-#if FORMAT == 2  // columns are permuted as those of A: a lane has 4 pair .. 4 pair + 3
+#if FORMAT == 2  // K is permuted as in A: a lane holds 4 pair .. 4 pair + 3
 #pragma unroll
   for (int j = 0; j < COUNT && k + j < DEEP; j++)
     get_shared(t[j], side + b.row * ROW + 64 * (b.slice * DEEP + k + j) + 16 * b.pair);
@@ -112,7 +112,7 @@ DEV void load_rows(u32 (&t)[COUNT][SIZE], u32 side, int k, const Block& b) {
       load2(t[j][0], t[j][1], at + 32 * j + (b.lane >> 3 & 1) * 16);
 #endif
 }
-// Compute for step i: forward U_k h for every gate, reverse the sum of all U_k^T du_k.
+// Compute the products of step i: forward U_k h for every gate k, backward the sum over k of U_k^T du_k.
 DEV void multiply(float (&c)[UNIT_PRODUCTS][NTILES][4], const Weights& W, u32 (&ring)[RING ? RING : 1][WORDS],
                   int i, const Block& b) {
   const u32 at = b.memory + (i & 1) * SIDE;
@@ -130,11 +130,11 @@ DEV void multiply(float (&c)[UNIT_PRODUCTS][NTILES][4], const Weights& W, u32 (&
     for (int gate = 0; gate < GATES; gate++) W.get(w[gate], ring, k * GATES + gate);
 #if FORMAT == 2 && !TF32
 #pragma unroll
-    for (int j = 0; j < 2; j++) {  // halves of a tile
+    for (int j = 0; j < 2; j++) {  // two k8 steps of a tile of 16
       constexpr int N = GATES * NTILES;
       Parts<4> a[GATES];
       Parts<2> r[UNIT_VALUES * NTILES];
-      float part[N][4];  // mma truncates its sums, so they are added up outside of it
+      float part[N][4];  // mma truncates when it accumulates, so add up in float32
 #pragma unroll
       for (int gate = 0; gate < GATES; gate++) a[gate].set(w[gate] + 4 * j, KEEP_SPLIT);
 #pragma unroll
@@ -148,7 +148,7 @@ DEV void multiply(float (&c)[UNIT_PRODUCTS][NTILES][4], const Weights& W, u32 (&
 #pragma unroll
     for (int j = 0; j < WORDS / 4; j++)
 #pragma unroll
-      for (int gate = 0; gate < GATES; gate++)  // sums that do not wait for each other
+      for (int gate = 0; gate < GATES; gate++)  // independent accumulators
 #pragma unroll
         for (int n = 0; n < NTILES; n++) {
           const u32(&t)[SIZE] = v[BACK ? gate : 0][n][k % AHEAD];
@@ -169,7 +169,8 @@ DEV void multiply(float (&c)[UNIT_PRODUCTS][NTILES][4], const Weights& W, u32 (&
       to = BACK && gate ? to + sum[gate][j / 4][j % 4] : sum[gate][j / 4][j % 4];
     }
 }
-// Compute the products of step i and put their parts into shared memory; `side_work` runs beside them.
+// Compute the products of step i and write this warp's slice to shared memory; `side_work` can overlap the
+// product.
 template <class F, class G>
 DEV void compute_products(const Weights& W, int i, const Block& b, F side_work, G look_around) {
   float c[UNIT_PRODUCTS][NTILES][4];

@@ -1,40 +1,40 @@
-// A gated cell forward through time: each block, cluster or group takes its rows of the batch through all
-// steps.
+// Forward pass of a gated cell: each block, cluster or group of blocks runs all time steps of its rows of the
+// batch.
 #include "gated/units.cuh"
 
-// PREFETCH_STEPS: input is prefetched into the cache this many steps ahead.
+// PREFETCH_STEPS: x is prefetched into the L2 cache this many steps ahead.
 constexpr int GATED_FORWARD_BYTES = GATED_BYTES, PREFETCH_STEPS = 4;
 
 struct Forward {
-  // tiles of U, (GATES, H) or null; with NORM U has no mean over the units of a gate, so that U h has none,
-  // and scale and bias are the norm's
+  // weight: tiles of U; bias and scale: (GATES, H) or null. With NORM, U is centred over the units of a gate,
+  // so that U h has zero mean, and scale and bias are those of the layer norm.
   const Element *weight, *bias, *scale;
-  const Element *scale_c, *bias_c;   // (H,): the memory's norm
+  const Element *scale_c, *bias_c;   // (H,): layer norm of the memory
   Element* x;                        // (B, T, INPUTS, H)
-  const Element* keep[4];            // (B, T, H) for each state
-  const float *first[4], *start[4];  // (B, H): the first state, and where a reset begins
+  const Element* keep[4];            // (B, T, H) for each state: zoneout
+  const float *first[4], *start[4];  // (B, H): initial state, and the state after a reset
   const Element* mask;               // (B, H)
   const u8* reset;                   // (B, T)
   const i64* lengths;                // (B,), or null
-  // (B, T, H), zeros past a length already: state 0, and states 1 .. 3 or null if they are not needed
+  // (B, T, H), zero past a row's length on entry: state 0; states 1 .. 3, or null if not needed
   Element *y, *c[3];
-  float *last[4], *spread;  // (B, H); (B, T, SPREAD): 1 / deviations, the memory's mean too, or null
+  float *last[4], *spread;  // (B, H); (B, T, SPREAD) or null: 1 / std, and the memory's mean
   int B, T;
   const Element* vectors;  // (VECTORS, H)
-  int head_rows;   // rows of a head, in whole groups; each head has its own weights. 0: all have the same
-  int keeps;       // whether the backward pass needs no product: x becomes x + u in the first SUMMED gates,
-  Element* u;      // and that of the others is u, (B, T, GATES - SUMMED, H); with NORM it is U h
-  int time_first;  // whether all that is (B, T, ..) is (T, B, ..) instead
+  int head_rows;   // rows per head, a multiple of the group's rows; heads have separate weights. 0: one head
+  int keeps;       // whether to save products for the backward pass: x becomes x + u in the first SUMMED
+  Element* u;      // gates, u of the other gates is saved here, (B, T, GATES - SUMMED, H); with NORM U h
+  int time_first;  // whether all (B, T, ..) arrays are (T, B, ..) instead
 };
 
-// Raw values that a lane loads for a step; converting them here would wait for the load.
+// Unconverted values that a lane loads for a step; converting them at once would wait for the load.
 struct StepInputs {
   Pair x[INPUTS], keep[STATES];
   int is_reset;
 };
 #if HELPS
-// What a helper hands to the warp that has the row: x, in the first JOINED gates with the bias, the reset of
-// the step after it, and what is kept.
+// Words that a helper warp passes to the row owner, the warp that runs the row: x (plus the bias in the first
+// JOINED gates), the reset flag of the next step, and the zoneout values.
 constexpr int WORDS_HANDED = KEEP || RESET ? 2 * INPUTS + 1 + STATES : 2 * INPUTS;
 DEV void hand_over(const u32 (&w)[HANDED], int t, const Block& b) {
 #pragma unroll
@@ -54,7 +54,7 @@ DEV void take_over(u32 (&w)[HANDED], int t, const Block& b) {
 }
 #endif
 
-// The first gates whose bias a helper has added.
+// Number of leading gates whose bias a helper warp has already added.
 #if HELPS
 constexpr int BIASED = JOINED;
 #else
@@ -89,7 +89,7 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
 #if HELPS
   const bool writes_number = a.spread && active && b.helps && b.is_first() && b.lane < SPREAD;
 #endif
-  auto fetch = [&](StepInputs& v, int t) {  // two steps before it is needed
+  auto fetch = [&](StepInputs& v, int t) {  // load the inputs of step t, two steps ahead of their use
     v = {};
     if (active && t < length) {
       const i64 i = find_step(t);
@@ -106,7 +106,7 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
           prefetch_global(a.x + (find_step(t + PREFETCH_STEPS) * INPUTS + k) * H + b.unit);
     }
   };
-  auto share_state = [&](int t, int is_reset) {  // the state as the products of step t read it
+  auto share_state = [&](int t, int is_reset) {  // send the state for step t, after reset and mask
     float seen[2];
 #pragma unroll
     for (int e = 0; e < 2; e++) {
@@ -120,7 +120,7 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
     b.share(all, t);
   };
 #if HELPS
-  auto help = [&](const StepInputs& v, int next_is_reset, int t) {  // pass on the values loaded for step t
+  auto help = [&](const StepInputs& v, int next_is_reset, int t) {  // pass inputs of step t to the row owner
     u32 w[HANDED] = {};
 #pragma unroll
     for (int k = 0; k < INPUTS; k++) {
@@ -184,7 +184,7 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
       const i64 now = find_step(t);
       float spread[most(SPREAD, 4)] = {};
       Pair kept[GATES];
-      auto keep_products = [&] {  // what the backward pass needs
+      auto keep_products = [&] {  // save products for the backward pass
         if (a.keeps && active && t < length)
 #pragma unroll
           for (int k = 0; k < GATES; k++)
@@ -253,7 +253,7 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
           s[e][i] = t < length ? after[i] : s[e][i];
         }
       }
-      Pair out[STATES];  // before a reset of the next step
+      Pair out[STATES];  // taken before a reset in the next step
 #pragma unroll
       for (int i = 0; i < STATES; i++) out[i] = to_pair(s[0][i], s[1][i]);
       if (t + 1 < end) share_state(t + 1, next_is_reset);
@@ -287,7 +287,7 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
   fetch(even, 0);
   fetch(odd, 1);
 #if HELPS
-  if (b.helps) {  // one step ahead of the warp that has the row
+  if (b.helps) {  // runs one step ahead of the row owner
     help(even, odd.is_reset, 0);
     even = odd;
     fetch(odd, 2);

@@ -1,13 +1,14 @@
-// Gated cells on a group of blocks anywhere on the GPU, which takes some rows of the batch through time. A
-// block has 32 units (16 or 32 in float32) and their rows of all weights, as A of mma. 16 words of a row, two
-// units or one each, are a source; in float32 a block of 32 units is two of them. A warp has all tiles of the
-// block's units (or, of two, one: HALVED), and of every sum the units of four sources: what these send is its
-// B of mma as it arrives, a lane's words from one of them. Pointwise work has 16 lanes to a row. A row of a
-// source is six packets of three words: words 8half .. 8half + 7 in three of them. Exact float32 is sent in
-// halves (runtime/halves.cuh): two words are those of two units, and the word that is left in a packet is
-// their unit. Packets have two sides, used in turn: a block sends to one side only after it has received all
-// of the other. Sums over units are packets, too, or (CLUSTERED, if the group is a cluster) go to the shared
-// memory of the other blocks.
+// Gated cells on a group of blocks anywhere on the GPU, which runs all time steps of some rows of the batch.
+// A block owns 32 units (16 or 32 in float32) and holds their rows of all weights, as operand A of mma. A
+// source is 16 words of a row of the state: 32 units in 16 bits, 16 in float32, where a block of 32 units is
+// two sources. A warp has all unit tiles of the block (HALVED: one of two) and a split-K slice of four
+// sources per round: their words are its operand B of mma as they arrive, each lane's from one source.
+// Pointwise work uses 16 lanes per row. A row of a source is sent as six packets (runtime/packet.cuh) of
+// three words: words 0 .. 7 in the first three, 8 .. 15 in the others. Exact float32 is sent as an fp16 hi/lo
+// split (runtime/halves.cuh): two words hold the high and the low parts of two units, and the spare word of
+// the third packet holds their unit, the inverse of their scale. Packets are double-buffered (two sides): a
+// block writes one side only after it has received all of the other. Sums over units are sent as packets,
+// too, or (CLUSTERED: the group is a cluster) through distributed shared memory.
 #pragma once
 #include "gated/cell.cuh"
 #if CLUSTERED
@@ -18,32 +19,32 @@
 #include "runtime/pairs.cuh"
 #include "runtime/sums.cuh"
 
-#ifndef TALL    // Python gives it with -D; the value here serves editors
-#define TALL 2  // tiles of 16 units to a block
+#ifndef TALL    // set by Python with -D; this default is for editors
+#define TALL 2  // tiles of 16 units per block
 #endif
 #define HELPS 0
 constexpr bool IN_HALVES = TYPE == FP32 && !TF32;
 constexpr int H = HIDDEN, NTILES = ROWS / 8, SOURCES = 4, PACKETS = 6;
 constexpr int UNITS = 16 * TALL, SOURCE_UNITS = 64 / SIZE, BLOCK_SOURCES = UNITS / SOURCE_UNITS,
               ALL_SOURCES = (H + SOURCE_UNITS - 1) / SOURCE_UNITS;
-// SPLIT warps divide a sum; if there are few sources, half of the warps have half of the tiles each.
+// SPLIT warps split K; with few sources, each half of the warps takes one of the two tiles of units.
 constexpr int WARPS = 8, HALVED = TALL == 2 && ALL_SOURCES <= WARPS * SOURCES / 2,
               SPLIT = WARPS / (1 + HALVED), WARP_TALL = TALL / (1 + HALVED);
-// A warp takes from SOURCES at a time, in two rounds if there are more than 32.
+// A warp receives from SOURCES sources at a time, in two rounds if there are more than SPLIT * SOURCES.
 constexpr int ROUNDS = ALL_SOURCES > SPLIT *SOURCES ? 2 : 1, WIDE = 8,
-              DEEP = WIDE * ROUNDS;  // tiles of a round, of all
+              DEEP = WIDE * ROUNDS;  // K tiles per round, and of all rounds
 constexpr int THREADS = 32 * WARPS;
-// Numbers of a unit in a message, and products per unit.
+// Values sent per unit, and products per unit.
 constexpr int UNIT_VALUES = BACK ? GATES : 1, UNIT_PRODUCTS = BACK ? 1 : GATES;
-constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * ROWS * LINE;  // [part][row][unit], floats
+constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * ROWS * LINE;  // [slice][row][unit], floats
 constexpr int SPREAD = GATES * NORM + 2 * MEMORY;
 constexpr int MESSAGE = ROWS * SPLIT * ROUNDS * PACKETS * SOURCES, SIDE = UNIT_VALUES * MESSAGE;  // packets
 constexpr int AT_SUMS = 2 * SIDE;
-// Whether only one row of a crowded group polls: forward bf16 with 1,024 units, 64 rows 2.3 us a step instead
-// of 2.9; the backward pass and exact float32 are up to 6 % faster if all poll.
-// LN-LSTM with 512 units takes 3.4 us back in this form, 4.2 in the other.
+// Whether only the lanes of one row poll when a group has many rows. Forward in bf16 with 1,024 units and 64
+// rows: 2.3 us a step, 2.9 if all poll. The backward pass and exact float32 are up to 6 % faster if all poll.
+// Backward pass of LN-LSTM with 512 units: 3.4 us with this setting, 4.2 us with the opposite one.
 constexpr bool ONE_POLLS = NORM ? BACK && MEMORY && HALVED : !BACK && !IN_HALVES;
-// A packet has a row's sums; those of the gates have two sides.
+// One packet per row and block holds sums over units; those of the gates are double-buffered.
 constexpr int SUMS = ROWS * CLUSTER, SUM_SIDES = 2 * NORM + MEMORY;
 constexpr int GROUP = AT_SUMS + (CLUSTERED ? 0 : SUM_SIDES * SUMS);
 constexpr int AT_WEIGHTS = UNIT_PRODUCTS * PARTS, AT_NEAR_SUMS = AT_WEIGHTS + IN_SHARED * WARPS * 512,
@@ -54,12 +55,12 @@ static_assert(ALL_SOURCES <= SPLIT * SOURCES * ROUNDS && UNITS * CLUSTER >= H &&
               "no such group");
 
 struct Block {
-  Packet *packets, *inbox;  // of the group, and where this lane's begin
+  Packet *packets, *inbox;  // the group's packets, and the first that this lane receives
   int thread, lane, warp, row, pair, rank, base;
-  int slice, tall;              // this warp's part of a sum, and its first tile of units
-  int first, group_rows, rows;  // the group's first row, how many rows it may have, how many it has
-  int column, unit;             // this lane's row of the batch, and its first unit
-  bool has_row, sends, active;  // whether this warp has a row, this lane has one, and units
+  int slice, tall;              // this warp's split-K slice, and its first tile of units
+  int first, group_rows, rows;  // the group's first row, maximum and actual number of rows
+  int column, unit;             // this lane's row (from `first`) and first unit
+  bool has_row, sends, active;  // whether this warp has a row; this lane has one; this lane has units
   static constexpr bool helps = false;
   u32 memory;
   template <class Args>
@@ -85,12 +86,12 @@ struct Block {
     active = sends && 2 * (lane % 16) < UNITS && base + 2 * (lane % 16) < H;
     unit = active ? base + 2 * (lane % 16) : base;
   }
-  DEV bool is_leader() const { return rank == 0 && lane % 16 == 0; }  // one lane of a row
-  // The source whose words this lane takes.
+  DEV bool is_leader() const { return rank == 0 && lane % 16 == 0; }  // one lane per row
+  // Return the source whose words this lane receives in a round.
   DEV int source(int round) const { return SOURCES * (ROUNDS * slice + round) + pair; }
 #if CLUSTERED
   DEV u32 barrier(int side) const { return memory + AT_BARRIERS + 8 * side; }
-  // Initialise the barriers, one for each side of sums, and wait for every block.
+  // Initialise one barrier for each side of the sums, and wait for all blocks of the cluster.
   DEV void open() const {
     if (thread == 0) {
 #pragma unroll
@@ -99,9 +100,9 @@ struct Block {
     }
     wait_cluster();
   }
-  // Wait, because a block must not exit while others send to it.
+  // Wait for the cluster: a block must not exit while others still write to its shared memory.
   DEV void close() const { wait_cluster(); }
-  // Announce the bytes of step i, counted from 0.
+  // Set the byte counts that the barriers expect in step i, counted from 0.
   DEV void expect_all(int i) const {
     if (thread != 0) return;
     expect(barrier(find_side(0, i)), 16 * CLUSTER * rows);
@@ -112,8 +113,9 @@ struct Block {
   DEV void close() const {}
   DEV void expect_all(int) const {}
 #endif
-  // Receive N messages of step i, from the k-th on: eight rows of one number of the units of a round each. In
-  // halves, what this lane gets of a message has a unit.
+  // Receive messages k .. k + N - 1 of step i; a message is one value per unit for eight rows and the sources
+  // of a round. With the hi/lo split, unit[n] is the inverse scale of this lane's words of the n-th message
+  // received.
   template <int N>
   DEV void take(u32 (&v)[N][WIDE][2], float (&unit)[N], int i, int k) const {
     u32 p[N * PACKETS][4] = {}, numbers[N * PACKETS];
@@ -134,7 +136,7 @@ struct Block {
       for (int w = 0; w < 16; w++) v[n][w / 2][w % 2] = p[PACKETS * n + 3 * (w / 8) + w % 8 / 3][w % 8 % 3];
     }
   }
-  // Return a word of this row: two units, or in float32 one.
+  // Return a word of this row's state: two units, or one in float32.
   DEV float get_word(Pair mine, int word) const {
     const int row = lane & 16;
 #if FORMAT == 2
@@ -144,11 +146,11 @@ struct Block {
     return shuffle(to_float(mine), row + word % 16);
 #endif
   }
-  // Send two units of this lane to all blocks, in step i.
+  // Send the values of this lane's two units to all blocks in step i.
   DEV void share(const Pair (&v)[UNIT_VALUES], int i) const {
     const bool has_packet = lane % 16 < BLOCK_SOURCES * PACKETS;
     const int which = has_packet ? lane % 16 / PACKETS : 0, j = has_packet ? lane % 16 % PACKETS : 0;
-    const int from = 16 * which + 8 * (j / 3) + 3 * (j % 3);  // the first word
+    const int from = 16 * which + 8 * (j / 3) + 3 * (j % 3);  // the packet's first word in the row
     const int source = BLOCK_SOURCES * rank + which;
     Packet* to =
         packets + (i & 1) * SIDE +
@@ -172,8 +174,8 @@ struct Block {
       if (sends && has_packet) put_packet(to + k * MESSAGE, to_bits(a), to_bits(b), to_bits(c), i + 1);
     }
   }
-  // Sum N numbers over this block's units and send the sums, in step i, to all blocks, in one packet: those
-  // of the gates (WHICH is 0), which have two sides, or those of the memory (1). Of four numbers it has 24
+  // Sum N values over this block's units and send the sums of step i to all blocks. WHICH 0: sums of the
+  // gates, double-buffered; 1: sums of the memory. A packet holds three words, so four sums are rounded to 24
   // bits.
   template <int WHICH, int N>
   DEV void send_sums(float (&v)[N], int i) const {
@@ -202,7 +204,7 @@ struct Block {
       put_packet(find_sums(WHICH, i) + column * CLUSTER + rank, w[0], w[1], w[2], i + 1);
 #endif
   }
-  // Packets of sums, read before they have to be there, and again if they are not.
+  // Packets of sums, read early by look_for_sums, and read again by take_sums if they had not arrived.
   struct Inbox {
     u32 p[(CLUSTER + 15) / 16][4] = {};
   };
@@ -213,7 +215,7 @@ struct Block {
       if (!CLUSTERED && sends && lane % 16 + 16 * j < CLUSTER && in.p[j][3] != i + 1)
         get_packet(in.p[j], find_sums(WHICH, i) + column * CLUSTER + lane % 16 + 16 * j);
   }
-  // Wait for these sums, and add them up.
+  // Wait for these sums and add them up.
   template <int WHICH, int N>
   DEV void take_sums(float (&v)[N], Inbox& in, int i) const {
 #if CLUSTERED
@@ -252,7 +254,7 @@ struct Block {
 #endif
     sum_lanes<16>(v, lane);
   }
-  // Sum N numbers over all units of this row, in step i; `meanwhile` runs while sums are in flight.
+  // Sum N values over all units of this row in step i; `meanwhile` runs while the sums are in flight.
   template <int WHICH, int N, class F>
   DEV void sum_row(float (&v)[N], int i, F meanwhile) const {
     Inbox in;
@@ -263,8 +265,8 @@ struct Block {
   // Return the side of the sums of the gates (0) or the memory (1) in step i.
   DEV int find_side(int which, int i) const { return which ? 2 : i & 1; }
   DEV Packet* find_sums(int which, int i) const { return packets + AT_SUMS + find_side(which, i) * SUMS; }
-  // Write a part of one product of eight rows to shared memory; get_sums adds up the parts for this lane's
-  // units.
+  // Write this warp's split-K slice of one product of eight rows to shared memory (put_part); add the slices
+  // for this lane's units (get_sums).
   DEV void put_part(const float (&c)[WARP_TALL][4], int which, int tile) const {
 #pragma unroll
     for (int i = 0; i < WARP_TALL; i++) {

@@ -1,6 +1,6 @@
-// A warp's share of the gates' weights, and their products with what packets bring.
-// Tiles in the order of their use, 0 .. ALL - 1: forward all gates of some columns, reverse all columns of a
-// gate.
+// A warp's tiles of the gates' weights, and their products with the received words.
+// Tiles are numbered 0 .. WARP_TILES - 1 in the order of their use: forward by columns, then gates; backward
+// by gates, then columns.
 #pragma once
 #include "gated/grid.cuh"
 
@@ -10,10 +10,11 @@ DEV constexpr int find_tile(int gate, int k, int tall) {
   return BACK ? (gate * DEEP + k) * WARP_TALL + tall : (k * GATES + gate) * WARP_TALL + tall;
 }
 
-// Of exact float32, tiles 2k and 2k + 1 of a row of tiles are the halves of 16 columns, four of each source.
+// Exact float32: tiles 2k and 2k + 1 of a row of tiles are the high and low parts of 16 columns, four from
+// each of the four sources.
 struct Weights {
   u32 in_registers[IN_REGISTERS ? IN_REGISTERS : 1][4], at;
-  float unit;  // scale of all weights of the warp, for the hi/lo split
+  float unit;  // inverse scale of the warp's weights in the hi/lo split
   DEV Weights(const Element* W, const Block& b) {
     at = b.memory + AT_WEIGHTS + b.warp * IN_SHARED * 512 + 16 * b.lane;
     if constexpr (IN_HALVES)
@@ -30,7 +31,7 @@ struct Weights {
       for (int n = 0; n < 4; n++) in_registers[j - shared][n] = w[n];
   }
   DEV void load_halves(const Element* W, const Block& b) {
-    auto load = [&](float (&v)[4], int gate, int k, int r) {  // columns 4k .. of a row
+    auto load = [&](float (&v)[4], int gate, int k, int r) {  // k-th four columns of this lane, of row r
       const int c = SOURCE_UNITS * b.source(k / (WIDE / 2)) + 4 * (k % (WIDE / 2));
       v[0] = v[1] = v[2] = v[3] = 0.f;
       if (c < H && r < H) get_global(v, (const float*)W + ((i64)gate * H + r) * H + c);
@@ -71,7 +72,7 @@ struct Weights {
           const int r = b.base + 16 * (b.tall + tall) + b.row,
                     c = SOURCE_UNITS * b.source(k / WIDE) + 8 / SIZE * (k % WIDE);
           float v[4] = {};
-          if (c < H) {  // two words, of rows r and r + 8
+          if (c < H) {  // two words each of rows r and r + 8
             const Element* p = W + ((i64)gate * H + r) * H + c;
             if (r < H) get_global(v[0], v[2], (const float*)p);
             if (r + 8 < H) get_global(v[1], v[3], (const float*)(p + 8 * H));
@@ -91,28 +92,28 @@ struct Weights {
       for (int n = 0; n < 4; n++) w[n] = in_registers[j - shared][n];
   }
 };
-// Compute for step i: forward U_k h for every gate, reverse the sum of all U_k^T du_k. The parts go to shared
-// memory; `side_work` runs before they are overwritten, `look_around` after the first of several messages.
-// Weights meet all tiles of eight rows when they are read. MESSAGES_AT_ONCE: messages that fit into
-// registers.
+// compute_products computes step i: forward U_k h for every gate k, backward the sum over k of U_k^T du_k. It
+// writes this warp's split-K slice to shared memory; `side_work` runs before that, `look_around` after the
+// first of several messages. A weight tile is read once and multiplied with all NTILES tiles of eight rows.
+// MESSAGES_AT_ONCE: messages that fit into registers.
 constexpr int MESSAGES = UNIT_VALUES * NTILES * ROUNDS, MESSAGES_AT_ONCE = MESSAGES < 4 ? MESSAGES : 2;
-// Sums of a unit that do not wait for each other: of gates, or reverse of columns in turn.
+// Independent accumulators per tile of units: one for each gate; backward, columns alternate between them.
 constexpr int CHAINS = !BACK ? GATES : NTILES * WARP_TALL < 4 ? 2 : 1;
 typedef float Sums[NTILES][CHAINS][WARP_TALL][4];
 #if FORMAT == 2 && !TF32
-// Add the products with one message of each tile, in hi/lo parts: one gate, one number of the units of a
-// round.
+// Add the hi/lo products of one round with one message for each tile of eight rows; backward, of gate
+// `message` alone.
 DEV void add_products(Sums& c, const Weights& W, u32 (*v)[WIDE][2], const float* units, int message,
                       int round, const Block& b) {
-  // GATES_TOGETHER gates and TOGETHER tiles of columns have sums at once; each adds up EACH tiles of 16
-  // columns
+  // GATES_TOGETHER gates x TOGETHER groups of columns accumulate at once, in independent accumulators; each
+  // adds EACH tiles of 16 columns
   constexpr int FEW = NTILES * WARP_TALL < 4, GATES_TOGETHER = !BACK && FEW ? GATES : 1,
                 WANTED = (BACK ? 4 : 2) / (NTILES * WARP_TALL), TOGETHER = WANTED ? WANTED : 1,
                 EACH = TOGETHER == 4 ? 1 : 2, N = GATES_TOGETHER * WARP_TALL * TOGETHER;
   float factor[NTILES][2];
 #pragma unroll
   for (int tile = 0; tile < NTILES; tile++) {
-    const float unit = units[tile], larger = max_of_lanes<4>(unit);  // of the row
+    const float unit = units[tile], larger = max_of_lanes<4>(unit);  // largest unit of the row
     const u32 ratio = compare_units(unit, larger);
     factor[tile][0] = W.unit * shuffle(larger, 8 * b.pair);
     factor[tile][1] = W.unit * shuffle(larger, 8 * b.pair + 4);
@@ -124,13 +125,12 @@ DEV void add_products(Sums& c, const Weights& W, u32 (*v)[WIDE][2], const float*
   for (int k = 0; k < WIDE / 2; k += TOGETHER * EACH)
 #pragma unroll
     for (int first = 0; first < (BACK ? 1 : GATES); first += GATES_TOGETHER) {
-      float part[NTILES][N][4];  // mma truncates its sums, so they are added up outside of it
+      float part[NTILES][N][4];  // mma truncates when it accumulates, so add up in float32
 #pragma unroll
       for (int j = 0; j < EACH; j++) {
         u32 w[N][4];
 #pragma unroll
-        for (int which = 0; which < 3;
-             which++)  // low and high, high and high, high and low of weights and state
+        for (int which = 0; which < 3; which++)  // weights x state: low x high, high x high, high x low
 #pragma unroll
           for (int i = 0; i < N; i++) {
             const int gate = BACK ? message : first + i / TOGETHER % GATES_TOGETHER,
@@ -183,7 +183,7 @@ DEV void compute_products(const Weights& W, int i, const Block& b, F side_work, 
   Sums c = {};
 #pragma unroll
   for (int m = 0; m < MESSAGES; m += MESSAGES_AT_ONCE) {
-    constexpr int REST = MESSAGES % MESSAGES_AT_ONCE;  // then NTILES is 1
+    constexpr int REST = MESSAGES % MESSAGES_AT_ONCE;  // nonzero only if NTILES is 1
     u32 v[MESSAGES_AT_ONCE][WIDE][2];
     float units[MESSAGES_AT_ONCE];
     if (REST == 0 || m + MESSAGES_AT_ONCE <= MESSAGES)
@@ -203,7 +203,7 @@ DEV void compute_products(const Weights& W, int i, const Block& b, F side_work, 
     }
   }
   side_work();
-  wait_block();  // all have read the parts of the previous step
+  wait_block();  // all warps have read the slices of the previous step
 #pragma unroll
   for (int tile = 0; tile < NTILES; tile++) {
     if (BACK && CHAINS > 1)

@@ -1,9 +1,9 @@
-// GRU, one unit. x comes from the input, u is U h + b or its norm.
+// GRU, one unit. x comes from the input; u is U h + b, or with NORM the layer norm of U h.
 //   r = sigmoid(x_r + u_r)   z = sigmoid(x_z + u_z)   n = tanh(x_n + r u_n)   h' = n + z (h - n)
 #pragma once
 #include "gated/math.cuh"
 
-constexpr int GATES = 3, STATES = 1, JOINED = 2;  // the first JOINED gates see x + u alone
+constexpr int GATES = 3, STATES = 1, JOINED = 2;  // the first JOINED gates depend on x + u only
 struct Inside {
   float r, z, n, u;
 };
@@ -13,7 +13,7 @@ DEV Inside compute_inside(const float (&x)[GATES], const float (&u)[GATES], cons
   return {r, z, hyperbolic_tangent(x[2] + r * u[2]), u[2]};
 }
 DEV void update_state(float (&s)[STATES], const Inside& in) { s[0] = in.n + in.z * (s[0] - in.n); }
-// d: gradients of the state after the step, then of the one before it; dx and du: those of x and u.
+// d: gradient of h' on entry, of h on return; dx, du: gradients of x and u.
 DEV void backpropagate(float (&d)[STATES], float (&dx)[GATES], float (&du)[GATES], const Inside& in,
                        const float (&s)[STATES]) {
   const float dn = d[0] * (1.f - in.z) * (1.f - in.n * in.n);
@@ -23,7 +23,7 @@ DEV void backpropagate(float (&d)[STATES], float (&dx)[GATES], float (&du)[GATES
   du[2] = dn * in.r;
   d[0] *= in.z;
 }
-// What the gradient of the state is multiplied by, and the gradients by these factors.
+// Compute the factors from the gradient of h' to those of x, u and h; backpropagate below applies them.
 constexpr int FACTORS = 5;
 DEV void find_factors(float (&f)[FACTORS], const Inside& in, const float (&s)[STATES]) {
   const float dn = (1.f - in.z) * (1.f - in.n * in.n);

@@ -1,38 +1,38 @@
-// Layer normalisation of the input's products, each gate by itself: n = (v - mean) r, y = n scale + bias. A
-// vector of H numbers belongs to a team of warps, which has vectors of one gate alone; some vectors are
-// loaded ahead.
+// Layer normalisation of the input projections, separately for each gate: n = (v - mean) r,
+// y = n scale + bias. A group of TEAM warps normalises one vector of H values; all vectors of a group belong
+// to the same gate. A group loads VECTORS vectors at once.
 #include "runtime/pairs.cuh"
 #include "runtime/sums.cuh"
 
 #ifndef HIDDEN     // Python defines these with -D; the defaults are for editors
 #define HIDDEN 64  // units, a multiple of 16
 #define GATES 3
-#define TEAM 1  // warps of a team
+#define TEAM 1  // warps per group
 #endif
 constexpr int H = HIDDEN, WARPS = 8, THREADS = 32 * WARPS, TEAMS = WARPS / TEAM;
-constexpr int WIDE = (H / 2 + 32 * TEAM - 1) / (32 * TEAM);  // pairs of a lane in a vector
-constexpr int VECTORS = WIDE >= 4 ? 1 : 4 / WIDE;            // at a time
+constexpr int WIDE = (H / 2 + 32 * TEAM - 1) / (32 * TEAM);  // pairs of values per lane and vector
+constexpr int VECTORS = WIDE >= 4 ? 1 : 4 / WIDE;            // loaded at once
 constexpr int NORMALISE_BYTES = TEAM > 1 ? 4 * WARPS * 4 : 0, NORMALISE_BACK_BYTES = NORMALISE_BYTES;
 
-// What a lane of a team has.
+// Position of a lane within its group of warps.
 struct Place {
-  int lane, warp, team, first;  // first: of all vectors
+  int lane, warp, team, first;  // team: group of warps; first: its first vector
   DEV Place() {
     lane = thread() & 31;
     warp = thread() >> 5;
     team = warp / TEAM;
     first = block() * TEAMS + team;
   }
-  DEV int unit(int k) const { return 2 * (32 * (TEAM * k + warp % TEAM) + lane); }  // of the k-th pair
+  DEV int unit(int k) const { return 2 * (32 * (TEAM * k + warp % TEAM) + lane); }  // first unit of pair k
 };
-// Sum N numbers over the lanes of a team.
+// Sum N values over the lanes of a group of warps.
 template <int N>
 DEV void sum_team(float (&v)[N], const Place& p) {
   static_assert(N <= 4, "a warp has room for four");
   sum_lanes<32>(v, p.lane);
   if constexpr (TEAM > 1) {
     const u32 at = shared_memory();
-    wait_threads(1 + p.team, 32 * TEAM);  // the last sums have been read
+    wait_threads(1 + p.team, 32 * TEAM);  // the previous sums have been read
 #pragma unroll
     for (int j = 0; j < N; j++)
       if (p.lane == j) put_shared(at + 4 * (4 * p.warp + j), v[j]);
@@ -45,7 +45,7 @@ DEV void sum_team(float (&v)[N], const Place& p) {
     }
   }
 }
-// Read numbers of a lane's units from a vector of H; zeros where there are none.
+// Read the values of this lane's units from a vector of length H; zeros for units outside it.
 DEV void read_units(float (&v)[WIDE][2], const Element* from, const Place& p, bool exists) {
   Pair all[WIDE] = {};
 #pragma unroll
@@ -59,7 +59,7 @@ struct Normalise {
   const Element *product, *scale, *bias;  // (vectors, H), (GATES, H)
   Element* to;
   float* spread;  // (vectors, 2): mean and r, or null
-  i64 vectors;    // of all gates
+  i64 vectors;    // over all gates
 };
 KERNEL(normalise, Normalise, THREADS) {
   const Place p;
@@ -108,12 +108,12 @@ KERNEL(normalise, Normalise, THREADS) {
   }
 }
 
-// d is a gradient.
+// Backward pass; the prefix d marks a gradient.
 struct NormaliseBack {
   const Element *product, *scale, *dy;  // (vectors, H), (GATES, H)
   const float* spread;
   Element* dproduct;
-  float* partial;  // (teams, 2, H): of the bias and the scale, teams of all gates in turn
+  float* partial;  // (groups, 2, H): gradients of bias and scale; group g belongs to gate g % GATES
   i64 vectors;
 };
 KERNEL(normalise_back, NormaliseBack, THREADS) {

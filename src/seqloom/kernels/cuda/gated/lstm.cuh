@@ -1,14 +1,14 @@
-// LSTM, one unit. x comes from the input, u is U h + b or its norm; the state is h, c.
+// LSTM, one unit. x comes from the input; u is U h + b, or with NORM the layer norm of U h; state h, c.
 //   i, f, o = sigmoid(x + u)   g = tanh(x_g + u_g)   c' = f c + i g
 //   h' = o tanh(c'), or with MEMORY h' = o tanh(N(c'))
 #pragma once
 #include "gated/math.cuh"
 #include "gated/setting.cuh"
 
-constexpr int GATES = 4, STATES = 2, JOINED = 4;  // the first JOINED gates see x + u alone
+constexpr int GATES = 4, STATES = 2, JOINED = 4;  // the first JOINED gates depend on x + u only
 struct Inside {
   float i, f, g, o, c, q;
-};  // c is c', q is the tanh
+};  // c is c', q is the tanh in h'
 
 DEV Inside compute_inside(const float (&x)[GATES], const float (&u)[GATES], const float (&s)[STATES]) {
   const float i = sigmoid(x[0] + u[0]), f = sigmoid(x[1] + u[1]), g = hyperbolic_tangent(x[2] + u[2]),
@@ -23,8 +23,8 @@ DEV void update_state(float (&s)[STATES], const Inside& in) {
 DEV float find_memory_gradient(const float (&d)[STATES], const Inside& in) {
   return d[0] * in.o * (1.f - in.q * in.q);
 }
-// d: gradients of the states after the step, then of those before it; dx and du: those of x and u; dc: that
-// of c' through q.
+// d: gradients of h', c' on entry, of h, c on return; dx, du: gradients of x and u; dc: gradient of c'
+// through q.
 DEV void backpropagate(float (&d)[STATES], float (&dx)[GATES], float (&du)[GATES], const Inside& in,
                        const float (&s)[STATES], float dc) {
   const float all = d[1] + dc;
@@ -41,7 +41,8 @@ DEV void backpropagate(float (&d)[STATES], float (&dx)[GATES], float (&du)[GATES
                        const float (&s)[STATES]) {
   backpropagate(d, dx, du, in, s, find_memory_gradient(d, in));
 }
-// What gradients are multiplied by, that of the memory's norm last, and the gradients by these factors.
+// Compute the factors that gradients are multiplied by, that of the memory's norm last; backpropagate below
+// applies them.
 constexpr int FACTORS = 6, MEMORY_FACTOR = 5;
 DEV void find_factors(float (&f)[FACTORS], const Inside& in, const float (&s)[STATES]) {
   f[0] = in.g * in.i * (1.f - in.i);

@@ -1,35 +1,36 @@
-// A gated cell back through a chunk of time. Letters as in the cell's file (gru.cuh, lstm.cuh); d is a
-// gradient. With NORM, U has no mean over the units of a gate, n = r U h is what is scaled, and g the
-// gradient of n. That of U h is r (g - mean(g n) n), but for a mean that U^T takes to 0. Products do not wait
-// for the sum over units in it: U^T r g is computed from what each unit has, and U^T n comes from batched
-// products.
+// Backward pass of a gated cell through a chunk of time steps. Letters as in the cell's file (gru.cuh,
+// lstm.cuh); the prefix d marks a gradient. With NORM, U is centred over the units of a gate, n = r U h is
+// the normalised product before the scale, and g is the gradient of n. The gradient of U h is
+// r (g - mean(g n) n), up to a constant per gate, which U^T maps to 0. With LATE, the recurrent product does
+// not wait for mean(g n), a sum over all units: it computes U^T r g, and U^T n comes from batched GEMMs
+// (squares).
 #include "gated/reverse_step.cuh"
 
 constexpr int GATED_REVERSE_BYTES = GATED_BYTES, PREFETCH_STEPS = 4;
 
 struct Reverse {
-  // tiles of every U^T; the others as in the forward, with NORM alone
+  // weight: tiles of U^T of every gate; bias and scale as in the forward pass, only with NORM
   const Element *weight, *bias, *scale;
   const Element *scale_c, *bias_c;
   const Element *dy, *x, *y, *c[3], *keep[4];  // (B, T, H), (B, T, INPUTS, H), ..
-  // (B, steps, GATES, H): U h + b, or with NORM U h. If the forward pass kept it: (B, T, PLANES, H), of the
-  // gates behind the first SUMMED, whose U h + b is in x already
+  // (B, steps, GATES, H): U h + b, or with NORM U h. If the forward pass saved it: (B, T, PLANES, H), without
+  // the first SUMMED gates, whose U h + b is already part of x
   const Element* u;
-  const Element* squares;            // with LATE: (B, steps, GATES, H), U^T U h / ROOT
+  const Element* squares;            // with LATE: (B, steps, GATES, H), U^T U h / ROOT of each gate
   const float* spread;               // (B, T, SPREAD)
   const float *first[4], *start[4];  // (B, H)
   const Element* mask;
   const u8* reset;
   const i64* lengths;
-  Element *dx, *du;  // (B, T, INPUTS, H), (B, steps, PLANES, H): of the gates behind the first SUMMED, too
-  // (B, H): before the kernel the gradient of the state after the chunk, then of the one before
+  Element *dx, *du;  // (B, T, INPUTS, H); (B, steps, PLANES, H), without the first SUMMED gates
+  // (B, H): on entry the gradient of the state after the chunk, on return that of the state before it
   float *ds[4], *dstart[4];
-  float *dbias, *dscale, *dbias_c, *dscale_c;  // (GATES, B, H), (B, H): added to
+  float *dbias, *dscale, *dbias_c, *dscale_c;  // (GATES, B, H), (B, H): accumulated into
   int B, T, from, steps;
   const Element* vectors;  // (VECTORS, H)
-  float* dvectors;         // (VECTORS, B, H): added to
-  int head_rows;           // as in the forward
-  int time_first;          // as in the forward; (B, steps, ..) is then (steps, B, ..)
+  float* dvectors;         // (VECTORS, B, H): accumulated into
+  int head_rows;           // as in the forward pass
+  int time_first;          // as in the forward pass; (B, steps, ..) is then (steps, B, ..)
 };
 
 CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
@@ -56,10 +57,10 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
   }
   int length, end;
   find_lengths(length, end, a.lengths, a.B, a.T, b);
-  // offset of the first of its steps
+  // offsets of the row's step 0 in arrays of T steps (whole) and of the chunk's steps (piece)
   const i64 stride = a.time_first ? a.B : 1, whole = active ? (i64)row * (a.time_first ? 1 : a.T) : 0,
             piece = active ? (i64)row * (a.time_first ? 1 : a.steps) - a.from * stride : 0;
-  auto fetch = [&](StepInputs& v, int t) {  // two steps before it is needed
+  auto fetch = [&](StepInputs& v, int t) {  // load the inputs of step t, two steps ahead of their use
     const i64 i = whole + t * stride, j = piece + t * stride;
     v = {};
     if (active && t >= a.from && t < length) {
@@ -151,7 +152,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
   };
   const int last = a.from + a.steps - 1, top = end - 1 < last ? end - 1 : last;
   if (active && b.has_row)
-    for (int t = last; t > top && t >= a.from; t--)  // where no row of the cluster has a step
+    for (int t = last; t > top && t >= a.from; t--)  // zero gradients past the longest row of the cluster
 #pragma unroll
       for (int k = 0; k < most(INPUTS, GATES); k++) {
         if (k < INPUTS) put_pair(a.dx + ((whole + t * stride) * INPUTS + k) * H + b.unit, Pair{});
@@ -171,7 +172,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
     fetch(next, top);
     prepare_next(top + 1);
   };
-  // Find n of a gate.
+  // Return n, the normalised product, of gate k.
   auto find_normal = [&](float (&v)[2], const StepValues& n, int k) {
 #if HELPS
     v[0] = n.n[0][k];
@@ -182,7 +183,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
     v[1] *= n.r[k];
 #endif
   };
-  // Add to the gradients of weights and write those of x and u, for which nothing waits.
+  // Accumulate the weight gradients and write those of x and u, which no later step reads.
   auto store = [&](const StepGradients& g, const StepValues& n, int t) {
 #pragma unroll
     for (int k = 0; k < GATES; k++) {
@@ -216,19 +217,19 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
     store(g, n, t);
   };
 #endif
-  // `role` is known when this is compiled, in each of its calls.
+  // `role` is a compile-time constant in every call.
   auto take_steps = [&](const Role role) {
     const bool has_row = role == EVERYONE ? b.has_row : role == ROW_OWNER;
-    [[maybe_unused]] StepValues later;  // a helper's values of the step that it receives back
+    [[maybe_unused]] StepValues later;  // a helper's values of the step whose gradients it receives
 #pragma unroll 1
     for (int t = top; t >= a.from; t--) {
       const int i = top - t;
       float acc[2][STATES];
-      // of this step: g and n
+      // of this step: sums over units of r g n, and r
       float sums[GATES], r[GATES];
       StepGradients g;
       Pair u[LATE ? GATES : 1] = {}, squares[LATE ? GATES : 1] = {};
-      // Find r times the scale of a gate.
+      // Return r times the scale of gate k.
       auto find_gain = [&](float (&v)[2], int k) {
 #if HELPS
         v[0] = n.gain[0][k];
@@ -239,7 +240,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
         v[1] *= n.r[k];
 #endif
       };
-      // Sum r g n of this lane's units for every gate.
+      // Sum r g n over this lane's units for every gate.
       auto sum_shares = [&](const float (&sent)[2][GATES]) {
 #pragma unroll
         for (int k = 0; k < GATES; k++) {
@@ -356,7 +357,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
 #endif
       };
       if (CLUSTER > 1) do_meanwhile();
-      // in the time of a product; above, of a message
+      // do_meanwhile overlaps the exchange between blocks (line above), or with one block the product
       Block::Inbox in;
       auto look_around = [&] {
         if (LATE && has_row) b.template look_for_sums<0>(in, i);

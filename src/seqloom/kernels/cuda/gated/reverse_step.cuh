@@ -1,9 +1,10 @@
-// Values of a backward step of a gated cell, and their exchange between helper warps and warps with a row.
+// Values of a backward step of a gated cell, and their exchange between helper warps and row-owning warps.
 #pragma once
 #define BACK 1
 #include "gated/units.cuh"
 
-// On one block a sum over units takes less time than what would make up for it.
+// Whether to correct for the sum over units after the product; within one block, waiting for the sum is
+// faster.
 constexpr bool LATE = NORM && CLUSTER > 1;
 constexpr int PLANES = GATES - SUMMED;
 DEV constexpr int find_root(int n) {
@@ -11,18 +12,18 @@ DEV constexpr int find_root(int n) {
   while (r * r < n) r++;
   return r;
 }
-constexpr float ROOT = find_root(H);  // keeps U^T U within the range of 16 bits
+constexpr float ROOT = find_root(H);  // divisor that keeps U^T U h within the range of 16-bit types
 
-// Raw values that a lane loads for a step; converting them here would wait for the load.
+// Unconverted values that a lane loads for a step; converting them at once would wait for the load.
 struct StepInputs {
   Pair dy, x[INPUTS], u[GATES], keep[STATES], past[STATES];
   float spread[SPREAD ? SPREAD : 1];
   int is_reset;
 };
-// The inside of that step.
+// Values of a step that do not depend on later steps, computed from its inputs.
 struct StepValues {
   float dy[2], keep[2][STATES], mhat[2], deviation_c, r[GATES];
-  Pair u[GATES];  // with NORM U h, from which come n and what g is of du; a helper finds both
+  Pair u[GATES];  // with NORM U h, to compute n and r times the scale; a helper warp passes both instead
 #if HELPS
   float n[2][GATES], gain[2][GATES];
 #endif
@@ -32,9 +33,9 @@ struct StepValues {
   Inside in[2];
   float past[2][STATES];
 #endif
-  bool is_reset = false;  // set for a warp without a row, too
+  bool is_reset = false;  // initialised, because warps without a row read it too
 };
-// Gradients of a step: of x and u, of the argument of the memory's norm, and what products see of them.
+// Gradients of a step: of x, u and the output of the memory's norm, and the operand of the recurrent product.
 struct StepGradients {
   float dx[2][INPUTS], du[2][GATES], dm[2];
   Pair all[GATES];
@@ -42,7 +43,7 @@ struct StepGradients {
 // Which warps run the steps: all in one loop, or those with a row and the helpers in separate loops.
 enum Role { EVERYONE, ROW_OWNER, HELPER };
 #if HELPS
-// Call `f` on every word of them, in a fixed order.
+// Call `f` on every word that a helper passes to the row owner, in a fixed order.
 template <class F>
 DEV void visit_words(StepValues& n, F f) {
 #pragma unroll
@@ -70,7 +71,7 @@ DEV void visit_words(StepValues& n, F f) {
 #pragma unroll
     for (int i = 0; i < 2 * STATES; i++) f(n.keep[i % 2][i / 2]);
 }
-// Hand a step to the warp that has the row, or take it over there.
+// Pass the values of step i from a helper to the row owner (hand_over), and receive them there (take_over).
 DEV void hand_over(StepValues& n, int i, const Block& b) {
   float w[HANDED] = {};
   int words = 0;
@@ -97,7 +98,7 @@ DEV void take_over(StepValues& n, int i, const Block& b) {
   words = 0;
   visit_words(n, [&](float& v) { v = w[words++]; });
 }
-// Hand the gradients of step i back to the helper, which adds them up and writes them.
+// Return the gradients of step i to the helper warp, which accumulates and writes them.
 static_assert(2 * (2 * GATES - JOINED + MEMORY) <= HANDED_BACK, "no room");
 DEV void hand_back(const StepGradients& g, int i, const Block& b) {
   float w[HANDED_BACK] = {};

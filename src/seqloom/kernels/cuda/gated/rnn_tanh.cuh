@@ -12,7 +12,7 @@ DEV Inside compute_inside(const float (&x)[GATES], const float (&u)[GATES], cons
   return {hyperbolic_tangent(x[0] + u[0])};
 }
 DEV void update_state(float (&s)[STATES], const Inside& in) { s[0] = in.n; }
-// d: gradient of the state after the step, then of the one before it; dx and du: those of x and u.
+// d: gradient of h' on entry, of h on return; dx, du: gradients of x and u.
 DEV void backpropagate(float (&d)[STATES], float (&dx)[GATES], float (&du)[GATES], const Inside& in,
                        const float (&)[STATES]) {
   dx[0] = du[0] = d[0] * (1.f - in.n * in.n);

@@ -1,4 +1,4 @@
-// What the kernels of gated cells read before the first step.
+// Loads of weights and lengths before the first time step.
 #pragma once
 #include "gated/setting.cuh"
 #if GRID
@@ -8,7 +8,7 @@
 #endif
 
 DEV constexpr int most(int a, int b) { return a > b ? a : b; }
-// Load two numbers, of this lane's units, from each of N planes; zeros if there are none.
+// Load the values of this lane's two units from each of N vectors of length H; zeros if `from` is null.
 template <int N>
 DEV void load_units(float (&v)[2][N], const Element* from, int unit, bool active) {
 #pragma unroll
@@ -16,7 +16,7 @@ DEV void load_units(float (&v)[2][N], const Element* from, int unit, bool active
 #pragma unroll
     for (int e = 0; e < 2; e++) v[e][k] = active && from ? get_one(from + k * H + unit + e) : 0.f;
 }
-// Such numbers of N planes. A normalised cell has many, so it may keep them as they lie in memory.
+// Values of this lane's two units from N vectors; a normalised cell keeps them packed to save registers.
 template <int N, bool PACKED = NORM>
 struct Units {
   float plain[2][PACKED ? 1 : N];
@@ -37,12 +37,12 @@ struct Units {
     }
   }
 };
-// Return where the weights of this block's rows begin: `numbers` numbers for each head.
+// Return the start of the weights of this block's head; a head has `numbers` elements.
 template <class Args>
 DEV const Element* find_head(const Element* all, i64 numbers, const Args& a, const Block& b) {
   return all && a.head_rows ? all + b.first / a.head_rows * numbers : all;
 }
-// Find the length of this warp's row, and the longest of the group: the steps of this block.
+// Find the length of this warp's row, and in `end` the longest of the group: the steps this block runs.
 DEV void find_lengths(int& length, int& end, const i64* lengths, int B, int T, const Block& b) {
   length = end = 0;
   for (int i = 0; i < b.group_rows; i++)

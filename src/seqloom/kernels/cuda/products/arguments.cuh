@@ -1,23 +1,23 @@
-// Arguments of the kernels that multiply hi/lo-split matrices, and the store of two numbers of a result.
+// Arguments of the kernels that multiply hi/lo-split matrices, and the store of two results.
 #pragma once
 #include "runtime/device.cuh"
 
-#ifndef TURNED  // Python gives it with -D; the value here serves editors
+#ifndef TURNED  // set by Python with -D; this default is for editors
 #define TURNED 0
 #endif
 
 struct Product {
-  const u16 *a, *b;              // high, then low
-  const float *a_unit, *b_unit;  // one for each 32 rows of a and b as they lie in memory
+  const u16 *a, *b;              // high plane, then low plane
+  const float *a_unit, *b_unit;  // one inverse scale per 32 rows of a and b in memory
   const float* bias;             // (N,), or null
-  float* c;                      // (pieces, M, N)
-  i64 plane_a, plane_b;          // numbers from high to low
+  float* c;                      // (split-K slices, M, N)
+  i64 plane_a, plane_b;          // elements from the high plane to the low plane
   i64 M;
   int N, K, wide_a, wide_b,
-      depth;  // K and N, with TURNED M and N, are multiples of 8; depth, of a piece, is one of 32
+      depth;  // multiples of 8: K and N, or transposed M and N. depth: K per split-K slice, a multiple of 32
 };
 
-// Store two sums beside each other in c, a piece of the result; elements outside are not stored.
+// Store two adjacent sums in c, a split-K slice of the result; skip elements outside the matrix.
 DEV void store_sums(const Product& a, float* c, i64 row, int column, float v, float w) {
   if (row >= a.M || column >= a.N) return;
   if constexpr (!TURNED) {

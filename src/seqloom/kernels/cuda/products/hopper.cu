@@ -1,7 +1,8 @@
-// The same as multiply.cu on Hopper: four warps multiply 64 x 128 together, from shared memory, in the
-// background. A block makes one tile of 128 x 128 after the other; what the next one needs is fetched
-// meanwhile. Tensor cores truncate their sums, so those of 32 numbers are added up outside of them, while the
-// next ones are computed.
+// The product of multiply.cu on Hopper: each warp group (four warps) computes 64 x 128 with asynchronous
+// wgmma, both operands in shared memory. A persistent block computes one 128 x 128 tile after another and
+// loads the operands of the next tile meanwhile (cp.async). Tensor cores truncate when they accumulate, so
+// the sums over 32 values of K are added in float32, while the next ones are computed (double-buffered
+// accumulators).
 #ifndef TURNED
 #define TURNED 0
 #define STAGES 6
@@ -11,19 +12,19 @@
 #include "runtime/wgmma.cuh"
 
 constexpr int TILE = 128, PLANE = 2 * TILE * DEPTH, STEP = 4 * PLANE;
-// A step is fetched AHEAD steps before its products: those of the step before and of the one before that may
-// still be computed.
+// A step is loaded AHEAD steps before its products: two stages stay reserved for the products of the two
+// previous steps, which may still be running.
 constexpr int AHEAD = STAGES - 2, ROUND = 4;
-constexpr int EXACT_MULTIPLY_BYTES = STAGES * STEP + 1024;  // the first address is a multiple of 1,024
+constexpr int EXACT_MULTIPLY_BYTES = STAGES * STEP + 1024;  // 1,024 more, to align the stages to 1,024 bytes
 
-// Return where 8 numbers lie in a plane: wgmma's layouts of lines of 64 and 128 bytes.
+// Return the byte offset of 8 values in a plane: wgmma's 64-byte swizzle, or transposed the 128-byte swizzle.
 DEV u32 find_place(int line, int eight) {
   return TURNED ? 4096 * (eight >> 3) + 128 * line + 16 * ((eight ^ line) & 7)
                 : 64 * line + 16 * (eight ^ (line >> 1 & 3));
 }
 typedef Source<TILE, find_place> Factor;
 
-// Where a tile lies in the result, and the numbers of K that it sums up, in pairs of steps.
+// Position of a tile in the result, and its range of K; the number of steps is rounded up to ROUND.
 struct Tile {
   i64 m;
   int n, piece, from, to;
@@ -38,9 +39,9 @@ struct Tile {
   DEV int count_steps() const { return (to - from + ROUND * DEPTH - 1) / (ROUND * DEPTH) * ROUND; }
 };
 
-// Fetches all steps of this block's tiles, in order.
+// Load the operands of all steps of this block's tiles, in order.
 struct Fetcher {
-  int tile, left, rest, stage;  // steps and numbers of K that are left in the tile
+  int tile, left, rest, stage;  // left, rest: steps and values of K left in the tile
   Factor a, b;
   DEV Fetcher(const Product& p, int first, const Tile& t)
       : tile(first), left(t.count_steps()), rest(t.to - t.from), stage(0), a(p.a, t.m, p.M, t.from, p.wide_a),
@@ -73,14 +74,14 @@ KERNEL(exact_multiply, Product, THREADS) {
   const u32 memory = (shared_memory() + 1023u) & ~1023u;
   const int tiles =
       (a.N + TILE - 1) / TILE * (int)((a.M + TILE - 1) / TILE) * ((a.K + a.depth - 1) / a.depth);
-  auto describe = [&](u32 at, int half) {  // 16 columns of a plane
+  auto describe = [&](u32 at, int half) {  // descriptor of 16 values of K in a plane
     return TURNED ? describe_matrix(at + 2048 * half, SWIZZLE_128, 1024, 4096)
                   : describe_matrix(at + 32 * half, SWIZZLE_64, 512, 16);
   };
   float sum[64], even[64], odd[64];
   auto begin_step = [&](float (&part)[64], int stage) {
     const u32 other = memory + stage * STEP + 2 * PLANE, own = other - 2 * PLANE + 4096 * (warp >> 2);
-    multiply_fp16<TURNED, 0>(part, describe(own + PLANE, 0), describe(other, 0));  // low, high
+    multiply_fp16<TURNED, 0>(part, describe(own + PLANE, 0), describe(other, 0));  // low x high
     multiply_fp16<TURNED, 1>(part, describe(own, 0), describe(other + PLANE, 0));
     multiply_fp16<TURNED, 1>(part, describe(own + PLANE, 1), describe(other, 1));
     multiply_fp16<TURNED, 1>(part, describe(own, 1), describe(other + PLANE, 1));
@@ -107,16 +108,16 @@ KERNEL(exact_multiply, Product, THREADS) {
                  ? get_constant(a.a_unit + k) * get_constant(a.b_unit + k)
                  : 1.f;
     };
-    // Begin the products of a step when all have fetched it.
+    // Start the products of a step once all threads have loaded it.
     auto begin = [&](float (&part)[64]) {
       fetch_wait<AHEAD - 1>();
       show_fetched();
-      wait_block();  // so all have added up the products of the stage that is fetched next
+      wait_block();  // all threads have finished the products of the stage to be loaded next
       begin_products();
       begin_step(part, stage);
       stage = stage == STAGES - 1 ? 0 : stage + 1;
     };
-    auto finish = [&](float (&part)[64], float unit) {  // while those of the next step are computed
+    auto finish = [&](float (&part)[64], float unit) {  // while the products of the next step run
       await_products<1>();
       add(part, unit);
       next.fetch(a, memory, tiles);

@@ -1,7 +1,7 @@
-// Multiply matrices of float32 that split.cu has split: three fp16 products of hi/lo parts of 11 bits for
-// each. TURNED 0: c = a b^T + bias, a (M, K), b (N, K). TURNED 1: c = a^T b, a (K, M), b (K, N), in pieces of
-// K. A block makes a tile of 128 x 32 WIDE. mma truncates its sums, so the products of 16 numbers are added
-// up outside of it.
+// Multiply float32 matrices that split.cu has split into fp16 hi/lo parts of 11 bits: three fp16 products for
+// each float32 product. TURNED 0: c = a b^T + bias, a (M, K), b (N, K). TURNED 1 (transposed): c = a^T b,
+// a (K, M), b (K, N), in split-K slices. A block computes a tile of 128 x (32 WIDE). mma truncates when it
+// accumulates, so the sums over 16 values of K are added in float32.
 #ifndef TURNED
 #define TURNED 0
 #define BLOCKS_AT_ONCE 2
@@ -11,12 +11,12 @@
 #include "products/arguments.cuh"
 #include "products/source.cuh"
 
-constexpr int TALL = 4;  // tiles of 16 x 8 of a warp: TALL x WIDE; there are 2 x 4 warps
+constexpr int TALL = 4;  // a warp computes TALL x WIDE tiles of 16 x 8; a block has 2 x 4 warps
 constexpr int TILE_M = 32 * TALL, TILE_N = 32 * WIDE;
 constexpr int PLANE_A = 2 * TILE_M * DEPTH, PLANE_B = 2 * TILE_N * DEPTH, STAGE = 2 * PLANE_A + 2 * PLANE_B;
 constexpr int EXACT_MULTIPLY_BYTES = STAGES * STAGE;
 
-// Return where 8 numbers lie in a plane; what a warp reads at once lies in different banks.
+// Return the byte offset of 8 values in a plane, swizzled to avoid bank conflicts.
 template <int TILE>
 DEV u32 find_place(int line, int eight) {
   return TURNED ? 2 * TILE * line + 16 * (eight ^ (line & 7)) : 64 * line + 16 * (eight ^ (line >> 1 & 3));
@@ -55,7 +55,7 @@ KERNEL(exact_multiply, Product, THREADS) {
     const float unit = next;
     next = find_unit(step + 1);
     fetch_wait<STAGES - 2>();
-    wait_block();  // all have fetched their part, and read the stage that is fetched next
+    wait_block();  // all threads have loaded this stage, and finished reading the one to be loaded next
     fetch(step + STAGES - 1);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -76,7 +76,7 @@ KERNEL(exact_multiply, Product, THREADS) {
                   stage + 2 * PLANE_A + k * PLANE_B +
                       find_place<TILE_N>(column + 8 * (lane >> 4) + (lane & 7), 2 * half + (lane >> 3 & 1)));
         }
-      u32 own[2][2][4];  // of two tiles in turn: high, low
+      u32 own[2][2][4];  // double-buffered tiles of A: high, low
       auto load_tile = [&](u32(&w)[2][4], int i) {
         const int row = own_m + 16 * i;
         const u32 at = stage + (TURNED ? find_place<TILE_M>(16 * half + 8 * (lane >> 4) + (lane & 7),
@@ -93,7 +93,7 @@ KERNEL(exact_multiply, Product, THREADS) {
 #pragma unroll
       for (int i = 0; i < TALL; i++) {
         if constexpr (BLOCKS_AT_ONCE > 1)
-          load_tile(own[i % 2], i);  // other warps work meanwhile
+          load_tile(own[i % 2], i);  // the other block's warps hide the latency
         else if (i + 1 < TALL)
           load_tile(own[(i + 1) % 2], i + 1);
         const u32(&h)[4] = own[i % 2][0], (&l)[4] = own[i % 2][1];

@@ -1,23 +1,23 @@
-// A tile of a hi/lo-split matrix in shared memory.
+// Load tiles of a hi/lo-split matrix into shared memory.
 #pragma once
 #include "runtime/device.cuh"
 
-#ifndef TURNED  // Python gives it with -D; the value here serves editors
+#ifndef TURNED  // set by Python with -D; this default is for editors
 #define TURNED 0
 #endif
 
-constexpr int DEPTH = 32, THREADS = 256;  // numbers of K in a step; threads of a block
+constexpr int DEPTH = 32, THREADS = 256;  // values of K per step; threads per block
 
-// A tile of two planes that is fetched step by step: a thread has MANY times eight numbers of each, which
-// lie where find_place says.
+// Loader of one operand tile, step by step: a thread copies MANY groups of eight values of each of the two
+// planes to the offsets that find_place returns.
 template <int TILE, u32 (*find_place)(int line, int eight)>
 struct Source {
   static constexpr int EIGHTS = TURNED ? TILE / 8 : DEPTH / 8, LINES = THREADS / EIGHTS,
                        MANY = TILE * DEPTH / 8 / THREADS;
   const u16* at;
-  int line, eight, lines;  // lines: those that exist, from the tile's first one on
+  int line, eight, lines;  // lines: number of the tile's lines inside the matrix
   bool has_eight;
-  // `first`: of the lines, or with TURNED of the columns, of which there are `count`; `from`: the first of K.
+  // `first`: the tile's first line (transposed: column) of `count`; `from`: its first value of K.
   DEV Source(const u16* matrix, i64 first, i64 count, int from, int width) {
     line = thread() / EIGHTS;
     eight = thread() % EIGHTS;
@@ -27,7 +27,7 @@ struct Source {
     at = TURNED ? matrix + (i64)(from + line) * width + first + 8 * eight
                 : matrix + (first + line) * width + from + 8 * eight;
   }
-  // Load a step, in which `rest` numbers of K remain; elements outside the matrix become 0.
+  // Start the cp.async loads of a step with `rest` values of K left; elements outside the matrix become 0.
   DEV void fetch(u32 to, i64 plane, int width, int rest) {
 #pragma unroll
     for (int j = 0; j < MANY; j++) {

@@ -1,12 +1,12 @@
-// Split float32 into fp16 hi/lo parts for multiply.cu; the numbers of 32 rows share one scale.
+// Split a float32 matrix into fp16 hi/lo parts for multiply.cu; the values of 32 rows share one scale.
 #include "runtime/halves.cuh"
 
 constexpr int ROWS = 32, WARPS = 8, EACH = ROWS / WARPS, EXACT_SPLIT_BYTES = 4 * WARPS;
 
 struct Split {
-  const float* from;  // (rows / inner, inner, columns), with strides; the last one is 1
-  u16* to;            // (2, rows, columns): high and low
-  float* unit;        // (rows / 32, rounded up): what high + low is multiplied by
+  const float* from;  // (rows / inner, inner, columns), strided; columns are contiguous
+  u16* to;            // (2, rows, columns): high and low planes
+  float* unit;        // (ceil(rows / 32),): factor of high + low
   i64 rows, inner, outer_stride, inner_stride;
   int columns;  // a multiple of 8
 };
@@ -24,7 +24,7 @@ KERNEL(exact_split, Split, 32 * WARPS) {
   }
   float largest = 0.f;
   for (int c = 8 * lane; c < a.columns; c += 8 * 32) {
-    float v[EACH][2][4];  // many loads at once
+    float v[EACH][2][4];  // issues all loads before their first use
 #pragma unroll
     for (int j = 0; j < EACH; j++)
 #pragma unroll

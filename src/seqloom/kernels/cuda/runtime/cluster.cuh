@@ -1,6 +1,6 @@
-// Instructions of clusters (Hopper and later): blocks that run at the same time and write into each other's
-// shared memory. The tests replace this file by a CPU emulation. A barrier is 8 bytes of shared memory that
-// count arriving bytes; its phase ends when all expected bytes have arrived.
+// Instructions of thread block clusters (Hopper and later), whose blocks write to each other's shared memory.
+// The tests replace this file by a CPU emulation. A barrier is an mbarrier, 8 bytes of shared memory, that
+// counts arriving bytes; its phase ends when all expected bytes have arrived.
 #pragma once
 #include "runtime/device.cuh"
 
@@ -13,13 +13,13 @@ DEV void wait_cluster() {
 }
 DEV void make_barrier(u32 at) { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at) : "memory"); }
 DEV void show_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-// Return the address of the same place in another block.
+// Return the shared memory address in another block of the cluster that corresponds to `at`.
 DEV u32 map_to_block(u32 at, int block) {
   u32 r;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(at), "r"(block));
   return r;
 }
-// Send to another block; its barrier counts the bytes when they arrive.
+// Store asynchronously to another block's shared memory; its barrier counts the bytes when they arrive.
 DEV void send(u32 to, u32 barrier, float v) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to),
                "r"(__float_as_uint(v)), "r"(barrier)
@@ -32,12 +32,12 @@ DEV void send(u32 to, u32 barrier, const float (&v)[4]) {
       "r"(__float_as_uint(v[3])), "r"(barrier)
       : "memory");
 }
-// Announce the bytes of a phase, by one thread, once; they may arrive earlier.
+// Expect `bytes` bytes in this phase; call once per phase, from one thread. Bytes may arrive before the call.
 DEV void expect(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
-// The same if `is_true`, without a branch.
+// Call expect if `is_true`, with a predicate instead of a branch.
 DEV void expect_if(bool is_true, u32 barrier, u32 bytes) {
   asm volatile(
       "{.reg .pred p; setp.ne.u32 p, %2, 0; @p mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;}" ::"r"(
@@ -45,7 +45,7 @@ DEV void expect_if(bool is_true, u32 barrier, u32 bytes) {
       "r"(bytes), "r"((u32)is_true)
       : "memory");
 }
-// Return whether the phase of this parity is over.
+// Return whether the phase of this parity has ended.
 DEV bool has_arrived(u32 barrier, u32 parity) {
   u32 done;
   asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
@@ -55,8 +55,8 @@ DEV bool has_arrived(u32 barrier, u32 parity) {
   return done;
 }
 constexpr int MOST_WAITS = 1 << 22;  // far more than any step takes
-// Wait until the phase of this parity is over. A step of the others takes microseconds: end the kernel with
-// an error instead of waiting for ever.
+// Wait until the phase of this parity ends. A step of another block takes microseconds: trap after MOST_WAITS
+// tries instead of waiting forever.
 DEV void await(u32 barrier, u32 parity) {
   u32 done = 0;
   for (int i = 0; !done; i++) {

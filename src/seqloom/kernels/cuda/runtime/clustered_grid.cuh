@@ -1,6 +1,5 @@
-// Groups of blocks that exchange packets through the GPU's memory and are clusters, too, so that they can
-// also write into each other's shared memory: sooner, but only a little at a time. The tests replace this
-// file by a CPU emulation.
+// Groups of blocks that exchange packets through global memory and are also clusters: for small messages they
+// use distributed shared memory, which has a lower latency. The tests replace this file by a CPU emulation.
 #pragma once
 #include "runtime/cluster.cuh"
 #undef CLUSTER_KERNEL

@@ -8,7 +8,7 @@
 #pragma once
 #define DEV __device__ __forceinline__
 #ifndef BLOCKS_AT_ONCE
-#define BLOCKS_AT_ONCE 1  // blocks that a multiprocessor has registers for
+#define BLOCKS_AT_ONCE 1  // blocks per multiprocessor, for __launch_bounds__
 #endif
 #define KERNEL(name, Args, threads) \
   extern "C" __global__ void __launch_bounds__(threads, BLOCKS_AT_ONCE) name(const __grid_constant__ Args a)
@@ -56,7 +56,7 @@ DEV void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
-// The same with c = A B instead of c += A B.
+// Compute c = A B instead of c += A B.
 template <int TYPE>
 DEV void mma_from_zero(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
   static_assert(TYPE == FP16);
@@ -66,8 +66,8 @@ DEV void mma_from_zero(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u3
       : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(0.f));
 }
-// The same for tf32 (19 of 32 bits): mma.m16n8k8, where a0 and a1 have k = pair, a2 and a3 have pair + 4, and
-// b0 and b1 likewise.
+// Compute c += A B in tf32 (19 of 32 bits) with mma.m16n8k8: a0, a1 and b0 have k = pair; a2, a3 and b1 have
+// k = pair + 4.
 DEV void mma_tf32(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -75,7 +75,7 @@ DEV void mma_tf32(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1)
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
-// The same with c = A B instead of c += A B.
+// Compute c = A B in tf32 instead of c += A B.
 DEV void mma_tf32_from_zero(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -88,8 +88,8 @@ DEV u32 to_tf32(float v) {
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v));
   return r;
 }
-// The same for finite numbers, in two instructions instead of four; to_tf32_volatile is never hoisted or
-// reused.
+// Round finite numbers to tf32 in two instructions instead of four; the compiler never hoists or reuses
+// to_tf32_volatile.
 DEV u32 to_tf32_finite(float v) { return __float_as_uint(v) + 0x1000u & 0xffffe000u; }
 DEV u32 to_tf32_volatile(float v) {
   u32 r;
@@ -109,8 +109,8 @@ DEV u32 hold(u32 v) {
   asm volatile("" : "+r"(v));
   return v;
 }
-// Load 8 x 8 matrices of 16 bits; a lane passes the address of one row and gets (row, 2pair..), or transposed
-// (2pair.., row).
+// Load 8 x 8 matrices of 16-bit elements (ldmatrix); a lane passes the address of one row and gets elements
+// (row, 2pair..), or transposed (2pair.., row).
 DEV void load4(u32& r0, u32& r1, u32& r2, u32& r3, u32 at) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3)
@@ -140,7 +140,7 @@ DEV u32 transpose(u32 v) {
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(v));
   return r;
 }
-// Copy n bytes from global to shared memory in the background, and zeros up to 16.
+// Copy n bytes from global to shared memory with cp.async, filling up to 16 bytes with zeros.
 DEV void fetch16(u32 to, const void* from, int n) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(n) : "memory");
 }

@@ -1,13 +1,13 @@
-// Instructions of blocks that run at the same time anywhere on a GPU and exchange packets through its memory.
-// A packet is written and read as a whole: whoever reads the expected number has the words too, without flags
-// or fences. The tests replace this file by a CPU emulation.
+// Instructions of blocks that run at the same time anywhere on the GPU and exchange packets through global
+// memory. A packet is written and read in one 128-bit access: a reader that sees the expected sequence number
+// also has the words, without flags or fences. The tests replace this file by a CPU emulation.
 #pragma once
 #include "runtime/packet.cuh"
 
 #define CLUSTER_KERNEL(name, Args, threads, size)          \
   extern "C" __global__ void __launch_bounds__(threads, 1) \
       name(const __grid_constant__ GroupArguments<Args> a)
-constexpr int MOST_POLLS = 1 << 22;  // reads of a packet before giving up: some seconds
+constexpr int MOST_POLLS = 1 << 22;  // reads of a packet before giving up: a few seconds
 
 DEV void put_packet(Packet* to, u32 v0, u32 v1, u32 v2, u32 number) {
   asm volatile(
@@ -24,9 +24,9 @@ DEV void get_packet(u32 (&v)[4], const Packet* from) {
       : "l"(from)
       : "memory");
 }
-// End the kernel with an error instead of waiting for ever.
+// End the kernel with an error instead of waiting forever.
 DEV void give_up() { asm volatile("trap;"); }
-// Keep a pointer in a register instead of computing it again.
+// Return p through an asm barrier, so that the compiler keeps it in a register instead of recomputing it.
 DEV Packet* keep_in_register(Packet* p) {
   asm volatile("" : "+l"(p));
   return p;

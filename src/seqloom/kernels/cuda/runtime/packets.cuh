@@ -1,12 +1,12 @@
-// Waiting for packets.
+// Polling for packets.
 #pragma once
 #include "runtime/grid.cuh"
 
-// From this many rows on, polling by all lanes of a group would slow down those that send.
+// From this many rows per group of blocks, polling by all lanes would slow down the senders.
 constexpr int CROWDED_ROWS = 9;
-// Wait until packets with these numbers have arrived for all lanes (0: none is expected). All are read at
-// once, then those that are missing. With MANY rows only one row polls, for its first packet, until that
-// arrives.
+// Wait until the packets with these sequence numbers (0: none expected) have arrived for all lanes of a warp.
+// Read all packets first, then only the missing ones. With MANY and at least CROWDED_ROWS rows, only the
+// lanes of row 0 poll, for their first packet, until a first packet has arrived.
 template <bool MANY, int N>
 DEV void collect(u32 (&p)[N][4], const Packet* const (&from)[N], const u32 (&numbers)[N], int rows, int row) {
   bool all = true, missing = true;

@@ -1,5 +1,5 @@
-// Groups of blocks that exchange messages through the GPU's memory, of which two that follow each other are a
-// cluster (Hopper) and write into each other's shared memory. The tests replace this file by a CPU emulation.
+// Groups of blocks that exchange messages through global memory, in which every two consecutive blocks are a
+// cluster (Hopper) and write to each other's shared memory. The tests replace this file by a CPU emulation.
 #pragma once
 #include "runtime/grid.cuh"
 
@@ -8,8 +8,8 @@
   extern "C" __global__ void __cluster_dims__(size, 1, 1) __launch_bounds__(threads, 1) \
       name(const __grid_constant__ GroupArguments<Args> a)
 
-// Put two numbers into the shared memory of the other block of the pair, at the same place as `at`. It sees
-// them when both have met.
+// Store two values to the shared memory of the other block of the pair, at the address that corresponds to
+// `at`. They are visible there after wait_pair.
 DEV void put_other(u32 at, float v, float w) {
   asm volatile(
       "{.reg .u32 r, c; mov.u32 r, %%cluster_ctarank; xor.b32 r, r, 1; mapa.shared::cluster.u32 c, %0, r; "

@@ -3,7 +3,7 @@
 #include "runtime/device.cuh"
 
 #ifndef FORMAT
-#define FORMAT 0  // 0 bf16, 1 fp16, 2 float32; Python gives it with -D, this value serves editors
+#define FORMAT 0  // 0 bf16, 1 fp16, 2 float32; set by Python with -D, this default is for editors
 #endif
 constexpr int TYPE = FORMAT, SIZE = TYPE == FP32 ? 4 : 2;  // bytes
 #if FORMAT == 2
@@ -40,7 +40,7 @@ DEV float get_one(const Element* p) {
 DEV void put_one(Element* p, float v) { *p = (u16)pack<TYPE>(v, 0.f); }
 DEV void put_pair_shared(u32 at, Pair v) { put_shared(at, v); }
 #endif
-// Round two numbers as the products read them: with TF32 to 19 bits each.
+// Round two operands to the precision of the product: with TF32 to 19 bits each.
 DEV Pair round_factors(Pair v) {
 #if FORMAT == 2 && TF32
   v = {to_float(to_tf32(v.low)), to_float(to_tf32(v.high))};

@@ -1,14 +1,14 @@
-// Products of float32 on tensor cores, which multiply numbers of 19 bits (tf32).
+// Float32 products on tensor cores, each from three tf32 products (19 bits).
 #pragma once
 #include "runtime/device.cuh"
 
-// Split v into two numbers of 19 bits whose sum is v but for the last one or two bits; if v is not finite,
-// the second is NaN. With `keep` the compiler may keep the parts of what does not change.
+// Split v into two tf32 values whose sum is v up to the last one or two bits; if v is not finite, `small` is
+// NaN. With `keep` the compiler may keep the parts of a loop-invariant v in registers.
 DEV void split(u32& big, u32& small, u32 v, bool keep) {
   big = keep ? to_tf32_finite(to_float(v)) : to_tf32_volatile(to_float(v));
   small = to_bits(to_float(v) - to_float(big));
 }
-// An operand A or B of mma.m16n8k8, split.
+// Operand A or B of mma.m16n8k8, split into two tf32 parts.
 template <int N>
 struct Parts {
   u32 big[N], small[N];
@@ -17,8 +17,8 @@ struct Parts {
     for (int i = 0; i < N; i++) split(big[i], small[i], v[i], keep);
   }
 };
-// c[i] = A[i / (N / NA)] B[i % NB], with all of float32 but small * small. Every mma waits for the one before
-// it in its sum, so those of several products take turns.
+// Compute c[i] = A[i / (N / NA)] B[i % NB] to float32 precision; small * small is dropped. The mma of
+// different accumulators are interleaved, because each waits for the previous one of its accumulator.
 template <int N, int NA, int NB>
 DEV void multiply_exactly(float (&c)[N][4], const Parts<4> (&a)[NA], const Parts<2> (&b)[NB]) {
 #pragma unroll

@@ -1,18 +1,19 @@
-// Products of matrices in shared memory by four warps together, on Hopper alone (sm_90a). They run in the
-// background: the sums may not be touched between a product and the wait for it. The tests replace this file
-// by a CPU emulation.
+// Products of matrices in shared memory by a warp group, on Hopper only (wgmma, sm_90a). They are
+// asynchronous: accumulators must not be accessed between a product and the wait for it. The tests replace
+// this file by a CPU emulation.
 #pragma once
 #include "runtime/device.cuh"
 typedef unsigned long long u64;
-constexpr int SWIZZLE_128 = 1, SWIZZLE_64 = 2;  // bytes of a line in which places of 16 bytes are exchanged
+constexpr int SWIZZLE_128 = 1, SWIZZLE_64 = 2;  // swizzle modes: 128- and 64-byte lines
 
-// Describe a matrix to wgmma. A line has the numbers of one row, `stride` bytes from 8 rows to the
-// next; else a line has 64 rows of one column, `stride` from 8 columns to the next, `leading` from 64 rows to
-// the next.
+// Return the wgmma descriptor of a matrix in shared memory. K-major: a line holds values of one row, and
+// `stride` is the number of bytes from one group of 8 rows to the next. MN-major: a line holds 64 rows of one
+// column, `stride` leads from one group of 8 columns to the next, `leading` from one group of 64 rows to the
+// next.
 DEV u64 describe_matrix(u32 at, int swizzle, u32 stride, u32 leading) {
   return (u64)(at >> 4 & 0x3fffu) | (u64)(leading >> 4) << 16 | (u64)(stride >> 4) << 32 | (u64)swizzle << 62;
 }
-// Show what this thread has fetched to products; a barrier of the block follows.
+// Make this thread's writes to shared memory visible to wgmma (async proxy); a block barrier must follow.
 DEV void show_fetched() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 DEV void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEV void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -20,8 +21,8 @@ template <int LEFT>
 DEV void await_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
-// d (64 x 128) = A (64 x 16) B^T (128 x 16), or d +=; d is laid out as the C of mma, 16 rows to a warp.
-// BY_COLUMN: a line of both has one column.
+// Start d (64 x 128) = A (64 x 16) B^T (128 x 16), or d += with ADDS; d has the layout of C of mma, 16 rows
+// per warp. BY_COLUMN: both operands are MN-major.
 template <int BY_COLUMN, int ADDS>
 DEV void multiply_fp16(float (&d)[64], u64 a, u64 b) {
   asm volatile(
@@ -40,8 +41,8 @@ DEV void multiply_fp16(float (&d)[64], u64 a, u64 b) {
         "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
       : "l"(a), "l"(b), "n"(ADDS), "n"(BY_COLUMN));
 }
-// d (64 x N) = A B^T, or d +=, where lines of A (64) and B (N) have 32 bytes of a row: numbers of bf16 or
-// fp16, or of 19 bits (KIND FP32). d as above.
+// Start d (64 x N) = A B^T, or d += with ADDS, for K-major A (64 rows) and B (N rows) with 32 bytes of K per
+// row: bf16, fp16, or tf32 (KIND FP32). d has the layout of multiply_fp16.
 #define MULTIPLY_LINES(SHAPE, NUMBERS, TURNED, SUMS, A, B, P, ...)                                   \
   asm volatile("{.reg .pred p; setp.ne.b32 p, " P ", 0; wgmma.mma_async.sync.aligned." SHAPE NUMBERS \
                " {" SUMS "}, " A ", " B ", p, 1, 1" TURNED ";}"                                      \
@@ -87,7 +88,7 @@ DEV void multiply_lines(float (&d)[R], u64 a, u64 b) {
 #undef SUMS_16
 #undef SUMS_32
 #undef SUMS_64
-// Read sums after a wait, not before it: the compiler may not move their uses.
+// Fence the accumulator registers after a wait, so that the compiler does not move their uses before it.
 template <int R>
 DEV void hold_sums(float (&d)[R]) {
 #pragma unroll
