@@ -79,7 +79,7 @@ def test_a_model_learns_from_what_is_known_and_needs_it_for_new_rows(tmp_path):
         }
     )
     new = pl.concat([data.drop("weather"), future], how="vertical_relaxed")
-    a, b = Run.load(run.folder).predict(new)
+    a, b = Run.load(run.folder).predict(new).to_dicts()
     assert a["prediction"][0] > a["prediction"][1] + 5 < a["prediction"][2]  # a promotion sells 10 more
     assert b["prediction"][0] < b["prediction"][1] - 5
     with pytest.raises(ValueError, match="series 'a': after the last 'sales' the file has 0 rows with promo; the fore"):

@@ -30,7 +30,7 @@ def test_a_study_reads_the_rows_that_were_written(rows, tmp_path):
     assert study.name == "imdb"  # its trials have the keys of the study that reads the reviews
 
 
-def test_a_study_refuses_ids_that_do_not_hold_its_words(review_ids, tmp_path):
+def test_a_study_refuses_ids_that_do_not_hold_its_words(tmp_path):
     review_ids.StoredImdb.file = tmp_path / "ids.xz"
     settings = replace(imdb.Imdb.full, conditions=(imdb.at(imdb.MEAN, 4, 400),), test=2)
     with pytest.raises(ValueError, match="200 a review; omit --ids"):
