@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from seqloom.core.cell import Cell
-from seqloom.core.errors import UserError
 from seqloom.core.job import ScanJob
 from seqloom.kernels import heuristics
 
@@ -147,48 +146,8 @@ def split_threads(batch: int, hidden: int, slots: int = 1) -> ThreadSplit:
     return ThreadSplit(max(1, rows), False)
 
 
-def run_cell(cell: str, backward: bool, dtype: torch.dtype, threads: int, args: Args) -> None:
-    """Run a cell of the engine forward or backward.
-
-    Args:
-        cell: The cell's name.
-        backward: Whether to compute gradients.
-        dtype: float32 or float64.
-        threads: Number of threads.
-        args: Addresses of tensors that must stay alive during the call.
-
-    Raises:
-        MemoryError: If the engine cannot allocate memory.
-    """
-    engine = load_library()
-    assert isinstance(engine, ctypes.CDLL)
-    if engine.seqloom_run(CELLS.index(cell), int(backward), TYPES[dtype], threads, ctypes.byref(args)):
-        raise MemoryError(
-            f"the CPU engine could not allocate memory for {cell} with batch {args.B} and hidden size {args.H}"
-        )
-
-
 def record_size(cell: str, dtype: torch.dtype, args: Args) -> int:
     """Return how many numbers the engine saves per step and row for the backward."""
     engine = load_library()
     assert isinstance(engine, ctypes.CDLL)
     return int(engine.seqloom_record(CELLS.index(cell), TYPES[dtype], ctypes.byref(args)))
-
-
-def set_addresses(args: Args, **tensors: Tensor | Sequence[Tensor | None] | None) -> Args:
-    """Set fields of args to the addresses of contiguous tensors or sequences of them; None leaves a field at 0."""
-    for name, value in tensors.items():
-        if isinstance(value, Tensor):
-            setattr(args, name, _address(value))
-        elif value is not None:
-            places = getattr(args, name)
-            for i, t in enumerate(value):
-                if t is not None:
-                    places[i] = _address(t)
-    return args
-
-
-def _address(t: Tensor) -> int:
-    if not t.is_contiguous():
-        raise UserError(f"the CPU engine needs contiguous tensors, got strides {t.stride()} for shape {tuple(t.shape)}")
-    return t.data_ptr()
