@@ -123,7 +123,7 @@ class Snapshot:
         return self.holds_beside()
 
     def holds_beside(self) -> bool:
-        """Return whether everything beside the items of `dictionaries` is the same."""
+        """Return whether all that a step reads, except for the items of `dictionaries`, is unchanged."""
         if torch._C._len_torch_function_stack() or torch.get_default_dtype() is not self.dtype:
             return False
         for module, kind, bases in self.kinds:

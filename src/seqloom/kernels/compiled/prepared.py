@@ -65,7 +65,7 @@ class _PreparedCell:
         self.lean = self._find_lean(found.code, stack)
 
     def _find_lean(self, compiled: Compiled, stack: Stack) -> LeanScan | None:
-        """Return what runs short calls of a layer in one direction."""
+        """Return the lean pass of short calls in one direction; None if the cell has none."""
         encoded, many = encode_plan(compiled.plan), stack.B * stack.T
         pairs = [(compiled.infer, encoded[compiled.plan.infer]), (compiled.train, encoded[compiled.plan.train])]
         if stack.ways == 2 or len(stack.shape) == 2 or any(why_not_lean(*pair, many) for pair in pairs):

@@ -49,7 +49,7 @@ class AttnRNNPlan:
         self.cells = [kind(stack, i, tier, weights) for i, (kind, tier) in enumerate(zip(kinds, tiers, strict=True))]
 
     def run(self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], train: bool) -> tuple[Tensor, Any]:
-        """Run the stack; the arguments and results are those of `StackPlan.run`."""
+        """Run the stack; the arguments and results are those of `PreparedStack.run` (`kernels/cpu/prepared.py`)."""
         if len(self.cells) == 1:
             y, end = self.cells[0].run(x, states[0] if states else None, weights, train)
             return y, end

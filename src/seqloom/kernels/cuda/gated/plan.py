@@ -197,7 +197,7 @@ class GatedPlan:
         train: bool,
         lengths: Tensor | None = None,
     ) -> tuple[Tensor, Any]:
-        """Run the stack; the arguments and results are those of `StackPlan.run`."""
+        """Run the stack; the arguments and results are those of `PreparedStack.run` (`kernels/cpu/prepared.py`)."""
         ends = []
         for begin in range(0, len(self.cells), self.ways):
             if begin and self.dropout:
