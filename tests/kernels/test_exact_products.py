@@ -53,12 +53,12 @@ def test_what_is_not_finite_stays_so_in_its_row_alone():
 
 
 def leave_out(monkeypatch, text):
-    """Launch kernels without a line of their text; a comment behind it stays."""
-    change = text, text[text.index("//") :] if "//" in text else ""
+    """Launch kernels without the first statement of this text."""
+    change = text, text.partition(";")[2]
     monkeypatch.setattr(launch.CudaCode, "launch", lambda *given: emulator.launch(*given, change=change))
 
 
-@pytest.mark.parametrize("barrier", ["wait_block();  // all have fetched", "fetch_wait<STAGES - 2>();"])
+@pytest.mark.parametrize("barrier", ["wait_block(); fetch(step", "fetch_wait<STAGES - 2>();"])
 def test_a_missing_barrier_is_noticed(monkeypatch, barrier):
     a, b = exact.split(matrix(128, 224)), exact.split(matrix(128, 224, 1))
     right = exact.multiply(a, b)
@@ -93,7 +93,7 @@ def test_products_of_four_warps_are_as_exact(monkeypatch, blocks):
 
 @pytest.mark.usefixtures("by_wgmma")
 @pytest.mark.parametrize(
-    "missing", ["wait_block();  // so all have added", "fetch_wait<AHEAD - 1>();", "show_fetched();"]
+    "missing", ["wait_block(); begin_products();", "fetch_wait<AHEAD - 1>();", "show_fetched();"]
 )
 def test_what_products_of_four_warps_wait_for_is_needed(monkeypatch, missing):
     a, b = exact.split(matrix(128, 320)), exact.split(matrix(128, 320, 1))

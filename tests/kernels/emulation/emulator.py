@@ -91,15 +91,20 @@ def build(
         return ctypes.CDLL(str(Path(folder, "kernel.so")))
 
 
+def read_code(path: Path) -> str:
+    """Read a text without its comments behind `//`."""
+    return re.sub(r"//.*", "", path.read_text())
+
+
 def write_changed(folder: str, change: tuple[str, str], words: list[str]) -> Path:
     """Write the file that has the text to be changed, with the change, into a folder that comes first on the path.
 
-    Line breaks and indentation of that text do not matter.
+    Comments, line breaks and indentation do not matter.
     """
     listed = compile_text(folder, "-MM", *words, "kernel.cpp").replace("\\\n", " ").split()
-    texts = {path: path.read_text() for name in listed if (path := Path(name)).is_relative_to(nvrtc.TEXT)}
+    texts = {path: read_code(path) for name in listed if (path := Path(name)).is_relative_to(nvrtc.TEXT)}
     pattern = r"\s+".join(map(re.escape, change[0].split()))
-    everything = (path.read_text() for path in nvrtc.TEXT.glob("*/*.cu*"))
+    everything = map(read_code, nvrtc.TEXT.glob("*/*.cu*"))
     assert any(re.search(pattern, text) for text in everything), f"no file has the text {change[0]!r}"
     count = sum(len(re.findall(pattern, text)) for text in texts.values())
     assert count <= 1, f"{change[0]!r} occurs {count} times"
