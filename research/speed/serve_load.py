@@ -6,7 +6,8 @@ Finds the highest throughput of a small run's server with default limits, then s
 at 70 % of it (a Poisson process), in phases without and with two hostile clients (one client in ten), in turns. These
 do at the same time: hold 256 half-sent bodies, send 1,000 long rows again and again, leave while their rows are
 computed, and send noise. Each client has a loopback address of its own, which only Linux has without being set up. The
-hostile clients run in another process, so that their work does not delay the measurement.
+hostile clients run in another process, of low priority, so that their own work delays neither the server nor the
+measurement: elsewhere they have machines of their own.
 """
 
 import asyncio
@@ -144,6 +145,7 @@ async def measure(url, body, rows, given):
 
 def attack(given):
     """Be the hostile clients of one phase; the rows come from the standard input."""
+    os.nice(19)
     rows = json.loads(sys.stdin.readline())
     print("begun", flush=True)
     print(json.dumps(asyncio.run(be_hostile(urlsplit(given.attack).port, given.phase, rows))))

@@ -92,9 +92,7 @@ def test_products_of_four_warps_are_as_exact(monkeypatch, blocks):
 
 
 @pytest.mark.usefixtures("by_wgmma")
-@pytest.mark.parametrize(
-    "missing", ["wait_block(); begin_products();", "fetch_wait<AHEAD - 1>();", "show_fetched();"]
-)
+@pytest.mark.parametrize("missing", ["wait_block(); begin_products();", "fetch_wait<AHEAD - 1>();", "show_fetched();"])
 def test_what_products_of_four_warps_wait_for_is_needed(monkeypatch, missing):
     a, b = exact.split(matrix(128, 320)), exact.split(matrix(128, 320, 1))
     right = exact.multiply(a, b)

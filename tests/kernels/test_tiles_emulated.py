@@ -117,7 +117,10 @@ FAULTS = {
         "for (int k = 1; k < QUARTERS; k++) {",
     ),
     "numbers have the unit of another block": ("(CHUNK / 2 * chunk + 16 * step) / UNITS * ROWS", "0"),
-    "sums lie over numbers that are still read": ("multiply_chunk<N>(s, w, chunk); } wait_block();", "multiply_chunk<N>(s, w, chunk); }"),
+    "sums lie over numbers that are still read": (
+        "multiply_chunk<N>(s, w, chunk); } wait_block();",
+        "multiply_chunk<N>(s, w, chunk); }",
+    ),
     "four warps: sums of the other block are read before they have come": ("wait_pair();", "wait_block();"),
 }
 

@@ -85,6 +85,26 @@ def test_a_small_request_waits_for_as_much_work_as_one_call_may_have(client):
     assert sorted(row for row in order if row != "small") == list(range(40))
 
 
+def test_a_long_job_rests_while_short_jobs_are_there():
+    call = Blocked()
+
+    async def test(batches):
+        short = ask(batches, ["first"])
+        await asyncio.to_thread(call.begun.wait, 10)
+        long = ask(batches, ["long"] * 4, client="other", steps=6)
+        call.go.set()
+        await short
+        while len(call.calls) < 2:  # nothing else is there, so the long job runs
+            await asyncio.sleep(0)
+        more = [ask(batches, [n]) for n in range(3)]
+        await asyncio.gather(long, *more)
+
+    run(test, call, steps=8, size=1)
+    rows = [row for _, rows in call.calls for row in rows]
+    assert rows[:2] == ["first", "long"]
+    assert rows.index(2) < len(rows) - 2  # the short jobs did not wait for all of the long one
+
+
 def test_the_time_steps_of_a_call_are_limited():
     calls = []
 

@@ -45,7 +45,7 @@ def test_requests_at_the_same_time_share_a_call_and_get_their_own_results(site, 
         return call(key, jobs)
 
     async def ask():
-        return await asyncio.gather(*(runs.predict([{"order": text}], False, "client") for text in texts))
+        return await asyncio.gather(*(runs.predict(runs.check([{"order": text}]), False, "client") for text in texts))
 
     runs.rows._call = count_jobs
     try:
@@ -53,7 +53,7 @@ def test_requests_at_the_same_time_share_a_call_and_get_their_own_results(site, 
     finally:
         runs.rows._call = call
     expected = seqloom.Run.load(folder / "cups").predict(texts)
-    for (_, results), wanted in zip(answers, expected, strict=True):
+    for results, wanted in zip(answers, expected, strict=True):
         assert results[0]["prediction"] == wanted["prediction"]
         assert results[0]["probability"] == pytest.approx(wanted["probability"], abs=2e-6)
     assert max(calls) > 1 or len(calls) == 3  # the first may have started alone
@@ -67,10 +67,12 @@ def test_a_bad_row_fails_its_own_request_only(site):
 
     async def ask():
         rows = [[good], [bad], [good]]
-        return await asyncio.gather(*(run.predict(one, False, "client") for one in rows), return_exceptions=True)
+        return await asyncio.gather(
+            *(run.predict(run.check(one), False, "client") for one in rows), return_exceptions=True
+        )
 
     first, second, third = site.client.portal.call(ask)
-    assert first[1] == third[1]
+    assert first == third
     assert second.status == 422
     assert "'flow' has 1 step and 'pulse' has 2" in second.sentence
 

@@ -43,7 +43,8 @@ def test_no_request_is_lost_while_checkpoints_are_loaded(folder, tmp_path):
 
         async def ask(n):
             await asyncio.sleep(0.005 * n)
-            return await run.predict([row], False, "client")
+            rows = run.check([row])
+            return rows.version, await run.predict(rows, False, "client")
 
         async def go():
             train = asyncio.to_thread(train_on, place)

@@ -30,9 +30,33 @@ def test_a_large_job_is_cut_and_others_run_between_its_parts():
     line = Line()
     line.add("a", rows=12)
     assert line.take() == ["a"] * 4
-    line.add("b", client="other")
+    line.add("b", client="other", steps=30)
     line.add("c")
     assert line.take_all() == ["bcaa", "aaaa", "aa"]
+
+
+def test_a_long_job_has_short_calls_while_others_have_short_jobs():
+    line = Line()
+    line.add("a", rows=12)
+    line.add("b", client="other")
+    assert line.take() == ["a", "a", "b"]
+    assert line.take() == ["a", "a"]
+    line.turns.rests = True
+    assert not line.turns.has_next()
+    assert line.take() == []
+    line.add("c")
+    assert line.turns.has_next()
+    assert line.take() == ["c"]
+    line.turns.rests = False
+    assert line.take_all() == ["aa"] * 4
+
+
+def test_a_call_does_not_mix_short_rows_with_much_longer_ones():
+    line = Line()
+    line.add("a", steps=10)
+    line.add("b", steps=21)
+    line.add("c", steps=20)
+    assert line.take_all() == ["ac", "b"]
 
 
 def test_two_large_jobs_alternate():

@@ -82,20 +82,28 @@ class Client:
         """Send the request and return the status of the answer; 0 if there is none."""
         try:
             async with asyncio.timeout(SEND_TIME_LIMIT), self._limit:
-                reader, writer = self._free.pop() if self._free else await self._connect()
-                try:
-                    writer.write(self._request)
-                    status, stays_open = await read_answer(reader)
-                except BaseException:
-                    writer.close()
-                    raise
-                if stays_open:
-                    self._free.append((reader, writer))
-                else:
-                    writer.close()
-                return status
+                while self._free:
+                    try:
+                        return await self._exchange(*self._free.pop())
+                    except (ConnectionError, asyncio.IncompleteReadError):
+                        continue  # the server has closed it meanwhile
+                return await self._exchange(*await self._connect())
         except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError):
             return 0
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
+        """Send the request over a connection, and return the status of the answer."""
+        try:
+            writer.write(self._request)
+            status, stays_open = await read_answer(reader)
+        except BaseException:
+            writer.close()
+            raise
+        if stays_open:
+            self._free.append((reader, writer))
+        else:
+            writer.close()
+        return status
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection(self._host, self._port, local_addr=self._from)

@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -239,21 +240,26 @@ def list_flags(settings: ServeBenchSettings) -> list[str]:
 def start_server(run: str, flags: Sequence[str]) -> Iterator[tuple[str, str, Any]]:
     """Serve a run in another process; yields its address, the name of the run and an example row."""
     words = [sys.executable, "-P", "-m", "seqloom", "serve", run, "--port", "0", "--quiet", "--json", *flags]
-    process = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **MODEL_THREADS}
-    )
-    assert process.stdout is not None and process.stderr is not None
-    try:
-        lines = []
-        for line in process.stdout:
-            lines.append(line)
-            if line == "}\n":
-                break
-        if not lines:
-            raise UserError(process.stderr.read().strip().removeprefix("seqloom: ") or "the server did not start")
-        url = json.loads("".join(lines))["address"]
-        found = _find_run(url)
-        yield url, found["name"], found["example"]
-    finally:
-        process.terminate()
-        process.communicate()
+    # a pipe that nobody reads would fill, and stop the server
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, **MODEL_THREADS}
+        ) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            lines = []
+            for line in process.stdout:
+                lines.append(line)
+                if line == "}\n":
+                    break
+            if not lines:
+                process.wait()
+                errors.seek(0)
+                raise UserError(errors.read().strip().removeprefix("seqloom: ") or "the server did not start")
+            url = json.loads("".join(lines))["address"]
+            found = _find_run(url)
+            yield url, found["name"], found["example"]
+        finally:
+            process.terminate()

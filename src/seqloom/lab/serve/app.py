@@ -21,7 +21,7 @@ from seqloom.lab.serve.stream_routes import StreamRoutes
 from seqloom.lab.serve.streams import Streams
 from seqloom.lab.web.bodies import read_object
 from seqloom.lab.web.credentials import BearerToken
-from seqloom.lab.web.gate import CLIENT, FACTS, HEALTH_PATHS, Gate, Policy, ServerState
+from seqloom.lab.web.gate import CLIENT, FACTS, HEALTH_PATHS, TURN, Gate, Policy, ServerState
 from seqloom.lab.web.problems import RequestError, answer_problems, write_json
 from seqloom.models.decoding.sampling import Sampling
 
@@ -62,13 +62,15 @@ class Routes:
             add(path, _serve_file(HERE / file, kind), include_in_schema=False)
 
     async def predict(self, request: Request) -> Response:
-        body = await read_object(request, bodies.PREDICT)
-        run = self.runs.find(body.get("run"))
-        request.scope[FACTS].update(run=run.name, rows=len(body["rows"]))
-        if kind_of(run.version.run.task).continues_text:
-            raise RequestError(409, f"run {run.name} is a language model, which continues a text; use /v1/generate")
-        version, results = await run.predict(body["rows"], body.get("probabilities", False), request.scope[CLIENT])
-        return write_json({"run": run.name, "step": version.step, "results": results})
+        async with request.scope[TURN]:
+            body = await read_object(request, bodies.PREDICT)
+            run = self.runs.find(body.get("run"))
+            request.scope[FACTS].update(run=run.name, rows=len(body["rows"]))
+            if kind_of(run.version.run.task).continues_text:
+                raise RequestError(409, f"run {run.name} is a language model, which continues a text; use /v1/generate")
+            rows = run.check(body["rows"])
+        results = await run.predict(rows, body.get("probabilities", False), request.scope[CLIENT])
+        return write_json({"run": run.name, "step": rows.version.step, "results": results})
 
     async def generate(self, request: Request) -> Response:
         body = await read_object(request, bodies.GENERATE)

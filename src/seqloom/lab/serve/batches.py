@@ -1,7 +1,9 @@
 """Jobs of several requests in one call of a function that runs in a thread.
 
 A call starts when the thread is free. It takes rows that have arrived meanwhile, in turns, up to a number of rows and
-time steps. If calls have recently shared jobs, a call that is not full waits a little for more.
+time steps. If calls have recently shared jobs, a call that is not full waits a little for more. While short jobs are
+there, a long job has a small share of the time: after each of its calls it rests until there are none, or for many
+times as long as the call took.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Any
 from seqloom.lab.serve.turns import Job, Part, Turns
 
 Call = Callable[[Any, Sequence[Part]], Sequence[Any]]  # (key, parts) -> results, or an exception, for each part
+REST = 15  # times as long as a call of a long job took
 CALL_STEPS = 4096  # time steps of a call, for which others wait; 32 rows of 128 steps
 
 
@@ -56,6 +59,8 @@ class Batches:
         self._most_steps = steps
         self._running: dict[asyncio.Task[None], int] = {}  # calls -> their steps
         self._jobs: set[Job] = set()  # that are not finished
+        self._short = 0  # of them
+        self._long_calls, self._rest_until = 0, 0.0  # those that run; the end of the rest after the last one
         self._change = asyncio.Event()
         self._is_shared = False  # whether the last call had several jobs
         self._loop_task: asyncio.Task[None] | None = None
@@ -90,12 +95,15 @@ class Batches:
         job = Job(key, rows, steps, client, asyncio.get_running_loop().create_future())
         self._jobs.add(job)
         self._turns.add(job)
+        self._short += not job.is_long
         self._change.set()
         try:
             return await job.future
         finally:  # the client may have left, and the rest of a job that failed need not run
             self._jobs.discard(job)
             self._turns.discard(job)
+            self._short -= not job.is_long
+            self._change.set()
 
     async def _collect(self) -> None:
         while True:
@@ -120,8 +128,12 @@ class Batches:
         The thread must be free, or run a short call and many rows wait: a second short call is then prepared, so that
         the thread does not wait. Both together are at most as long as one call may be.
         """
+        now = asyncio.get_running_loop().time()
+        self._turns.rests = self._short > 0 and (self._long_calls > 0 or now < self._rest_until)
+        if not self._turns.has_next():
+            return False
         if not self._running:
-            return self.rows > 0
+            return True
         is_short = len(self._running) == 1 and 2 * sum(self._running.values()) <= self._most_steps
         return is_short and self.rows >= self._size
 
@@ -132,12 +144,20 @@ class Batches:
 
     async def _run(self, parts: list[Part]) -> None:
         loop = asyncio.get_running_loop()
+        start, is_long = loop.time(), any(part.job.is_long for part in parts)
+        self._long_calls += is_long
         try:
             results = await loop.run_in_executor(self._thread, self._call, parts[0].job.key, parts)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # a panic of polars is not an Exception
             results = [error if isinstance(error, Exception) else RuntimeError(type(error).__name__)] * len(parts)
+        finally:
+            self._long_calls -= is_long
+            if is_long:
+                rest = REST * (loop.time() - start)
+                self._rest_until = loop.time() + rest
+                loop.call_later(rest, self._change.set)
         for part, result in zip(parts, results, strict=True):
             job = part.job
             if job.future.done():

@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,21 @@ from seqloom.models.decoding.sampling import Sampling
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 MOST_STREAMS_PER_CALL = 4096
+
+
+@dataclass(frozen=True)
+class CheckedRows:
+    """Rows of a request.
+
+    Attributes:
+        version: The checkpoint that predicts them.
+        rows: The rows, as objects of columns.
+        steps: The time steps of each row.
+    """
+
+    version: ModelVersion
+    rows: list[Any]
+    steps: list[int]
 
 
 class ServedRun:
@@ -45,18 +61,19 @@ class ServedRun:
         self.texts = Batches(_generate, 1, 0.0, f"{self.name}-generate")
         metrics.waiting.labels(self.name).set_function(lambda: self.rows.rows)
 
-    async def predict(
-        self, rows: list[Any], probabilities: bool, client: str
-    ) -> tuple[ModelVersion, list[dict[str, Any]]]:
-        """Return the version that answered and the result of each row; raises a RequestError."""
+    def check(self, rows: list[Any]) -> CheckedRows:
+        """Return rows that the newest checkpoint can read; raises a RequestError."""
         version = self.version
         checked = version.format.check_rows(rows)
-        if not checked:
-            return version, []
-        steps = [version.format.count_steps(row) for row in checked]
-        results = await self.rows.run((version, probabilities), checked, steps, client)
-        self._rows_counter.inc(len(checked))
-        return version, results
+        return CheckedRows(version, checked, [version.format.count_steps(row) for row in checked])
+
+    async def predict(self, rows: CheckedRows, probabilities: bool, client: str) -> list[dict[str, Any]]:
+        """Return the result of each row; raises a RequestError."""
+        if not rows.rows:
+            return []
+        results = await self.rows.run((rows.version, probabilities), rows.rows, rows.steps, client)
+        self._rows_counter.inc(len(results))
+        return results
 
     async def generate(
         self, prompts: list[str], sampling: Sampling, max_tokens: int, count: int, client: str

@@ -26,7 +26,7 @@ from seqloom.lab.serve import bodies
 from seqloom.lab.serve.settings import ServeSettings
 from seqloom.lab.serve.streams import Stream, Streams
 from seqloom.lab.web.bodies import parse_json, read_object
-from seqloom.lab.web.gate import CLIENT, FACTS, HOLD, ServerState
+from seqloom.lab.web.gate import CLIENT, FACTS, HOLD, TURN, ServerState
 from seqloom.lab.web.problems import RequestError, write_json
 
 HEARTBEAT = 15.0  # seconds between comments in server-sent events, which keep proxies from closing the connection
@@ -57,7 +57,8 @@ class StreamRoutes:
         return write_json(_describe(stream) | {"idle_seconds": self.settings.idle}, 201)
 
     async def step(self, request: Request, token: str) -> Response:
-        body = await read_object(request, bodies.STEPS)
+        async with request.scope[TURN]:
+            body = await read_object(request, bodies.STEPS)
         stream = self.streams.find(token, body.get("run"))
         request.scope[FACTS].update(run=stream.run.name, rows=len(body["steps"]))
         results = await self.streams.step(stream, body["steps"], body.get("probabilities", False))

@@ -3,15 +3,22 @@
 This is start-time fair queueing (Goyal, Vin and Cheng 1996). Each client, and each of its jobs, has a tag: the work
 done for it. The one with the lowest tag is next. One that begins to wait takes the tag of the one that was last chosen,
 so that it does not wait for what was done for others before, and is not ahead of them because it asked for nothing
-meanwhile. A job that is too large for a call is cut, and its parts take turns with other jobs.
+meanwhile. A job that is too large for a call is cut, and its parts take turns with other jobs. Its calls are short
+while other clients have short jobs, and a call does not mix short rows with much longer ones, for which they would
+wait.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+SHORT_CALL = 0.25  # of the most steps of a call
+MOST_PADDING = 2  # how often as long a row may be as those of other jobs in its call, which wait for it
+RECENT = 32  # jobs that tell whether other clients have short ones
 
 
 @dataclass(eq=False)
@@ -32,6 +39,8 @@ class Job:
     client: str
     future: asyncio.Future[list[Any]]
     taken: int = 0  # rows that have been taken
+    work: int = 0  # time steps of the rows that wait
+    is_long: bool = False  # whether it had more steps than a call may have
     results: list[Any] = field(default_factory=list)
     tag: int = 0
     number: int = 0  # the order of arrival
@@ -59,6 +68,7 @@ class Part:
 
 @dataclass(eq=False)
 class _Client:
+    name: str
     tag: int
     number: int  # the order of arrival
     clock: int = 0  # the tag of the job that was last chosen
@@ -75,19 +85,25 @@ class Turns:
 
     def __init__(self, most_rows: int, most_steps: int) -> None:
         self._most_rows, self._most_steps = most_rows, most_steps
+        self._short_steps = int(SHORT_CALL * most_steps)
         self._clients: dict[str, _Client] = {}
         self._tags: dict[str, int] = {}  # of clients without a job
         self._clock = 0  # the tag of the client that was last chosen
         self._count = 0
+        self._recent: deque[str | None] = deque(maxlen=RECENT)  # the clients of the last jobs, if they were short
         self.rows = 0
+        self.rests = False  # whether long jobs wait while other clients have short ones
 
     def add(self, job: Job) -> None:
         """Let a job wait."""
         self._count += 1
+        job.work = sum(job.steps)
+        job.is_long = job.work > self._most_steps
+        self._recent.append(job.client if job.work <= self._short_steps else None)
         client = self._clients.get(job.client)
         if client is None:
             tag = max(self._clock, self._tags.pop(job.client, 0))
-            client = self._clients[job.client] = _Client(tag, self._count)
+            client = self._clients[job.client] = _Client(job.client, tag, self._count)
         job.number, job.tag = self._count, client.clock
         client.jobs.append(job)
         self.rows += job.left
@@ -105,7 +121,8 @@ class Turns:
             share: How much of the most steps the call may have.
         """
         parts: list[Part] = []
-        rows, work, most_steps = 0, 0, int(share * self._most_steps)
+        rows, work, longest = 0, 0, 0
+        most_steps = int(share * self._most_steps)
         waiting = sorted(
             (client.tag, client.number, job.tag, job.number, job, client)
             for client in self._clients.values()
@@ -116,16 +133,21 @@ class Turns:
                 break
             if parts and job.key != parts[0].job.key:
                 continue
-            count = 0
+            fits, yields = self._fits(job), self._yields(client, job)
+            if yields and self.rests:
+                continue
+            count, most = 0, self._short_steps if yields else most_steps
             for steps in job.steps[job.taken : job.taken + self._most_rows - rows]:
-                if rows + count and work + steps > most_steps:
+                if (rows + count and work + steps > most) or (parts and steps > MOST_PADDING * longest):
                     break
                 count, work = count + 1, work + steps
-            if count < job.left and parts and self._fits(job):  # the job fills the next call alone
-                work -= sum(job.steps[job.taken : job.taken + count])
+            taken = job.steps[job.taken : job.taken + count]
+            if count < job.left and parts and fits:  # the job fills the next call alone
+                work -= sum(taken)
                 continue
             if not count:
                 continue
+            longest = max(longest, *taken)
             parts.append(Part(job, job.rows[job.taken : job.taken + count], job.taken))
             rows += count
             self._charge(client, job, count)
@@ -133,7 +155,17 @@ class Turns:
 
     def _fits(self, job: Job) -> bool:
         """Return whether the rest of a job fits in one call."""
-        return job.left <= self._most_rows and sum(job.steps[job.taken :]) <= self._most_steps
+        return job.left <= self._most_rows and job.work <= self._most_steps
+
+    def has_next(self) -> bool:
+        """Return whether `take` would return something."""
+        return self.rows > 0 and not (
+            self.rests and all(self._yields(client, job) for client in self._clients.values() for job in client.jobs)
+        )
+
+    def _yields(self, client: _Client, job: Job) -> bool:
+        """Return whether a job is long while other clients have short ones."""
+        return job.is_long and bool(set(self._recent) - {None, client.name})
 
     def _charge(self, client: _Client, job: Job, count: int) -> None:
         """Note that rows of a job run."""
@@ -141,6 +173,7 @@ class Turns:
         self._clock, client.clock = client.tag, job.tag
         client.tag += work
         job.tag += work
+        job.work -= work
         job.taken += count
         self.rows -= count
         if not job.left:

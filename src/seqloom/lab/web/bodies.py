@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -23,7 +24,14 @@ class ClientLeftError(Exception):
     """The client closed its connection before it had its answer."""
 
 
-async def receive_body(receive: Any, length: str, limit: int, receiving: Shares, client: str) -> bytes:  # noqa: ANN401  # of ASGI
+async def receive_body(
+    receive: Any,  # noqa: ANN401  # of ASGI
+    length: str,
+    limit: int,
+    receiving: Shares,
+    client: str,
+    find_wait: Callable[[str, int, int], float] = lambda *_: 0.0,
+) -> bytes:
     """Return the bytes of a body.
 
     A body that is too large is read to its end, within bounds, and thrown away: a client that is still sending would
@@ -35,6 +43,7 @@ async def receive_body(receive: Any, length: str, limit: int, receiving: Shares,
         limit: Most bytes.
         receiving: Counts the bytes of bodies that are being received.
         client: Who sends the body.
+        find_wait: Returns how many seconds to wait before more is received; see `Lane`.
 
     Raises:
         RequestError: 408 if the body does not arrive in time, 413 if it is too large, 429 or 503 if too many bytes are
@@ -58,6 +67,9 @@ async def receive_body(receive: Any, length: str, limit: int, receiving: Shares,
                     receiving.take(client, len(piece))
                     taken += len(piece)
                     body += piece
+                    if more and (wait := find_wait(client, len(piece), size)):
+                        timer.reschedule((timer.when() or 0.0) + wait)
+                        await asyncio.sleep(wait)
                 elif body:
                     body.clear()
                     timer.reschedule(asyncio.get_running_loop().time() + THROWN_AWAY_SECONDS)

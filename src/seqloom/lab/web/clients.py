@@ -86,6 +86,10 @@ class Shares:
         """Return whether this would be too much for all clients together."""
         return self.used + amount > self.total
 
+    def is_used_by_others(self, client: str) -> bool:
+        """Return whether clients other than this one use something."""
+        return self.used > self._by_client[client]
+
     def take(self, client: str, amount: int = 1) -> None:
         self.used += amount
         self._by_client[client] += amount

@@ -16,6 +16,7 @@ from pydantic_core import to_json
 from seqloom.lab.web import logs
 from seqloom.lab.web.bodies import ClientLeftError, receive_body
 from seqloom.lab.web.clients import Clients, Shares
+from seqloom.lab.web.lane import Lane
 from seqloom.lab.web.problems import BUG, RequestError
 from seqloom.lab.web.settings import LOOPBACK_NAMES, WebSettings
 
@@ -24,6 +25,7 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "WEBSOCKE
 FACTS = "seqloom.facts"  # in the scope: what a route adds to the log
 CLIENT = "seqloom.client"  # in the scope: who sends the request
 HOLD = "seqloom.hold"  # in the scope: the place that the request takes
+TURN = "seqloom.turn"  # in the scope: an asynchronous context in which a large body may be read
 UNKNOWN_ROUTE = "unknown"
 CLIENT_LEFT = 499  # logged as the status of a request whose client closed the connection before the end of its answer
 
@@ -104,6 +106,7 @@ class Gate:
             Shares(total, settings.limit_client(total))
             for total in (settings.max_requests, settings.max_receiving, settings.max_connections)
         )
+        self.lane = Lane(self.requests.is_used_by_others)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):
@@ -166,8 +169,11 @@ class Gate:
         self.policy.check(scope, headers)
         body, length = b"", headers.get(b"content-length", b"0").decode("latin-1")
         if length != "0" or b"transfer-encoding" in headers:
-            body = await receive_body(receive, length, self.settings.max_body, self.receiving, scope[CLIENT])
+            body = await receive_body(
+                receive, length, self.settings.max_body, self.receiving, scope[CLIENT], self.lane.find_wait
+            )
         self._check_requests(scope)
+        scope[TURN] = self.lane.take_turn(scope[CLIENT], len(body))
         async with asyncio.timeout(self.settings.max_seconds) as timer:
             hold = scope[HOLD] = Hold(self.requests, scope[CLIENT], timer)
             if scope["path"] in HEALTH_PATHS:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 NAME = "seqloom.web"
+SINGLE_REQUESTS = ("request", "Invalid HTTP request received.")  # the second is uvicorn's
 LIBRARIES = ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio", "websockets")
 
 log = logging.getLogger(NAME)
@@ -50,7 +51,7 @@ def set_up(quiet: bool = False, level: int = logging.INFO) -> None:
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(level if name == NAME else level + 10)
     if quiet:
-        log.addFilter(lambda record: record.msg != "request")
+        handler.addFilter(lambda record: record.msg not in SINGLE_REQUESTS)
 
 
 def write(event: str, facts: dict[str, Any] | None = None, *, level: int = logging.INFO, failed: bool = False) -> None:

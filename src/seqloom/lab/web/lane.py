@@ -1,0 +1,83 @@
+"""Large bodies are received slowly and read one at a time, with pauses, so that they do not hold up small requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+LARGE = 2**16  # bytes of a body whose reading takes longer than most answers to small requests
+BYTES_PER_SECOND = 4 * 2**20  # of large bodies that a client sends while others have requests
+MOST_PACES = 256  # clients that are remembered before the list is cleared of those that need not wait
+REST = 19  # times as long as the last body took; small requests have the rest of the time
+
+
+class Lane:
+    """Let large bodies take turns: clients first, then the bodies of a client.
+
+    While requests of other clients are being answered, a pause follows each large body that is many times as long as
+    its reading took.
+
+    Args:
+        has_others: Returns whether requests of other clients are being answered.
+
+    Example:
+        >>> import asyncio
+        >>> from seqloom.lab.web.lane import Lane
+        >>> async def read():
+        ...     async with Lane(lambda client: True).take_turn("client", 2**20):
+        ...         return "the body is parsed here"
+        >>> asyncio.run(read())
+        'the body is parsed here'
+    """
+
+    def __init__(self, has_others: Callable[[str], bool]) -> None:
+        self._has_others = has_others
+        self._lock = asyncio.Lock()
+        self._of_client: dict[str, tuple[asyncio.Lock, int]] = {}  # and how many bodies use it
+        self._free_at = 0.0
+        self._paces: dict[str, float] = {}  # when more may be received from a client
+
+    def find_wait(self, client: str, size: int, received: int) -> float:
+        """Return how many seconds to wait before more of a body is received.
+
+        Args:
+            client: Who sends the body.
+            size: Bytes that have just been received.
+            received: All bytes of the body so far; those of a small body are not waited for.
+        """
+        if received < LARGE or not self._has_others(client):
+            return 0.0
+        now = asyncio.get_running_loop().time()
+        if len(self._paces) > MOST_PACES:
+            self._paces = {name: time for name, time in self._paces.items() if time > now}
+        self._paces[client] = max(now, self._paces.get(client, 0.0)) + size / BYTES_PER_SECOND
+        return self._paces[client] - now
+
+    @asynccontextmanager
+    async def take_turn(self, client: str, size: int) -> AsyncIterator[None]:
+        """Wait until a body may be read.
+
+        Args:
+            client: Who sent the body.
+            size: Its bytes; a small one need not wait.
+        """
+        if size < LARGE:
+            yield
+            return
+        lock, users = self._of_client.get(client, (asyncio.Lock(), 0))
+        self._of_client[client] = lock, users + 1
+        try:
+            async with lock, self._lock:  # at most one body of each client waits for the second lock
+                clock = asyncio.get_running_loop().time
+                while (wait := self._free_at - clock()) > 0 and self._has_others(client):
+                    await asyncio.sleep(wait)
+                start = clock()
+                try:
+                    yield
+                finally:
+                    self._free_at = clock() + REST * (clock() - start)
+        finally:
+            lock, users = self._of_client.pop(client)
+            if users > 1:
+                self._of_client[client] = lock, users - 1
