@@ -31,9 +31,10 @@ from sklearn.utils.validation import (
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
 from seqloom.lab.data.memory import MemoryTask
-from seqloom.lab.data.names import Kind
 from seqloom.lab.data.pipeline.new_rows import CHUNK
-from seqloom.lab.data.task import Classes, Tags
+from seqloom.lab.kinds.forms import find_kind
+from seqloom.lab.kinds.kind import Kind
+from seqloom.lab.kinds.registry import KINDS
 from seqloom.lab.training.fit import check_effects, isolate_random, split_settings
 from seqloom.lab.training.predict import encode_rows, split_by_length
 from seqloom.lab.training.train import train
@@ -80,7 +81,7 @@ class _SequenceEstimator(BaseEstimator):  # type: ignore[misc]
         seed = int(check_random_state(self.random_state).randint(2**31))
         own = {"model": self.model, "hidden": self.hidden, "epochs": self.epochs, "batch": self.batch, "lr": self.lr}
         training, reading = split_settings(own | {"seed": seed} | dict(self.settings or {}))
-        task = MemoryTask(self._kind, rows, y, self._split(len(rows), strata, seed), reading)
+        task = MemoryTask(self._kind.name, rows, y, self._split(len(rows), strata, seed), reading)
         check_effects(task, training)
         with tempfile.TemporaryDirectory() as folder, isolate_random():
             run = train(task, training, Path(folder) / "run")
@@ -102,21 +103,20 @@ class _SequenceEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _class_numbers(self) -> list[int]:
         """Return the index into `classes_` of each output of the model."""
-        target = self.task_.target
-        assert isinstance(target, (Classes, Tags))
-        return [int(name) for name in target.names]
+        return [int(name) for name in getattr(self.task_.target, "names", ())]
 
     def _predict(self, X: Iterable[Any], field: str) -> list[Any]:
         """Return the `values` or `probabilities` that the model predicts for each sequence."""
         check_is_fitted(self, "model_")
         rows = _read_sequences(self, X, reset=False)
+        is_per_step = self._kind.is_per_step(self.task_)
         outputs: list[Any] = [None] * len(rows)
         for start in range(0, len(rows), CHUNK):
             batch = encode_rows(self.task_, rows[start : start + CHUNK], before=start)
             for part, numbers in split_by_length(batch):
                 values = getattr(self.model_.predict(part), field)
                 for number, n, value in zip(numbers, part.lengths.tolist(), values, strict=True):
-                    outputs[start + number] = value[:n].cpu() if self._kind == "tag" else value.cpu()
+                    outputs[start + number] = value[:n].cpu() if is_per_step else value.cpu()
         return outputs
 
 
@@ -139,7 +139,7 @@ class SequenceClassifier(ClassifierMixin, _SequenceEstimator):  # type: ignore[m
         array([1])
     """
 
-    _kind = "classify"
+    _kind = KINDS[find_kind("class")]
 
     def fit(self, X: Iterable[Any], y: Iterable[Any]) -> SequenceClassifier:
         """Train on sequences X and classes y (N,), at least two different ones."""
@@ -190,7 +190,7 @@ class SequenceRegressor(RegressorMixin, _SequenceEstimator):  # type: ignore[mis
         (1,)
     """
 
-    _kind = "regress"
+    _kind = KINDS[find_kind("numbers")]
 
     def __sklearn_tags__(self) -> EstimatorTags:
         tags = super().__sklearn_tags__()
@@ -234,7 +234,7 @@ class SequenceTagger(_SequenceEstimator):
         [['DET', 'NOUN']]
     """
 
-    _kind = "tag"
+    _kind = KINDS[find_kind("tags")]
 
     def fit(self, X: Iterable[Any], y: Iterable[Any]) -> SequenceTagger:
         """Train on sequences X and lists of tags y, one tag for each step."""
@@ -246,7 +246,7 @@ class SequenceTagger(_SequenceEstimator):
         for number, (row, tags) in enumerate(zip(rows, targets, strict=True)):
             if len(row) != len(tags):
                 raise UserError(
-                    f"X[{number}] has {count(len(row), 'step')} but y[{number}] has {count(len(tags), 'tag')}"
+                    f"X[{number}] has {count(len(row), 'step')} but y[{number}] has {count(len(tags), self._kind.noun)}"
                 )
         _check_class_types(tag for tags in targets for tag in tags)
         self.classes_, ids = np.unique(np.concatenate([np.asarray(tags) for tags in targets]), return_inverse=True)

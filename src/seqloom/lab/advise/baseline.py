@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from seqloom.lab.advise.sample import Array, Sample
-from seqloom.lab.data.task import Features, Tokens, Values
+from seqloom.lab.data.task import Features, Tokens
 from seqloom.lab.kinds.baselines.linear import Ngrams, SeriesFeatures
+from seqloom.lab.kinds.forms import FORMS, Target
+from seqloom.lab.kinds.results import get_values
 
 if TYPE_CHECKING:  # both take long to import
     from scipy.sparse import csr_matrix
@@ -61,8 +63,14 @@ class Baseline:
 
 def fit_linear_baseline(sample: Sample) -> Baseline | None:
     """Fit and score the linear model for the task's kind; None if there is none."""
-    kinds = {"classify": _classify, "regress": _regress, "tag": _tag, "forecast": _forecast, "generate": _generate}
-    fit = kinds.get(sample.task.kind)
+    fits: dict[Target | None, Callable[[Sample], Baseline]] = {
+        "class": _classify,
+        "numbers": _regress,
+        "tags": _tag,
+        "series": _forecast,
+        "next": _generate,
+    }
+    fit = fits.get(FORMS[sample.task.kind].target)
     return None if fit is None else fit(sample)
 
 
@@ -140,8 +148,8 @@ def _ridge_classifier() -> BaseEstimator:
 def _forecast(sample: Sample) -> Baseline:
     """Fit one ridge x - last -> y - last for all target series."""
     examples = sample.examples[:MOST_WINDOWS]
-    target, inputs = sample.task.target, sample.task.input
-    assert isinstance(target, Values) and isinstance(inputs, Features)
+    target, inputs = get_values(sample.task), sample.task.input
+    assert isinstance(inputs, Features)
     order = [inputs.names.index(name) for name in target.names if name in inputs.names]
     if len(order) < target.size:
         y = np.stack([e.y.numpy() for e in examples])

@@ -78,22 +78,22 @@ def _source(record: Mapping[str, Any]) -> dict[str, str]:
 
 def _read(name: str, record: Mapping[str, Any]) -> Entries:
     """Yield the measurements of a record; other records have none."""
-    readers: dict[tuple[str, str | None], Callable[[Mapping[str, Any]], Entries]] = {
-        ("tag", None): _quality,
-        ("transcribe", None): _quality,
+    readers: dict[tuple[str, str], Callable[[Mapping[str, Any]], Entries]] = {
         ("complexity", None): _complexity,
         ("adding", "fair"): _adding,
         ("copy", "fair"): _copy,
         ("gradients", "paper"): _gradients,
         ("kinds", "fair"): _kinds,
     }
-    study = record.get("study", ""), record.get("protocol")
+    study = record.get("study", ""), record.get("protocol", "")
     if name.endswith("-stream.json"):
         yield from _stream(record)
     elif str(record.get("what", "")).startswith("Multi30k de-en"):
         yield from _translate(record)
     elif study in readers:
         yield from readers[study](record)
+    elif "protocol" not in record:
+        yield from _quality(record)
 
 
 def _stream(record: Mapping[str, Any]) -> Entries:
@@ -124,7 +124,8 @@ def _kinds(record: Mapping[str, Any]) -> Entries:
 
 
 def _quality(record: Mapping[str, Any]) -> Entries:
-    for row in record["table"]:
+    """Yield the measurements of a study with real data; other records have none of the metrics."""
+    for row in record.get("table", ()):
         for metric in [m for m in ("upos_accuracy", "span_f1", "digit_error") if m in row]:
             task = row["task"].replace(", unheard recordings", "")
             if "unheard" not in task:

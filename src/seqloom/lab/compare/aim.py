@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from seqloom.lab.compare.settings import CompareSettings
-from seqloom.lab.data.task import Classes, Task
-from seqloom.lab.kinds.class_balance import find_positive
+from seqloom.lab.data.task import Task
 from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.stats.metrics import Metric
@@ -23,6 +22,7 @@ def resolve_aim(task: Task, settings: CompareSettings) -> tuple[Metric, dict[str
     if note:
         task.notes.say(note)
     options = {name: getattr(aim, name) for name in AIM_SETTINGS}
-    if (settings.folds or 1) > 1 and isinstance(task.target, Classes) and task.target.size == 2:
-        options["positive"] = task.target.names[find_positive(task, settings.positive)]  # folds may differ
-    return kind_of(task).choose_objective(task, aim.metric).metric, options
+    kind = kind_of(task)
+    if (settings.folds or 1) > 1:
+        options["positive"] = kind.name_positive(task, settings.positive)  # the rarer class of folds may differ
+    return kind.choose_objective(task, aim.metric).metric, options

@@ -10,9 +10,9 @@ from typing import Any
 
 from seqloom.core.errors import UserError
 from seqloom.lab.console import wrap, write_as_flags
-from seqloom.lab.data.forms import FORMS
 from seqloom.lab.data.registry import open_data
-from seqloom.lab.data.task import SPECIALS, Classes, Column, Input, Labels, Notes, Tags, Target, Task, Tokens, Values
+from seqloom.lab.data.task import SPECIALS, Column, Input, Notes, Target, Task, Tokens
+from seqloom.lab.kinds.forms import FORMS
 
 MAX_NAMES = 12  # class and feature names that are listed
 MOST_COLUMNS = 40  # columns that are all listed
@@ -106,10 +106,10 @@ def format_space(space: Input | Target) -> str:
     if isinstance(space, Tokens):
         return f"{space.unit} ({space.size - len(SPECIALS):,} distinct)"
     names = ", ".join(space.names[:MAX_NAMES]) + (" ..." if space.size > MAX_NAMES else "")
-    units = {Classes: "classes", Labels: "labels", Tags: "tags"}
-    if type(space) in units:
-        return f"{space.size} {units[type(space)]}: {names}"
-    return f"{names}, {space.steps} steps" if isinstance(space, Values) and space.steps > 1 else names
+    if plural := getattr(space, "plural", ""):
+        return f"{space.size} {plural}: {names}"
+    steps = getattr(space, "steps", 1)
+    return f"{names}, {steps} steps" if steps > 1 else names
 
 
 def _format_size(size: int | None) -> str:

@@ -13,6 +13,7 @@ from torch import Tensor
 from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline import cache
 from seqloom.lab.data.task import Batch, Classes, Features, Split, Task, write_record
+from seqloom.lab.kinds.forms import find_kind
 
 READINGS = {"rows": (8, 8), "pixels": (64, 1)}  # steps, features of a step
 Examples = tuple[Tensor, Tensor]  # x (N, T, D), y (N,)
@@ -81,7 +82,8 @@ class DigitsTask(Task):
             for n, (x, y) in self._parts.items()
         }
         grey = Features(tuple(f"grey_{i + 1}" for i in range(data.features)))
-        super().__init__("digits", "classify", grey, Classes(tuple("0123456789")), splits)
+        target = Classes(tuple("0123456789"))
+        super().__init__("digits", find_kind(target.as_target), grey, target, splits)
 
     def batches(
         self,

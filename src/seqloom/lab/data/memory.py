@@ -12,8 +12,6 @@ from seqloom.lab.data.coders.labels import LabelCoder
 from seqloom.lab.data.coders.letters import LettersCoder, are_words
 from seqloom.lab.data.coders.series import SeriesCoder, ValuesCoder
 from seqloom.lab.data.coders.text import TextCoder, guess_unit
-from seqloom.lab.data.forms import FORMS
-from seqloom.lab.data.names import Kind
 from seqloom.lab.data.pipeline import cache
 from seqloom.lab.data.pipeline.encoding import Encoding, InputCoder
 from seqloom.lab.data.pipeline.ragged import Ragged
@@ -21,6 +19,7 @@ from seqloom.lab.data.pipeline.reading import Reading, make_reading
 from seqloom.lab.data.pipeline.rows import RowsTask
 from seqloom.lab.data.pipeline.task_plan import TaskPlan
 from seqloom.lab.data.task import Split
+from seqloom.lab.kinds.forms import FORMS, Kind
 
 Array = np.ndarray[Any, Any]
 X = "x"

@@ -1,15 +1,12 @@
-"""Names of data that can be checked without torch: kinds, built-in tasks, paths."""
+"""Names of data that can be checked without torch: built-in tasks, paths."""
 
 from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import Literal, get_args
 
 from seqloom.core.errors import UserError
 
-Kind = Literal["classify", "multilabel", "regress", "tag", "generate", "translate", "forecast", "transcribe"]
-KINDS: tuple[str, ...] = get_args(Kind)
 TASK_NAMES = ("adding", "copy", "pattern", "reverse", "recall", "listops", "digits")  # the keys of registry.TASKS
 HUB_PREFIX = "hf:"  # data sets of the Hugging Face hub: "hf:imdb", "hf:glue:sst2"
 SPLITS = {"train": "train", "training": "train", "valid": "valid", "validation": "valid", "val": "valid"}

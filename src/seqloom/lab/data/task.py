@@ -2,7 +2,7 @@
 
 A task is data that have been read, split and encoded. It has
 
-    name, kind         its name; one of names.KINDS
+    name, kind         its name; one of `kinds.forms.KINDS`
     input, target      what the model reads and predicts: `Tokens`, `Features`, `Classes`, `Labels`, `Tags`, `Values`;
                        the `size` of each is the number of rows of an embedding, or the width of a head
     splits             "train", "valid", "test" (and further ones from the data) -> `Split`
@@ -35,15 +35,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from seqloom.core.errors import UserError
-from seqloom.lab.data.names import Kind
 from seqloom.lab.files import sealed
+from seqloom.lab.kinds.forms import Kind
+from seqloom.lab.kinds.forms import Target as TargetForm
 
 PAD, UNKNOWN, START, END = range(4)  # the first ids of every vocabulary
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
@@ -55,6 +56,9 @@ RECORD_FILE, RECORD_FORMAT = "task.json", 5  # format 4: merged labels, attribut
 @dataclass(frozen=True)
 class Tokens:
     """Ids from a vocabulary of `size`, including the four special ids; batches have letters if `alphabet` is not 0."""
+
+    as_target: ClassVar[TargetForm] = "text"
+    per_step: ClassVar[bool] = False
 
     size: int
     unit: str  # words, characters, bytes, bpe, unigram, tokens
@@ -83,6 +87,10 @@ class Features:
 class Classes:
     """One name for a whole sequence."""
 
+    as_target: ClassVar[TargetForm] = "class"
+    plural: ClassVar[str] = "classes"
+    per_step: ClassVar[bool] = False
+
     names: tuple[str, ...]
 
     @property
@@ -97,6 +105,9 @@ class Labels:
     Labels of steps are `shifted` if they are those of the next input step: a model must not look ahead.
     """
 
+    as_target: ClassVar[TargetForm] = "labels"
+    plural: ClassVar[str] = "labels"
+
     names: tuple[str, ...]
     per_step: bool = False
     shifted: bool = False
@@ -110,6 +121,10 @@ class Labels:
 class Tags:
     """One name for every step. Steps with a tag in `unscored` have a loss, but metrics skip them."""
 
+    as_target: ClassVar[TargetForm] = "tags"
+    plural: ClassVar[str] = "tags"
+    per_step: ClassVar[bool] = True
+
     names: tuple[str, ...]
     unscored: tuple[str, ...] = ()
 
@@ -121,6 +136,9 @@ class Tags:
 @dataclass(frozen=True)
 class Values:
     """Real numbers: for a whole sequence (steps = 1), or for each of the `steps` that follow."""
+
+    as_target: ClassVar[TargetForm] = "numbers"
+    per_step: ClassVar[bool] = False
 
     names: tuple[str, ...]
     steps: int = 1
@@ -345,7 +363,7 @@ class Task(ABC):
         raise UserError(f"task {self.name!r} generates its data and cannot read files")
 
     def read_classes(self, split: str) -> np.ndarray[Any, Any]:
-        """Return the class of every row of a "classify" split as an array (N,); at most 10,000 of an endless one."""
+        """Return the class of every row of a split as an array (N,); at most 10,000 of an endless one."""
         parts: list[Any] = []
         for batch in self.batches(split, batch=256):
             assert batch.y is not None

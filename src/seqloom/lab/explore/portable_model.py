@@ -15,7 +15,6 @@ from seqloom.cells.attn_rnn import AttnRNNCell
 from seqloom.cells.gru import GRUCell
 from seqloom.cells.lstm import LSTMCell
 from seqloom.lab.data.coders.text import TextCoder
-from seqloom.lab.data.task import Classes
 from seqloom.lab.explore.inside import find_equations
 from seqloom.lab.explore.subject import Subject
 from seqloom.lab.explore.turning_words import CONTRASTS, NEGATIONS
@@ -65,12 +64,12 @@ def _check_layer(layer: nn.Module) -> str | None:
 
 def pack_model(subject: Subject) -> dict[str, Any]:
     """Return everything that a page needs to run a model, JSON-serialisable; weights are float32 in base64."""
-    network, coder, target = subject.network, subject.task.encoding.x, subject.task.target
-    assert isinstance(network, Classify) and isinstance(network.embed, Embed) and isinstance(target, Classes)
+    network, coder, names = subject.network, subject.task.encoding.x, subject.kind.list_classes(subject.task)
+    assert isinstance(network, Classify) and isinstance(network.embed, Embed)
     decision, weights = subject.model.decision, network.state_dict()
-    assert decision is not None
+    assert decision is not None and names is not None
     return {
-        "labels": list(target.names),
+        "labels": names,
         "words": list(coder.words),
         "unit": coder.unit,
         "lowercase": coder.lowercase,

@@ -16,10 +16,10 @@ from seqloom.core.errors import UserError
 from seqloom.lab.data.coders.joined import JoinedTextCoder
 from seqloom.lab.data.coders.text import TextCoder
 from seqloom.lab.data.task import END, SPECIALS, START, UNKNOWN, Batch, Features, Task, Tokens
-from seqloom.lab.data.task import Values as ValuesTarget
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.kinds.kind import Kind
 from seqloom.lab.kinds.registry import kind_of
+from seqloom.lab.kinds.results import get_values
 from seqloom.lab.training.run import Run
 
 MAX_STEPS = 5_000  # steps that are looked into; a trace of 50,000 steps would not fit a page
@@ -190,13 +190,11 @@ class Subject:
 
     def _scale_values(self, scores: Tensor, text: str) -> Outputs:
         """Return values in the units of the data; decoding is affine in each value."""
-        target = self.task.target
-        assert isinstance(target, ValuesTarget)
         y = scores.float()
         low, high = (torch.tensor(self.task.decode(torch.full_like(y[:1], v))).to(y) for v in (0.0, 1.0))
         y = low.view_as(y[:1]) + y * (high - low).view_as(y[:1])
         steps = tuple(f"+{s + 1}" for s in range(y.shape[1])) if y.ndim == 3 else ()
-        return Outputs(y, target.names, steps, text)
+        return Outputs(y, get_values(self.task).names, steps, text)
 
     def _translate(self, batch: Batch, wanted: Tensor | None) -> Outputs:
         if wanted is None:

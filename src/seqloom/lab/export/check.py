@@ -14,9 +14,10 @@ from seqloom.lab.data.coders.series import SeriesCoder
 from seqloom.lab.data.coders.subwords import SubwordCoder
 from seqloom.lab.data.coders.table import TableCoder
 from seqloom.lab.data.coders.text import TextCoder
-from seqloom.lab.data.task import Task, Values
+from seqloom.lab.data.task import Task
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.kinds.registry import kind_of
+from seqloom.lab.kinds.results import get_values
 from seqloom.lab.training.predict import predict_pieces
 
 LENGTHS = (1, 9, 40)  # steps of the rows that are compared
@@ -59,13 +60,13 @@ def _make_row(coder: Any, task: Task, n: int, chance: random.Random) -> Any:  # 
         if coder.wide or len(coder.columns) == 1:
             return values[:, 0].tolist() if values.shape[1] == 1 else values.tolist()
         return dict(zip(coder.columns, values.T.tolist(), strict=True))
-    assert isinstance(coder, TableCoder) and isinstance(task.target, Values)
+    assert isinstance(coder, TableCoder)
+    target = get_values(task)
     steps = max(1, min(n, task.lookback))
-    numbers = _draw_numbers(coder.scale.mean, coder.scale.deviation, steps + task.target.steps, chance)
+    numbers = _draw_numbers(coder.scale.mean, coder.scale.deviation, steps + target.steps, chance)
     row: dict[str, Any] = dict(zip(coder.numbers, numbers.T.tolist(), strict=True))
     row |= {
-        name: [chance.choice(values) for _ in range(steps + task.target.steps)]
-        for name, values in coder.categories.items()
+        name: [chance.choice(values) for _ in range(steps + target.steps)] for name, values in coder.categories.items()
     }
     return {name: values if name in coder.known else values[:steps] for name, values in row.items()}
 
@@ -111,9 +112,8 @@ def _list_units(task: Task) -> dict[str, float]:
     assert task.encoding is not None
     if not kind_of(task).has_values:
         return {}
-    assert isinstance(task.target, Values)
     deviations = task.encoding.y.scale.deviation.tolist()
-    return dict(zip(task.target.names, deviations, strict=True)) | {"": deviations[0]}
+    return dict(zip(get_values(task).names, deviations, strict=True)) | {"": deviations[0]}
 
 
 def measure_difference(

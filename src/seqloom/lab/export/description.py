@@ -17,9 +17,10 @@ from seqloom.lab.data.coders.series import SeriesCoder
 from seqloom.lab.data.coders.subwords import SubwordCoder
 from seqloom.lab.data.coders.table import TableCoder
 from seqloom.lab.data.coders.text import HAN, WORDS, TextCoder
-from seqloom.lab.data.task import Task, Values
+from seqloom.lab.data.task import Task
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.kinds.registry import kind_of
+from seqloom.lab.kinds.results import get_values
 
 FORMAT = 1
 TOKENIZER = "tokenizer.json"
@@ -38,6 +39,7 @@ def describe(model: ForTask, task: Task) -> dict[str, Any]:
     about: dict[str, Any] = {
         "format": FORMAT,
         "kind": task.kind,
+        "decoder": kind_of(task).decoder,
         "limit": encoding.options.limit,
         "names": list(getattr(task.target, "names", ())),
         "encoder": _describe_encoder(encoding.x, task, model),
@@ -63,10 +65,11 @@ def _describe_encoder(coder: Any, task: Task, model: ForTask) -> dict[str, Any]:
     if isinstance(coder, SeriesCoder):
         common = {"columns": list(coder.columns), "wide": coder.wide, "width": coder.width}
         return {"type": "series", "scale": coder.scale.state()} | common
-    assert isinstance(coder, TableCoder) and isinstance(task.target, Values)
+    assert isinstance(coder, TableCoder)
+    target = get_values(task)
     state = {k: v for k, v in coder.state().items() if k != "coder"}
     names = coder.space.names
-    ahead = {"lookback": task.lookback, "horizon": task.target.steps, "targets": list(task.target.names)}
+    ahead = {"lookback": task.lookback, "horizon": target.steps, "targets": list(target.names)}
     return {"type": "table", "known_features": [names.index(n) for n in coder.space.known]} | state | ahead
 
 

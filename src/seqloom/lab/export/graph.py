@@ -67,8 +67,8 @@ def check_exportable(run: Run) -> None:
             f"(`seqloom runs {run.folder.parent}` lists them)"
         )
     kind = kind_of(task)
-    if not kind.is_exportable:
-        names = [one.name for one in KINDS.values() if one.is_exportable]
+    if not kind.decoder:
+        names = [one.name for one in KINDS.values() if one.decoder]
         raise UserError(
             f"{run.folder} was trained to {task.kind}, which needs a search for every step; export writes "
             f"{', '.join(names[:-1])} and {names[-1]} models, so use `seqloom {kind.command}`"

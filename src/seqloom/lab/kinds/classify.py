@@ -123,7 +123,7 @@ class ClassifyKind(Kind):
     topology = "N to 1"
     has_classes = True
     noun = "class"
-    is_exportable = True
+    decoder = "classes"
     metrics = ("accuracy", "balanced_accuracy", "macro_f1", "f1", "auroc", "average_precision", "loss")
     baselines = ("majority", "logistic", "logistic of letters", "rocket", "nearest series")
     selecting = ("accuracy",)
@@ -150,6 +150,13 @@ class ClassifyKind(Kind):
             METRICS[self.list_metrics(task)[0]],
         )
         return class_balance.choose_objective(task, chosen, default, class_weights, threshold)
+
+    def list_decided(self, task: Task) -> tuple[str, ...]:
+        return _get_names(task)
+
+    def name_positive(self, task: Task, positive: str | None) -> str | None:
+        names = _get_names(task)
+        return names[class_balance.find_positive(task, positive)] if len(names) == 2 else positive
 
     def wrap_baseline(self, task: Task, module: nn.Module) -> ForTask:
         return ForClassify(module)

@@ -116,7 +116,7 @@ class ForecastKind(Kind):
     spans_rows = True
     models = CAUSAL
     explains_last = True
-    is_exportable = True
+    decoder = "series"
     metrics = ("rmse", "mae", "mse", "mase", "smape")
     baselines = ("mean of past", "last value", "season", "ridge of past", "boosting")
     has_values = True
@@ -212,8 +212,7 @@ class ForecastKind(Kind):
     def build_results(
         self, task: Task, prediction: Prediction, probabilities: bool, reject: float = 0.0
     ) -> list[Result]:
-        assert isinstance(task.target, Values)
-        return build_value_results(task, task.target, prediction)
+        return build_value_results(task, prediction)
 
 
 def _choose_segment(task: Task, settings: TrainSettings, horizon: int, all_targets: bool) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from seqloom.lab.data.task import Task, Values
+from seqloom.lab.data.task import Task
+from seqloom.lab.kinds.results import get_values
 
 Result = dict[str, Any]
 ENDS = ("lower_", "upper_")
@@ -21,8 +22,7 @@ def lengthen_forecasts(results: Iterable[Result], task: Task) -> Iterator[Result
         results: What `predict` yields, one for each series.
         task: The task of the forecasts.
     """
-    assert isinstance(task.target, Values)
-    names = task.target.names
+    names = get_values(task).names
     for result in results:
         ends = [key for key in result if key.startswith(ENDS)]
         series = {key: value for key, value in result.items() if key not in ("date", "prediction", *ends)}

@@ -54,7 +54,8 @@ class Kind(ABC):
             rows have no prediction.
         spans_rows: Whether a prediction is a table of its own, one row for each step ahead.
         explains_last: Whether the last output step is explained by default, not the first.
-        is_exportable: Whether `seqloom export` writes such models.
+        decoder: What turns the output of an exported model into results: a key of `export.runner.results.DECODERS`;
+            "" if `seqloom export` does not write such models.
         row: What a row of the held-out data is called.
     """
 
@@ -79,7 +80,7 @@ class Kind(ABC):
     continues_text: ClassVar[bool] = False
     spans_rows: ClassVar[bool] = False
     explains_last: ClassVar[bool] = False
-    is_exportable: ClassVar[bool] = False
+    decoder: ClassVar[str] = ""
     row: ClassVar[str] = "row"
 
     # the model
@@ -90,6 +91,10 @@ class Kind(ABC):
 
     def check_settings(self, task: Task, settings: TrainSettings) -> None:  # noqa: B027
         """Raise a UserError if a setting would have no effect or let the model see what it has to predict."""
+
+    def must_not_look_ahead(self, task: Task) -> bool:
+        """Return whether a layer that reads later steps would see what it has to predict."""
+        return False
 
     def check_sight(self, task: Task, model: str) -> None:  # noqa: B027
         """Raise a UserError if a layer of this name would see what it has to predict."""
@@ -177,6 +182,14 @@ class Kind(ABC):
     def choose_shown(self, values: Mapping[str, object], chosen: str | None = None) -> str:
         """Return the metric that tables show: the chosen one, the default of the kind, or the loss."""
         return next((name for name in (chosen or "", *self.metrics) if name in values), "loss")
+
+    def list_decided(self, task: Task) -> tuple[str, ...]:
+        """Return the classes among which a threshold or a reject option decides; () if nothing is decided."""
+        return ()
+
+    def name_positive(self, task: Task, positive: str | None) -> str | None:
+        """Return the class that counts as positive, of two; `positive` is the setting."""
+        return positive
 
     # predictions
 

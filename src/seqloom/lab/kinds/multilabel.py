@@ -66,7 +66,7 @@ class MultilabelKind(Kind):
     topology = "N to 1"
     noun = "label"
     separator = "|"  # names of labels may contain blanks
-    is_exportable = True
+    decoder = "labels"
     metrics = ("macro_f1", "micro_f1", "exact", "loss")
     baselines = ("frequent labels", "labels of step", "labels", "labels of letters")
     selecting = ("macro_f1",)
@@ -89,9 +89,12 @@ class MultilabelKind(Kind):
     def check_settings(self, task: Task, settings: TrainSettings) -> None:
         self.check_sight(task, settings.model)
 
+    def must_not_look_ahead(self, task: Task) -> bool:
+        return _get_target(task).shifted
+
     def check_sight(self, task: Task, model: str) -> None:
         """Raise a UserError if a layer looks ahead and the labels of a step are the input of the next one."""
-        if _get_target(task).shifted and looks_ahead(model):
+        if self.must_not_look_ahead(task) and looks_ahead(model):
             other = "transformer" if model == "linformer" else model.removeprefix(registry.BI_PREFIX)
             raise UserError(
                 f"{model} looks ahead, and the labels of a step are the input of the next one; use {other} instead"

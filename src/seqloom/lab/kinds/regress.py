@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from seqloom.lab.data.task import Batch, Task, Values
+from seqloom.lab.data.task import Batch, Task
 from seqloom.lab.kinds.columns import Columns, sum_errors
 from seqloom.lab.kinds.for_task import ForTask, Prediction, get_targets
 from seqloom.lab.kinds.kind import Kind
@@ -50,7 +50,7 @@ class RegressKind(Kind):
     name = "regress"
     topology = "N to 1"
     noun = "number"
-    is_exportable = True
+    decoder = "values"
     metrics = ("rmse", "mae", "mse")
     baselines = ("mean", "ridge", "ridge of letters", "rocket")
     is_per_row = True
@@ -88,5 +88,4 @@ class RegressKind(Kind):
     def build_results(
         self, task: Task, prediction: Prediction, probabilities: bool, reject: float = 0.0
     ) -> list[Result]:
-        assert isinstance(task.target, Values)
-        return build_value_results(task, task.target, prediction)
+        return build_value_results(task, prediction)

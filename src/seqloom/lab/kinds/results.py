@@ -27,9 +27,20 @@ def pick_best(prediction: Prediction) -> Tensor:
     return prediction.probabilities.gather(-1, prediction.values.unsqueeze(-1)).squeeze(-1).cpu()
 
 
-def build_value_results(task: Task, target: Values, prediction: Prediction) -> list[Result]:
+def get_values(task: Task) -> Values:
+    """Return the numbers that a task predicts.
+
+    Raises:
+        TypeError: If its targets are not numbers.
+    """
+    if not isinstance(task.target, Values):
+        raise TypeError(f"the targets of task {task.name!r} are {task.target}, not numbers")
+    return task.target
+
+
+def build_value_results(task: Task, prediction: Prediction) -> list[Result]:
     """Return numbers in the units of the data, with the ends of their intervals."""
-    values = task.decode(prediction.values, prediction.lengths)
+    target, values = get_values(task), task.decode(prediction.values, prediction.lengths)
     columns = {"prediction": values}
     for level, bounds in (prediction.bounds or {}).items():
         low, high = (task.decode(bound) for bound in bounds)

@@ -78,7 +78,7 @@ class TagKind(Kind):
     noun = "tag"
     padding = IGNORE
     models = TAG
-    is_exportable = True
+    decoder = "tags"
     metrics = ("span_f1", "accuracy")
     baselines = ("tag", "tag of token", "window")
     selecting = ("span_f1", "accuracy")

@@ -47,8 +47,9 @@ class Routes:
 
     def add_to(self, app: FastAPI) -> None:
         add = app.add_api_route
-        add("/v1/predict", self.predict, methods=["POST"], summary="Predict rows", operation_id="predict")
-        add("/v1/generate", self.generate, methods=["POST"], summary="Generate texts", operation_id="generate")
+        for answer, summary in ((self.predict, "Predict rows"), (self.generate, "Generate texts")):
+            name = answer.__name__
+            add(f"/v1/{name}", answer, methods=["POST"], summary=summary, operation_id=name)
         add("/v1/runs", self.list_runs, summary="List the runs", operation_id="list_runs")
         add("/v1/runs/{run}", self.describe_run, summary="Describe a run", operation_id="describe_run")
         add("/healthz", self.health, summary="Whether the process answers", operation_id="healthz")

@@ -61,14 +61,14 @@ def build_document(app: FastAPI, runs: Runs, settings: ServeSettings, needs_toke
         document["security"] = [{"bearer": []}]
     versions = [run.version for run in runs.by_name.values()]
     requests = {
-        "predict": _describe_rows(versions, settings, of_steps=False),
-        "step": _describe_rows(versions, settings, of_steps=True),
-        "generate": _describe_generate(versions, settings),
-        "start": _describe_start(versions),
+        "/v1/predict": _describe_rows(versions, settings, of_steps=False),
+        "/v1/stream/{token}/steps": _describe_rows(versions, settings, of_steps=True),
+        "/v1/generate": _describe_generate(versions, settings),
+        "/v1/stream": _describe_start(versions),
     }
-    for path in document["paths"].values():
-        for operation in path.values():
-            _complete(operation, requests.get(operation["operationId"]))
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            _complete(operation, requests.get(path))
     return document
 
 
@@ -85,7 +85,7 @@ def _complete(operation: Document, request: Document | None) -> None:
     success = "201" if name == "start" else "200"
     kind = {"metrics": "text/plain", "events": "text/event-stream"}.get(name, "application/json")
     schema: Document = {"type": "string"} if kind != "application/json" else {"type": "object"}
-    if name in ("predict", "step", "generate"):
+    if request is not None and name != "start":
         results = {"type": "array", "items": RESULT}
         schema = {"type": "object", "properties": {"run": {"type": "string"}, "results": results}}
         schema["required"] = ["run", "results"]

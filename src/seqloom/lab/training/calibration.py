@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.registry import reopen
-from seqloom.lab.data.task import Classes, Task
+from seqloom.lab.data.task import Task
 from seqloom.lab.kinds import decision as decisions
 from seqloom.lab.kinds.class_balance import find_positive
 from seqloom.lab.kinds.decision import explain_decision
@@ -35,7 +35,7 @@ def resolve_objective(task: Task, settings: TrainSettings) -> tuple[TrainSetting
     objective = kind_of(task).choose_objective(task, settings.metric, settings.class_weights, threshold)
     changes = {
         "metric": objective.metric.name if objective.is_chosen else None,
-        "class_weights": objective.class_weights if isinstance(task.target, Classes) else None,
+        "class_weights": objective.class_weights if kind_of(task).list_decided(task) else None,
         "threshold": objective.threshold or None,
     }
     return settings.model_copy(update=changes), objective.note
@@ -43,7 +43,7 @@ def resolve_objective(task: Task, settings: TrainSettings) -> tuple[TrainSetting
 
 def check_decision(task: Task, positive: str | None, threshold: str | None, reject: str | None) -> None:
     """Raise a UserError if the settings of a decision do not fit the task or each other."""
-    classes = task.target.size if isinstance(task.target, Classes) else None
+    classes = len(kind_of(task).list_decided(task)) or None
     if positive is not None:
         find_positive(task, positive)
     if threshold is not None:
@@ -56,10 +56,8 @@ def check_decision(task: Task, positive: str | None, threshold: str | None, reje
 
 def explain_run(run: Run) -> list[str]:
     """Say in sentences how a run chooses a class, if it is not just the likeliest one."""
-    target = run.task.target
-    if not isinstance(target, Classes):
-        return []
-    return explain_decision(target.names, decisions.load(run.folder, target.size))
+    names = kind_of(run.task).list_decided(run.task)
+    return explain_decision(names, decisions.load(run.folder, len(names))) if names else []
 
 
 def change_decision(run: Run, model: ForTask, threshold: str | None, reject: str | None) -> None:

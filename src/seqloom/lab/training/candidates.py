@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 from seqloom.cells.lookup import split_name
 from seqloom.core.errors import UserError, require
 from seqloom.lab.cell_names import find_cells
-from seqloom.lab.data.task import Labels, Task
-from seqloom.lab.kinds.candidates import WHOLE_SEQUENCE
-from seqloom.lab.kinds.generate import GenerateKind
+from seqloom.lab.data.task import Task
+from seqloom.lab.kinds.candidates import CAUSAL, WHOLE_SEQUENCE
 from seqloom.lab.kinds.kind import Kind
 from seqloom.lab.kinds.layers import looks_ahead
 from seqloom.lab.kinds.registry import kind_of
@@ -108,9 +107,13 @@ def choose_candidates(kind: Kind, names: Sequence[str] = (), steps: int = 100) -
     Raises:
         UserError: if a name is unknown or a layer count is 0.
     """
-    wanted = tuple(names) or kind.models
+    return _choose(kind.models, names, steps)
+
+
+def _choose(usual: tuple[str, ...], names: Sequence[str], steps: int) -> list[Candidate]:
+    wanted = tuple(names) or usual
     if wanted == (ALL,):
-        causal = kind.models is not WHOLE_SEQUENCE
+        causal = usual is not WHOLE_SEQUENCE
         wanted = tuple(name for name in registry.list_names() if not (causal and name.startswith(registry.BI_PREFIX)))
     return list(dict.fromkeys(_parse(name, steps) for name in wanted))
 
@@ -121,13 +124,14 @@ def choose_for_task(task: Task, names: Sequence[str] = (), steps: int = 100) -> 
     Raises:
         UserError: also if a named model looks ahead and must not.
     """
-    if not (isinstance(task.target, Labels) and task.target.shifted):
-        return choose_candidates(kind_of(task), names, steps)
-    candidates = choose_candidates(GenerateKind(), names, steps)
+    kind = kind_of(task)
+    if not kind.must_not_look_ahead(task):
+        return choose_candidates(kind, names, steps)
+    candidates = _choose(CAUSAL, names, steps)
     if tuple(names) in ((), (ALL,)):
         return [c for c in candidates if not looks_ahead(c.model)]
     for candidate in candidates:
-        kind_of(task).check_sight(task, candidate.model)
+        kind.check_sight(task, candidate.model)
     return candidates
 
 

@@ -22,7 +22,6 @@ from seqloom.lab.data.coders.step_sets import StepSetCoder, are_shifted
 from seqloom.lab.data.coders.subwords import SubwordCoder
 from seqloom.lab.data.coders.text import TextCoder
 from seqloom.lab.data.coders.times import TimesCoder
-from seqloom.lab.data.forms import FORMS
 from seqloom.lab.data.pipeline import cache
 from seqloom.lab.data.pipeline.choice import choose_plan
 from seqloom.lab.data.pipeline.columns import describe_columns, warn_of_leaks
@@ -38,6 +37,7 @@ from seqloom.lab.data.pipeline.stream import build_stream
 from seqloom.lab.data.pipeline.task_plan import TaskPlan
 from seqloom.lab.data.pipeline.text_coder import SAMPLE_ROWS, make_text_coder
 from seqloom.lab.data.task import END, RECORD_FORMAT, UNSEEN, DataSource, Notes, Split
+from seqloom.lab.kinds.forms import find_kind
 
 MOST_LABELS = 2_000  # of a multi-label task: each row stores a number for every label
 LIKELY_SEPARATORS = ("|", ";")  # of labels in a class name; a comma may be part of it
@@ -114,7 +114,7 @@ def _make_coders(source: Source, plan: TaskPlan, options: Reading, notes: Notes)
     """Make the coders of x, y (None if targets are the next tokens) and time stamps (None without them)."""
     schema = source.frame().collect_schema()
     x: Any
-    form = FORMS[plan.kind]
+    form = plan.form
     first = schema[plan.input[0]]
     if plan.layout in ("wide", "long") and first != pl.List(pl.String):
         x = SeriesCoder(plan.input, wide=plan.layout == "wide")
@@ -174,7 +174,7 @@ def _choose_rate(source: Source, notes: Notes) -> int:
 
 def _make_letters_coder(source: Source, plan: TaskPlan, x: Any) -> LettersCoder | None:  # noqa: ANN401  # any coder
     """Make a coder of letters if words are tagged."""
-    if FORMS[plan.kind].target != "tags" or not isinstance(x, TextCoder) or x.unit != "tokens":
+    if plan.form.target != "tags" or not isinstance(x, TextCoder) or x.unit != "tokens":
         return None
     sample = source.frame().select(x.column).head(SAMPLE_ROWS).collect().to_series()
     return LettersCoder(x.column) if are_words(sample) else None
@@ -250,7 +250,10 @@ def _suggest_label_sets(coder: LabelCoder, notes: Notes) -> None:
         return
     if names.str.split(separator).explode().str.strip_chars().n_unique() < len(names):
         example = next(name for name in coder.names if separator in name)
-        notes.say(f"classes such as {example!r} may be several labels; to predict each of them, give kind=multilabel")
+        notes.say(
+            f"classes such as {example!r} may be several labels; to predict each of them, "
+            f"give kind={find_kind('labels')}"
+        )
 
 
 def _write(source: Source, encoding: Encoding, index: dict[str, Array], work: Path) -> None:

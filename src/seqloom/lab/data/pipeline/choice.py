@@ -9,13 +9,13 @@ import polars as pl
 
 from seqloom.core.errors import ChoiceError, UserError
 from seqloom.core.suggest import suggest
-from seqloom.lab.data.forms import FORMS
 from seqloom.lab.data.pipeline.plan import list_choices, list_flags
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.refusals import explain_refusal
 from seqloom.lab.data.pipeline.source import Source
-from seqloom.lab.data.pipeline.task_plan import TARGETS, TaskPlan
+from seqloom.lab.data.pipeline.task_plan import TaskPlan
 from seqloom.lab.data.task import Column, Notes
+from seqloom.lab.kinds.forms import TARGETS, find_kind
 
 DATE_PARTS = ("year", "month", "day", "hour", "minute", "second")
 
@@ -34,8 +34,8 @@ def choose_plan(columns: Sequence[Column], source: Source, options: Reading, not
         raise UserError(f"{place}: no column {name!r}; {hint}{' ' if hint else ''}the columns are {', '.join(by_name)}")
     if options.group is not None and options.group == options.time:
         raise UserError(f"{place}: {options.group!r} cannot be both the group and the time; leave one of them out")
-    if source.stream and options.kind in (None, "generate"):
-        return TaskPlan("generate", ("text",), ("text",), "stream")
+    if source.stream and options.form.target in (None, "next"):
+        return TaskPlan(find_kind("next"), ("text",), ("text",), "stream")
     _check_date_parts(columns, options, place)
     choices = list_choices(columns, source, options)
     if source.usual and not options.target:
@@ -53,13 +53,13 @@ def choose_plan(columns: Sequence[Column], source: Source, options: Reading, not
         )
     plan = best[0]
     inner = getattr(source.frame().collect_schema()[plan.target[0]], "inner", None)
-    if plan.kind == "tag" and isinstance(inner, pl.List):
-        plan = replace(plan, kind="multilabel")  # several tags for each step
-    blind = [name for name in plan.target if name not in plan.input] if plan.kind == "forecast" else []
+    if plan.form.target == "tags" and isinstance(inner, pl.List):
+        plan = replace(plan, kind=find_kind("labels"))  # several tags for each step
+    blind = [name for name in plan.target if name not in plan.input] if plan.form.target == "series" else []
     if blind:
         inputs = ",".join((*plan.input, *blind))
         raise UserError(f"{place}: a forecast of {blind[0]!r} needs its past; add it with input={inputs}")
-    if options.known and plan.kind != "forecast":
+    if options.known and plan.form.target != "series":
         raise UserError(
             f"{place}: known={','.join(options.known)} is for forecasts, and the task is {plan.kind}; leave it out"
         )
@@ -68,10 +68,10 @@ def choose_plan(columns: Sequence[Column], source: Source, options: Reading, not
             f"{place}: {wrong[0]!r} is to be forecast, so its future is not known; name others with known=..."
         )
     constant = [c for c in columns if c.role == "constant" and c.name.lower() in TARGETS]
-    if plan.kind == "generate" and constant and options.kind is None:
+    if plan.form.target == "next" and constant and options.kind is None:
         raise UserError(
             f"{place}: {constant[0].name!r} is {constant[0].example!r} in every row; classifying needs at least two "
-            "classes (kind generate models the texts alone)"
+            f"classes (kind {plan.kind} models the texts alone)"
         )
     return plan
 
@@ -84,16 +84,16 @@ def _check_date_parts(columns: Sequence[Column], options: Reading, place: str) -
         return
     raise UserError(
         f"{place}: {', '.join(map(repr, parts))} are parts of a date; write them as one column, such as 2026-12-31 "
-        "23:00:00, or give kind=forecast to forecast the rows in the order of the file"
+        f"23:00:00, or give kind={find_kind('series')} to forecast the rows in the order of the file"
     )
 
 
 def _select_best(choices: list[TaskPlan], options: Reading) -> list[TaskPlan]:
     """Return the likeliest plans: by the name of the target, then by the kind."""
-    named = [c for c in choices if c.target[0].lower() in TARGETS and c.kind != "generate"]
+    named = [c for c in choices if c.target[0].lower() in TARGETS and c.form.target != "next"]
     pool = choices if options.target else named or choices
-    lowest = min((FORMS[c.kind].rank for c in pool), default=0)
-    return [c for c in pool if FORMS[c.kind].rank == lowest]
+    lowest = min((c.form.rank for c in pool), default=0)
+    return [c for c in pool if c.form.rank == lowest]
 
 
 def _format_choice(choice: TaskPlan, columns: dict[str, Column]) -> str:

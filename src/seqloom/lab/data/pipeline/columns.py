@@ -11,7 +11,6 @@ import numpy as np
 import polars as pl
 
 from seqloom.lab.data.coders.times import DAY_AND_NAME, NAME_AND_DAY, UNIX_RANGE
-from seqloom.lab.data.forms import FORMS
 from seqloom.lab.data.names import SPLITS
 from seqloom.lab.data.pipeline.source import Source
 from seqloom.lab.data.pipeline.task_plan import TaskPlan
@@ -194,10 +193,10 @@ def _format_example(values: pl.Series) -> str:
 
 def warn_of_leaks(source: Source, plan: TaskPlan, columns: Sequence[Column], notes: Notes) -> None:
     """Warn of each column that predicts the target almost perfectly by itself."""
-    if FORMS[plan.kind].target not in ("class", "numbers") or len(plan.target) != 1 or plan.layout == "long":
+    if plan.form.target not in ("class", "numbers") or len(plan.target) != 1 or plan.layout == "long":
         return
     target = pl.col(plan.target[0]).alias("y")
-    is_number = FORMS[plan.kind].target == "numbers"
+    is_number = plan.form.target == "numbers"
     for column in columns:
         is_varied = column.role != "number" and column.distinct > source.rows / 5
         if column.name in plan.target or column.role not in LEAK_ROLES or is_varied:

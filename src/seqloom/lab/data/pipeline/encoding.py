@@ -24,7 +24,6 @@ from seqloom.lab.data.coders.subwords import SubwordCoder
 from seqloom.lab.data.coders.table import TableCoder
 from seqloom.lab.data.coders.text import TextCoder
 from seqloom.lab.data.coders.times import TimesCoder
-from seqloom.lab.data.forms import FORMS
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.task_plan import TaskPlan
 from seqloom.lab.data.task import Column, Note, Notes, Split, write_record
@@ -87,7 +86,7 @@ class Encoding:
         x, y, times, letters = (restore_coder(record[name]) for name in ("x", "y", "times", "letters"))
         attributes = restore_coder(record.get("attributes"))  # format 3 has none
         plan = _make_adapter(TaskPlan).validate_python(record["plan"])
-        if isinstance(y, LabelCoder) and y.per_token != (FORMS[plan.kind].target == "tags"):
+        if isinstance(y, LabelCoder) and y.per_token != (plan.form.target == "tags"):
             raise UserError(f"labels per token {y.per_token} do not fit a task of kind {plan.kind}")
         return Encoding(
             record["name"],

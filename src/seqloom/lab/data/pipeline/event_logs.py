@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from seqloom.lab.data.forms import INPUTS
 from seqloom.lab.data.pipeline.long_tables import FEWEST_STEPS, find_group, list_series
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.source import Source
 from seqloom.lab.data.pipeline.task_plan import TaskPlan
 from seqloom.lab.data.task import Column
+from seqloom.lab.kinds.forms import INPUTS, find_kind
 
 NAME_ROLES = ("label", "category")  # of a column with the names of events
 
@@ -19,17 +19,18 @@ NAME_ROLES = ("label", "category")  # of a column with the names of events
 def list_event_choices(columns: Sequence[Column], source: Source, options: Reading) -> list[TaskPlan]:
     """List plans that read one column of names as the steps of each series.
 
-    A series has one label or number, or with kind tag a label for each event. Unless the input is named, columns of
-    numbers are read instead of names if there are any, apart from those that only count the time of a series.
+    A series has one label or number, or a label for each event if tags are asked for. Unless the input is named,
+    columns of numbers are read instead of names if there are any, apart from those that only count the time of a
+    series.
     """
-    if options.kind not in (None, "classify", "regress", "tag") or len(options.input) > 1:
+    if not options.form.reads_groups or len(options.input) > 1:
         return []
     time = options.time or next((c.name for c in columns if c.role == "time" and c.name != options.group), None)
     split = options.split or next((c.name for c in columns if c.role == "split"), None)
     names = _list_names(columns, options, (time, split))
     if not names or (not options.input and any(c.role in INPUTS for c in columns)):
         return []
-    if options.kind == "tag":
+    if options.form.target == "tags":
         return _list_tag_choices(columns, source, options, names, time, split)
     plans = []
     for kind, group, target in list_series(columns, source, options, time):
@@ -78,7 +79,7 @@ def _list_tag_choices(
         return []
     labels = [c.name for c in columns if c.role in NAME_ROLES and c.name not in (group, names[0].name)]
     targets = options.target or tuple(labels)
-    return [TaskPlan("tag", (names[0].name,), (name,), "long", group, time, split) for name in targets]
+    return [TaskPlan(find_kind("tags"), (names[0].name,), (name,), "long", group, time, split) for name in targets]
 
 
 def _has_measurements(columns: Sequence[Column], source: Source, taken: Sequence[str | None]) -> bool:

@@ -9,14 +9,13 @@ import polars as pl
 
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
-from seqloom.lab.data.forms import FORMS
-from seqloom.lab.data.names import Kind
 from seqloom.lab.data.pipeline.columns import is_id_name
 from seqloom.lab.data.pipeline.order import have_order
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.source import Source
-from seqloom.lab.data.pipeline.task_plan import TARGETS, TaskPlan
+from seqloom.lab.data.pipeline.task_plan import TaskPlan
 from seqloom.lab.data.task import Column, Notes
+from seqloom.lab.kinds.forms import TARGETS, Kind, find_kind
 
 DEFAULTS = Reading()
 FEWEST_STEPS = 3  # of a series, on average
@@ -32,12 +31,12 @@ def list_long_choices(
     Without options, a label has to be the only constant one. A table with dates is left to forecasts, unless the name
     of its label says that it is a target.
     """
-    if options.kind not in (None, "classify", "regress", "tag"):
+    if not options.form.reads_groups:
         return []
     numbers = [c.name for c in columns if c.is_numeric and c.role != "constant" and c.name != time]
     if options.input and not set(options.input) <= set(numbers):
         return []
-    if options.kind == "tag":
+    if options.form.target == "tags":
         return _list_tag_choices(columns, source, options, time, split, numbers)
     plans = []
     for kind, group, target in list_series(columns, source, options, time):
@@ -54,7 +53,7 @@ def list_series(
     for target in _list_targets(columns, options, time):
         group = find_group(columns, source, options, time, target.name)
         if group is not None:
-            yield options.kind or ("classify" if target.role != "number" else "regress"), group, target.name
+            yield options.kind or find_kind("class" if target.role != "number" else "numbers"), group, target.name
 
 
 def _list_tag_choices(
@@ -72,7 +71,7 @@ def _list_tag_choices(
         group = options.group or find_group(columns, source, options, time, None, but=target)
         names = options.input or tuple(n for n in numbers if n not in (group, target))
         if names and target != group:
-            plans.append(TaskPlan("tag", names, (target,), "long", group, time, split))
+            plans.append(TaskPlan(find_kind("tags"), names, (target,), "long", group, time, split))
     return plans
 
 
@@ -156,7 +155,7 @@ def warn_of_no_order(plan: TaskPlan, source: Source, notes: Notes) -> None:
     is_series = plan.layout == "table" or (plan.layout == "long" and plan.group is None)
     if not is_series or plan.time or plan.group:
         return
-    labels = plan.target if FORMS[plan.kind].target == "tags" else ()
+    labels = plan.target if plan.form.target == "tags" else ()
     names = [n for n in plan.input if n not in labels]
     schema = source.frame().collect_schema()
     numbers = [name for name in names if schema[name].is_numeric()]
@@ -186,9 +185,9 @@ def mention_other_series(
         is_event = any(c.name in plan.input and c.is_string for c in columns)
         series = f"one sequence of {plan.input[0]!r}" if is_event else "one series"
         notes.say(f"each {plan.group!r} is {series}; choose another column with group=...")
-    elif plan.kind == "forecast" and options.kind is None and not options.target:
-        asked = options.model_copy(update={"kind": "classify"})
+    elif plan.form.target == "series" and options.kind is None and not options.target:
+        asked = options.model_copy(update={"kind": find_kind("class")})
         free = [replace(c) for c in columns if c.name != plan.time]
         for other in list_long_choices(free, source, asked, plan.time, plan.split)[:1]:
             label = other.target[0]
-            notes.say(f"each {other.group!r} has one {label!r}; to predict that, give target={label} kind=classify")
+            notes.say(f"each {other.group!r} has one {label!r}; to predict that, give target={label} kind={asked.kind}")

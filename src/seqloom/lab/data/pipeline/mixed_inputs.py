@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from seqloom.core.errors import UserError
-from seqloom.lab.data.forms import FORMS
-from seqloom.lab.data.names import Kind
 from seqloom.lab.data.pipeline.columns import is_id_name
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.task_plan import TaskPlan
 from seqloom.lab.data.task import Column
+from seqloom.lab.kinds.forms import FORMS, Kind
 
 SEQUENCES = ("text", "tokens", "series", "audio")
 ATTRIBUTES = ("number", "label", "category", "constant")

@@ -24,12 +24,12 @@ from seqloom.lab.data.coders.series import SeriesCoder
 from seqloom.lab.data.coders.step_sets import StepSetCoder
 from seqloom.lab.data.coders.text import TextCoder
 from seqloom.lab.data.coders.times import TimesCoder
-from seqloom.lab.data.forms import FORMS
 from seqloom.lab.data.pipeline.encoding import Encoding, InputCoder
 from seqloom.lab.data.pipeline.row_filter import join_steps
 from seqloom.lab.data.pipeline.source import read_source
 from seqloom.lab.data.task import DataSource, Features, Frame, Notes, Task, Tokens
 from seqloom.lab.files import scratch
+from seqloom.lab.kinds.forms import FORMS
 
 CHUNK = 256  # rows in memory at once
 STDIN = "-"

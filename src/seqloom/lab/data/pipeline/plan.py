@@ -9,8 +9,6 @@ from typing import Any
 import polars as pl
 
 from seqloom.core.errors import UserError
-from seqloom.lab.data.forms import FORMS, INPUTS
-from seqloom.lab.data.names import Kind
 from seqloom.lab.data.pipeline.event_logs import list_event_choices
 from seqloom.lab.data.pipeline.long_tables import list_long_choices
 from seqloom.lab.data.pipeline.mixed_inputs import list_mixed_choices
@@ -18,12 +16,10 @@ from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.source import Source
 from seqloom.lab.data.pipeline.task_plan import MOST_REPEATS, TaskPlan
 from seqloom.lab.data.task import Column, Notes
+from seqloom.lab.kinds.forms import FORMS, INPUTS, Kind, find_kind
 
 SERIES_NAMES = ("label", "category", "id", "text")  # roles of a column that may name series
 KINDS: dict[tuple[str, str], Kind] = {roles: kind for kind, form in FORMS.items() for roles in form.roles}
-LABEL_SETS = ("tokens", "tags", "label", "category")  # roles of a column that may hold several labels in each row
-NAMED_LABEL_SETS = ("series", "text", "id")  # these only if the target is named
-MAX_LABELS = 200  # a list of names with more distinct ones is a target only if it is named
 MOST_LISTED = 6  # inputs that a message lists
 MIN_WIDE = 8  # fewest columns of numbers that make a row a series
 
@@ -56,9 +52,10 @@ def _treat_as_asked(column: Column, columns: Sequence[Column], options: Reading)
     Names and ids are text if the column is the only input, or the only column. Numbers that count the rows are
     measurements if they are to be forecast.
     """
-    if options.kind == "forecast" and column.role == "id" and not column.is_string and column.name in options.target:
+    is_forecast = options.form.target == "series"
+    if is_forecast and column.role == "id" and not column.is_string and column.name in options.target:
         return replace(column, role="number", is_whole=True)
-    is_forecast = options.kind == "forecast" or options.target == options.input
+    is_forecast = is_forecast or options.target == options.input
     is_input = (options.input == (column.name,) and not is_forecast) or len(columns) == 1
     return replace(column, role="text") if is_input and column.is_string else column
 
@@ -74,13 +71,13 @@ def _list_choices(columns: Sequence[Column], source: Source, options: Reading) -
     for one in [c for c in free if c.role in INPUTS and c.name in (options.input or (c.name,))]:
         stamps = times if one.role == "series" else options.time
         for other in [c for c in free if c.name != one.name and c.name in (options.target or (c.name,))]:
-            for role in _list_target_roles(other, bool(options.target), options.kind):
+            for role in options.form.list_target_roles(other, bool(options.target)):
                 if (one.role, role) in KINDS:
                     target = options.target if role == "number" and options.target else (other.name,)
                     plans.append(TaskPlan(KINDS[one.role, role], (one.name,), target, "rows", time=stamps, **common))
         if one.role == "text" and options.target in ((), (one.name,)):
-            plans.append(TaskPlan("generate", (one.name,), (one.name,), "rows", time=options.time, **common))
-    if len(options.input) > 1 and options.kind != "forecast" and not set(options.target) & set(options.input):
+            plans.append(TaskPlan(find_kind("next"), (one.name,), (one.name,), "rows", time=options.time, **common))
+    if len(options.input) > 1 and options.form.target != "series" and not set(options.target) & set(options.input):
         plans += _list_mixed_choices(free, source, options, common)
     long = [] if any(c.role in INPUTS for c in free) else list_long_choices(columns, source, options, time, split)
     plans += long or _list_number_choices(free, options, time, split)
@@ -97,34 +94,12 @@ def _list_mixed_choices(
     first = next((c.role for c in columns if c.name in options.input and c.role in INPUTS), "text")
     kinds: dict[str, Kind] = {}
     for other in [c for c in columns if c.name not in options.input and c.name in (options.target or (c.name,))]:
-        roles = _list_target_roles(other, bool(options.target), options.kind)
+        roles = options.form.list_target_roles(other, bool(options.target))
         for kind in [KINDS[first, role] for role in roles if (first, role) in KINDS]:
             if options.kind in (None, kind):
                 kinds[other.name] = kind
     named = [c for c in columns if c.name in options.input]
     return list_mixed_choices(named, options, source.parts[0].label, kinds, common) if len(named) > 1 else []
-
-
-def _list_target_roles(column: Column, is_named: bool, kind: str | None) -> list[str]:
-    """List the roles a target may play; a number or a category is a label only on request."""
-    roles = [column.role]
-    if column.is_numeric and column.role != "number" and kind == "regress":
-        roles = ["number"]
-    if is_named and column.role in ("category", "id", "number", "text", "constant", "time") and kind == "classify":
-        roles.append("label")
-    if is_named and column.role in ("category", "id", "constant"):
-        roles.append("label")
-    if column.role in ("label", "category") and kind == "transcribe":
-        roles = ["text"]
-    if is_named and column.role in ("label", "category", "id", "constant") and kind in ("translate", "transcribe"):
-        roles = ["text"]
-    if is_named and column.role in ("tokens", "series") and kind == "tag":
-        roles = ["tags"]
-    if kind == "multilabel" and (column.role in LABEL_SETS or (is_named and column.role in NAMED_LABEL_SETS)):
-        roles = ["labels"]
-    elif kind is None and column.role == "tokens" and (is_named or column.distinct <= MAX_LABELS):
-        roles.append("labels")
-    return roles
 
 
 def _list_number_choices(
@@ -137,22 +112,22 @@ def _list_number_choices(
     has_sequences = any(c.role in INPUTS for c in columns)
     measured = [c.name for c in numbers if c.role == "number" or c.name in (*options.input, *options.target)]
     only_numbers = all(c.role in ("number", "constant") for c in columns)
-    if measured and not has_sequences and (time or options.kind == "forecast" or only_numbers):
+    if measured and not has_sequences and (time or options.form.target == "series" or only_numbers):
         names = options.input or tuple(c.name for c in numbers if c.role != "constant")
-        if options.group and options.kind != "forecast" and any(c.role == "label" for c in labels):
+        if options.group and options.form.target != "series" and any(c.role == "label" for c in labels):
             names = tuple(n for n in names if n not in [c.name for c in labels])
-            return [TaskPlan("classify", names, (c.name,), "long", options.group, time, split) for c in labels]
+            return [TaskPlan(find_kind("class"), names, (c.name,), "long", options.group, time, split) for c in labels]
         if options.target and not options.input:
             names += tuple(c.name for c in columns if c.role == "label" and not c.is_numeric and c.name not in names)
         target = options.target or tuple(n for n in names if n not in options.known)
         names = tuple(dict.fromkeys([*names, *options.known]))
         if any(c.name in target and c.is_string and not c.is_numeric for c in columns):
             return []  # a forecast predicts numbers
-        plans.append(TaskPlan("forecast", names, target, "table", options.group, time, known=options.known))
+        plans.append(TaskPlan(find_kind("series"), names, target, "table", options.group, time, known=options.known))
     for label in [] if has_sequences or time else labels:
         names = options.input or tuple(c.name for c in numbers if c.name != label.name)
         if len(names) >= MIN_WIDE or options.input:
-            plans.append(TaskPlan("classify", names, (label.name,), "wide", options.group, None, split))
+            plans.append(TaskPlan(find_kind("class"), names, (label.name,), "wide", options.group, None, split))
     return plans
 
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
-from seqloom.lab.data.names import Kind
+from seqloom.lab.kinds.forms import Form, Kind, form_of
 
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -81,6 +81,11 @@ class Reading(BaseModel):
     """Seed of the random split."""
     near_duplicates: bool = True
     """Keep texts that are nearly the same on one side of a random split."""
+
+    @property
+    def form(self) -> Form:
+        """What reading knows of the kind that was asked for."""
+        return form_of(self.kind)
 
     @field_validator("encoding")
     @classmethod

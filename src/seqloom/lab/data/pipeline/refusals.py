@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from seqloom.core.errors import UserError
-from seqloom.lab.data.forms import FORMS
 from seqloom.lab.data.pipeline.columns import DAY_FIRST, STAMP
 from seqloom.lab.data.pipeline.event_logs import find_events_without_target
 from seqloom.lab.data.pipeline.order import have_order
@@ -16,6 +15,7 @@ from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.source import Source
 from seqloom.lab.data.pipeline.task_plan import TaskPlan
 from seqloom.lab.data.task import Column
+from seqloom.lab.kinds.forms import FORMS, find_kind
 
 MOST_COLUMNS = 12  # columns that a message lists
 
@@ -52,7 +52,7 @@ def explain_refusal(columns: Sequence[Column], source: Source, options: Reading)
 def _advise_on_series(columns: Sequence[Column], source: Source) -> str:
     """Return how to predict a number that each series of a long table has; "" if there is none."""
     for name in [c.name for c in columns if c.role == "number"]:
-        plans = _list_plans(columns, source, Reading(target=(name,), kind="regress"))
+        plans = _list_plans(columns, source, Reading(target=(name,), kind=find_kind("numbers")))
         if plans and plans[0].group:
             return f"each {plans[0].group!r} is a series with one {name!r}; to predict it, give target={name}"
     return ""
@@ -64,13 +64,13 @@ def _advise_on_events(columns: Sequence[Column], source: Source, options: Readin
     if events is None:
         return ""
     group, name = events
-    asked = options.model_copy(update={"input": (name,), "group": group, "kind": "tag"})
+    asked = options.model_copy(update={"input": (name,), "group": group, "kind": find_kind("tags")})
     labels = [plan.target[0] for plan in _list_plans(columns, source, asked)]
     if labels:
         targets = " or ".join(f"target={label}" for label in labels[:MOST_COLUMNS])
         return (
             f"each {group!r} is a sequence of {name!r}, but has no label or number of its own; to predict a label for "
-            f"each {name!r}, give kind=tag and {targets}"
+            f"each {name!r}, give kind={asked.kind} and {targets}"
         )
     return (
         f"each {group!r} is a sequence of {name!r}, but has no label or number to predict; add one as a column, equal "
@@ -80,7 +80,7 @@ def _advise_on_events(columns: Sequence[Column], source: Source, options: Readin
 
 def _describe_unordered(columns: Sequence[Column], source: Source, options: Reading) -> str:
     """Return what a table of numbers and labels without an order lacks, and what to use instead; "" for others."""
-    if options.group or options.time or options.kind not in (None, "classify", "regress"):
+    if options.group or options.time or options.form.target not in (None, "class", "numbers"):
         return ""
     if any(c.role not in ("number", "label", "category", "constant", "id") or _looks_like_date(c) for c in columns):
         return ""
@@ -88,14 +88,14 @@ def _describe_unordered(columns: Sequence[Column], source: Source, options: Read
     numbers = [c.name for c in columns if c.role == "number"]
     if not (labels and numbers) or have_order(source.columns(*numbers, *labels), numbers, labels):
         return ""
-    tool = "HistGradientBoostingRegressor" if options.kind == "regress" else "HistGradientBoostingClassifier"
+    tool = "HistGradientBoostingRegressor" if options.form.target == "numbers" else "HistGradientBoostingClassifier"
     listed = "a column of numbers" if len(numbers) == 1 else f"{len(numbers)} columns of numbers"
     names = f"the label{'s' * (len(labels) > 1)} {', '.join(map(repr, labels))}"
     return (
         f"its rows are not sequences: there are {listed} and {names}, no text, list or time stamps, and no row depends "
         f"on those before it; use gradient boosting for such a table (scikit-learn's {tool}), or say what makes rows a "
-        "sequence: group=... names the column of series, time=... that of times, and kind=tag gives each row a label "
-        "if all rows are steps of one series"
+        f"sequence: group=... names the column of series, time=... that of times, and kind={find_kind('tags')} gives "
+        "each row a label if all rows are steps of one series"
     )
 
 
@@ -118,9 +118,10 @@ def _advise_on_dates(columns: Sequence[Column]) -> str:
 def _advise_on_counts(columns: Sequence[Column], source: Source, options: Reading) -> str:
     """Return how to forecast a column that looks as if it counted the rows; "" if there is none."""
     for name in [c.name for c in columns if c.role == "id" and not c.is_string]:
-        forecast = {"target": (name,), "kind": "forecast"}
+        forecast = {"target": (name,), "kind": find_kind("series")}
         if _list_plans(columns, source, options.model_copy(update=forecast)):
-            return f"{name!r} seems to count the rows; if it is measured, forecast it with target={name} kind=forecast"
+            how = f"target={name} kind={forecast['kind']}"
+            return f"{name!r} seems to count the rows; if it is measured, forecast it with {how}"
     return ""
 
 
@@ -133,23 +134,24 @@ def _find_problem(inputs: Sequence[Column], targets: Sequence[Column], options: 
     ]
     asked = f"{' and '.join(sides)} cannot be used" if sides else "these columns cannot be used"
     lists = [c for c in targets if c.role in ("tokens", "tags", "series")]
-    if lists and kind in (None, "classify"):
+    if lists and options.form.target in (None, "class"):
         name = lists[0].name
-        more = ", and a row has one label to classify" if kind else "; use kind=multilabel for lists of labels"
-        return f"the target {name!r} holds lists{more}"
-    if len(targets) > 1 and kind != "forecast" and not all(c.is_numeric for c in targets):
+        if kind:
+            return f"the target {name!r} holds lists, and a row has one label to classify"
+        return f"the target {name!r} holds lists; use kind={find_kind('labels')} for lists of labels"
+    if len(targets) > 1 and options.form.target != "series" and not all(c.is_numeric for c in targets):
         return f"{len(targets)} targets ({', '.join(c.name for c in targets)}); one model predicts one label: give one"
     no_sequence = inputs and not any(c.role in ("text", "tokens", "series", "audio") for c in inputs)
-    if no_sequence and kind in (None, "classify", "regress") and not all(c.is_numeric for c in inputs):
+    if no_sequence and options.form.target in (None, "class", "numbers") and not all(c.is_numeric for c in inputs):
         return f"{asked}: rows without a text, series or recording are no sequences; use gradient boosting for them"
-    return f"{asked}" + (f" to {kind}, which {FORMS[kind].needs}" if kind else "; name the kind of task with kind=...")
+    return f"{asked}" + (f" to {kind}, which {options.form.needs}" if kind else "; name the kind of task with kind=...")
 
 
 def _find_nearest(columns: Sequence[Column], source: Source, options: Reading) -> TaskPlan | None:
     """Return a plan that keeps as many of the options as possible, first the target, then the input."""
     changes: tuple[dict[str, Any], ...] = (
         {"kind": None},
-        {"kind": "tag"},
+        {"kind": find_kind("tags")},
         {"input": ()},
         {"input": (), "kind": None},
         {"target": (), "kind": None},
@@ -159,7 +161,7 @@ def _find_nearest(columns: Sequence[Column], source: Source, options: Reading) -
         fewer = options.model_copy(update=change)
         plans = _list_plans(columns, source, fewer) if fewer != options and (fewer.input or fewer.target) else []
         for plan in plans:
-            if plan.kind != "tag" or not numbers.intersection(plan.target):  # tags are names
+            if plan.form.target != "tags" or not numbers.intersection(plan.target):  # tags are names
                 return plan
     return None
 
@@ -167,6 +169,6 @@ def _find_nearest(columns: Sequence[Column], source: Source, options: Reading) -
 def _list_plans(columns: Sequence[Column], source: Source, options: Reading) -> list[TaskPlan]:
     """List the plans with a target of their own; none if the options cannot be combined."""
     try:
-        return [plan for plan in list_choices(columns, source, options) if plan.kind != "generate"]
+        return [plan for plan in list_choices(columns, source, options) if plan.form.target != "next"]
     except UserError:
         return []

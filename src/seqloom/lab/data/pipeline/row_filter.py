@@ -11,7 +11,6 @@ import polars as pl
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.coders.times import parse_stamps
-from seqloom.lab.data.forms import FORMS
 from seqloom.lab.data.pipeline.source import Part, Source
 from seqloom.lab.data.pipeline.task_plan import TaskPlan
 from seqloom.lab.data.task import Notes
@@ -26,9 +25,9 @@ def find_usable(source: Source, plan: TaskPlan, notes: Notes) -> Array:
     if len(plan.input) > 1 and schema[plan.input[0]] == pl.String:
         empty = pl.all_horizontal(_is_empty(name, schema) for name in plan.input)
         checks = {f"empty {', '.join(map(repr, plan.input))}": empty}
-    for name in plan.target if FORMS[plan.kind].target != "next" else ():
-        may_be_empty = FORMS[plan.kind].target == "numbers" or (
-            FORMS[plan.kind].target == "labels" and schema[name].is_nested() and not has_step_sets(plan, schema)
+    for name in plan.target if plan.form.target != "next" else ():
+        may_be_empty = plan.form.target == "numbers" or (
+            plan.form.target == "labels" and schema[name].is_nested() and not has_step_sets(plan, schema)
         )
         checks[f"no {name!r}"] = pl.col(name).is_null() if may_be_empty else _is_empty(name, schema)
     names = list(dict.fromkeys([*plan.input, *plan.target]))
@@ -39,14 +38,14 @@ def find_usable(source: Source, plan: TaskPlan, notes: Notes) -> Array:
         if len(rows):
             place = source.place(int(rows[0]))
             notes.warn(f"rows with {problem}: {len(rows)} of {source.rows} (first: {place}); left out")
-    if FORMS[plan.kind].target == "tags" or has_step_sets(plan, schema):
+    if plan.form.target == "tags" or has_step_sets(plan, schema):
         _check_aligned(source, plan)
     return ~faults.select(pl.any_horizontal(pl.all())).to_series().to_numpy()
 
 
 def has_step_sets(plan: TaskPlan, schema: pl.Schema) -> bool:
     """Return whether the target has a list of labels for each step."""
-    return FORMS[plan.kind].target == "labels" and isinstance(getattr(schema[plan.target[0]], "inner", None), pl.List)
+    return plan.form.target == "labels" and isinstance(getattr(schema[plan.target[0]], "inner", None), pl.List)
 
 
 def _is_empty(name: str, schema: pl.Schema) -> pl.Expr:
@@ -128,7 +127,7 @@ def join_steps(frame: pl.DataFrame, plan: TaskPlan, label: str, piece: int | Non
     if plan.group is None:
         frame = frame.with_columns((pl.int_range(pl.len()) // (piece or max(1, len(frame)))).alias(group))
     targets = [name for name in plan.target if name in frame.columns]
-    if FORMS[plan.kind].target == "tags":
+    if plan.form.target == "tags":
         lists = dict.fromkeys([*plan.input, *targets, *([plan.time] if plan.time else [])])
         rows = frame.group_by(group).agg(pl.col(*lists), pl.col("_first").min()).sort("_first").drop("_first")
         return rows if plan.group else rows.drop(group)

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
-from seqloom.lab.data.forms import FORMS, Form
 from seqloom.lab.data.pipeline.build import build_other_rows
 from seqloom.lab.data.pipeline.encoding import Encoding
 from seqloom.lab.data.pipeline.ragged import Ragged
-from seqloom.lab.data.task import IGNORE, PAD, START, Batch, DataSource, Features, Labels, Task, read_record
+from seqloom.lab.data.task import IGNORE, PAD, START, Batch, DataSource, Features, Task, read_record
+from seqloom.lab.kinds.forms import FORMS, Form
 
 Array = np.ndarray[Any, Any]
 POOL = 50  # number of batches whose examples are sorted by length together
@@ -88,12 +88,12 @@ class RowsTask(Task):
             y, _ = self._x.pad(rows, IGNORE)
             x = np.concatenate([np.full_like(x[:, :1], START), x[:, :-1]], 1)
             x[np.arange(x.shape[1]) >= lengths[:, None]] = PAD
-        elif self._y is not None and isinstance(self.target, Labels) and self.target.per_step:
+        elif self._y is not None and self.target.per_step:
             y, _ = self._y.pad(rows, IGNORE)
         elif self._y is not None and self.form.is_per_row:
             y = self._y.values[rows]
         elif self._y is not None:
-            y, y_lengths = self._y.pad(rows, IGNORE if self.form.target == "tags" else PAD)
+            y, y_lengths = self._y.pad(rows, PAD)
         if self._spans is not None:
             spans = torch.from_numpy(self._spans.pad(rows)[0])
         letters = None if self._letters is None else _cut_letters(self._letters.pad(rows)[0])
@@ -102,7 +102,7 @@ class RowsTask(Task):
             torch.from_numpy(lengths),
             torch.from_numpy(positions),
             None if y is None else _to_tensor(y),
-            None if y_lengths is None or self.form.target == "tags" else torch.from_numpy(y_lengths),
+            None if y_lengths is None else torch.from_numpy(y_lengths),
             spans,
             letters,
             attributes=None if self._attributes is None else _to_tensor(self._attributes.values[rows]),

@@ -10,7 +10,6 @@ import polars as pl
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
 from seqloom.lab.data.coders.times import parse_stamps
-from seqloom.lab.data.forms import FORMS
 from seqloom.lab.data.names import SPLITS
 from seqloom.lab.data.pipeline.duplicates import cluster_texts, hash_texts
 from seqloom.lab.data.pipeline.reading import Reading
@@ -99,7 +98,7 @@ def _hold_out(
         return {"train": rows[: ends[-1]], **held}
     keys = _group_rows(source, plan, rows, is_text, options, notes)
     labels = np.zeros(len(rows), dtype=np.int64)
-    is_stratified = FORMS[plan.kind].target == "class"
+    is_stratified = plan.form.target == "class"
     if is_stratified:
         labels = _rank(source.columns(plan.target[0])[plan.target[0]])[rows]
     if options.fold:

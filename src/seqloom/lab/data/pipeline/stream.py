@@ -37,7 +37,7 @@ class StreamTask(Task):
         self.encoding, self.lookback = encoding, encoding.options.lookback
         splits = encoding.splits if data else {}
         space = encoding.x.space
-        super().__init__(encoding.name, "generate", space, space, splits, encoding.notes, encoding.columns)
+        super().__init__(encoding.name, encoding.plan.kind, space, space, splits, encoding.notes, encoding.columns)
         if data:
             self._parts = {name: Ragged.open(data, f"ids.{i}") for i, name in enumerate(splits)}
             self._ids = {name: part.values for name, part in self._parts.items()}
@@ -114,7 +114,7 @@ class StreamTask(Task):
 
 def build_stream(source: Source, encoding: Encoding, work: Path) -> None:
     """Fit the vocabulary on the training part of a text, then write all parts."""
-    encoding.x = make_text_coder(source, "text", "generate", encoding.options, encoding.notes, end=False)
+    encoding.x = make_text_coder(source, "text", encoding.plan.kind, encoding.options, encoding.notes, end=False)
     masks = _split_text(source, encoding)
     encoding.x.fit(f.filter(masks["train"][start : start + len(f)]) for start, f in source.chunks(["text"]))
     _write(source, encoding, masks, work)

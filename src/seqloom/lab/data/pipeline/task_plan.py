@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from seqloom.lab.data.names import Kind
+from seqloom.lab.kinds.forms import FORMS, Form, Kind
 
 Layout = Literal["rows", "wide", "long", "table", "stream"]
-TARGETS = ("label", "labels", "target", "class", "y", "output", "sentiment", "category", "tag", "tags")
 MOST_REPEATS = 0.01  # share of the rows of a table that may repeat a time stamp: the hour when summer time ends
 
 
@@ -29,6 +28,11 @@ class TaskPlan:
     split: str | None = None
     known: tuple[str, ...] = ()  # inputs of a forecast whose future is known
     attributes: tuple[str, ...] = ()  # numbers and names of a row that are read beside its sequence
+
+    @property
+    def form(self) -> Form:
+        """What reading knows of the kind."""
+        return FORMS[self.kind]
 
     @property
     def uses(self) -> dict[str, str]:

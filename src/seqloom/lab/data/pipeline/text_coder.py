@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from seqloom.lab.data.coders.subwords import SubwordCoder
 from seqloom.lab.data.coders.text import TextCoder, guess_unit
-from seqloom.lab.data.forms import FORMS
-from seqloom.lab.data.names import Kind
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.source import Source
 from seqloom.lab.data.task import Notes
+from seqloom.lab.kinds.forms import FORMS, Kind
 
 SAMPLE_ROWS = 2_000  # rows of a text column from which its unit is guessed
 

@@ -52,7 +52,7 @@ class WindowsTask(Task):
         target = Values(encoding.plan.target, self.horizon)
         self.overlap, self.group = self.horizon, encoding.plan.group
         space = encoding.x.space
-        super().__init__(encoding.name, "forecast", space, target, splits, encoding.notes, encoding.columns)
+        super().__init__(encoding.name, encoding.plan.kind, space, target, splits, encoding.notes, encoding.columns)
         self.calendar = encoding.times if isinstance(encoding.times, Calendar) else None
         self._known = [space.names.index(name) for name in space.known]
         if data:

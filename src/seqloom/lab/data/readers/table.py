@@ -168,7 +168,7 @@ def _find_reader(files: tuple[Path, ...], options: Reading) -> tuple[ModuleType,
     reader = BY_SUFFIX[path.suffix]
     if recordings.names_recordings(path) and recordings.find_recordings(path):
         return recordings, options
-    if reader is text and not options.lines and options.kind != "generate":
+    if reader is text and not options.lines and options.form.target != "next":
         form = text.guess_form(path)
         if form == "tsv":  # a .txt file has no header unless the user says so
             return delimited, options.model_copy(update={"header": bool(options.header)})

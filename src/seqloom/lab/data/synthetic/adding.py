@@ -42,4 +42,4 @@ def adding(steps: int = 200, marks: str = "anywhere", valid: int = 1_000, test: 
     options = {"steps": steps, "marks": marks}
     trivial = "always predicting 1 has a mean squared error of 0.1667 and a mean absolute error of 0.3333"
     spaces = Features(("value", "mark")), Values(("sum",))
-    return Synthetic(Problem("adding", "regress", *spaces, make, steps, options, trivial), valid, test)
+    return Synthetic(Problem("adding", *spaces, make, steps, options, trivial), valid, test)

@@ -81,15 +81,13 @@ def copy(
     if form == "third":
         target = Tags(("sign", *names[:-1]))
         trivial = f"guessing has an accuracy of {1 / (kinds - 1):.3f}"
-        problem = Problem("copy", "tag", Tokens(FIRST_SYMBOL + kinds, "tokens"), target, third, steps, options, trivial)
+        problem = Problem("copy", Tokens(FIRST_SYMBOL + kinds, "tokens"), target, third, steps, options, trivial)
     else:
         make, length = (delay, steps + 2 * count) if form == "delay" else (selective, steps + 1 + count)
         loss = count * math.log(kinds) / length
         trivial = f"blanks, then guesses: accuracy {1 / kinds:.3f}, loss {loss:.4f}"
         target = Tags(("blank", *names), unscored=("blank",))
-        problem = Problem(
-            "copy", "tag", Tokens(FIRST_SYMBOL + kinds + 2, "tokens"), target, make, length, options, trivial
-        )
+        problem = Problem("copy", Tokens(FIRST_SYMBOL + kinds + 2, "tokens"), target, make, length, options, trivial)
     return Synthetic(problem, valid, test, onehot)
 
 

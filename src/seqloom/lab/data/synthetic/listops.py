@@ -58,7 +58,7 @@ def listops(
     options = {"steps": steps, "shortest": shortest, "depth": depth, "arguments": arguments}
     spaces = Tokens(FIRST_SYMBOL + len(WORDS), "tokens"), Classes(tuple(WORDS[:10]))
     return Synthetic(
-        Problem("listops", "classify", *spaces, make, steps, options, "guessing has an accuracy of about 0.1 to 0.2"),
+        Problem("listops", *spaces, make, steps, options, "guessing has an accuracy of about 0.1 to 0.2"),
         valid,
         test,
     )

@@ -57,7 +57,7 @@ def pattern(
     options = {"steps": steps, "kinds": kinds, "run": run, "noise": noise, "unique": unique}
     spaces = Tokens(FIRST_SYMBOL + kinds, "tokens"), Classes(tuple(str(i) for i in range(kinds)))
     trivial = f"guessing has an accuracy of {1 / kinds:.3f}"
-    return Synthetic(Problem("pattern", "classify", *spaces, make, steps, options, trivial), valid, test, onehot)
+    return Synthetic(Problem("pattern", *spaces, make, steps, options, trivial), valid, test, onehot)
 
 
 def _find_other_runs(x: Tensor, y: Tensor, run: int) -> Tensor:

@@ -28,4 +28,4 @@ def recall(steps: int = 100, kinds: int = 8, onehot: bool = False, valid: int = 
     options = {"steps": steps, "kinds": kinds}
     spaces = Tokens(FIRST_SYMBOL + kinds, "tokens"), Classes(tuple(str(i) for i in range(kinds)))
     trivial = f"guessing has an accuracy of {1 / kinds:.3f}"
-    return Synthetic(Problem("recall", "classify", *spaces, make, steps, options, trivial), valid, test, onehot)
+    return Synthetic(Problem("recall", *spaces, make, steps, options, trivial), valid, test, onehot)

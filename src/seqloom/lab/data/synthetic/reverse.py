@@ -34,4 +34,4 @@ def reverse(steps: int = 20, shortest: int = 1, kinds: int = 8, valid: int = 1_0
 
     options = {"steps": steps, "shortest": shortest, "kinds": kinds}
     space = Tokens(FIRST_SYMBOL + kinds, "tokens")
-    return Synthetic(Problem("reverse", "translate", space, space, make, steps + 1, options), valid, test)
+    return Synthetic(Problem("reverse", space, space, make, steps + 1, options), valid, test)

@@ -14,21 +14,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqloom.core.errors import UserError
-from seqloom.lab.data.names import Kind
 from seqloom.lab.data.task import (
     PAD,
     SPECIALS,
     Batch,
-    Classes,
     Features,
     Input,
     Split,
-    Tags,
     Target,
     Task,
     Tokens,
     write_record,
 )
+from seqloom.lab.kinds.forms import find_kind
 
 FIXED_BLOCK = 100  # examples of a fixed set that are generated together
 FIRST_SYMBOL = len(SPECIALS)  # id of the first symbol
@@ -46,10 +44,9 @@ class Examples:
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem: its name, kind, spaces, and the function that generates examples."""
+    """A problem: its name, spaces, and the function that generates examples."""
 
     name: str
-    kind: Kind
     input: Input
     target: Target
     make: Callable[[torch.Generator, int], Examples]
@@ -76,7 +73,7 @@ class Synthetic(Task):
         space = problem.input
         if onehot and isinstance(space, Tokens):
             space = Features(tuple(f"symbol_{i}" for i in range(space.size - FIRST_SYMBOL)))
-        super().__init__(problem.name, problem.kind, space, problem.target, splits)
+        super().__init__(problem.name, find_kind(problem.target.as_target), space, problem.target, splits)
         if problem.trivial:
             self.notes.say(f"without a model: {problem.trivial}")
 
@@ -137,9 +134,9 @@ class Synthetic(Task):
         rows = predictions.detach().cpu().tolist()
         if lengths is not None:
             rows = [row[:end] for row, end in zip(rows, torch.as_tensor(lengths).tolist(), strict=True)]
-        if self.kind == "regress" or not isinstance(self.target, Classes | Tags):
+        if self.target.as_target not in ("class", "tags"):
             return rows
-        names = self.target.names
+        names: Sequence[str] = getattr(self.target, "names", ())
         return [[names[k] for k in row] if isinstance(row, list) else names[row] for row in rows]
 
     def save(self, folder: Path | str) -> None:

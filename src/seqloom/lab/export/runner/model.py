@@ -83,7 +83,7 @@ class Model:
         if about.get("segment"):
             feeds["x"], feeds["lengths"] = pad_to_segments(past, lengths, about["segment"])
         (output,) = self.session.run(None, feeds)
-        return DECODERS[about["kind"]](about, output, lengths, past, probabilities)
+        return DECODERS[about["decoder"]](about, output, lengths, past, probabilities)
 
 
 def pad(rows: list[Array]) -> Array:

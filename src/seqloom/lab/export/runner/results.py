@@ -139,9 +139,9 @@ def measure_unit(past: Array, lengths: Array, season: int) -> Array:
 
 
 DECODERS = {
-    "classify": decode_classes,
-    "multilabel": decode_labels,
-    "tag": decode_tags,
-    "regress": decode_values,
-    "forecast": decode_forecast,
+    "classes": decode_classes,
+    "labels": decode_labels,
+    "tags": decode_tags,
+    "values": decode_values,
+    "series": decode_forecast,
 }
