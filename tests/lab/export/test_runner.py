@@ -5,6 +5,7 @@ import pytest
 
 from seqloom.lab.export.runner import results, rows
 from seqloom.lab.export.runner.rows import END, FIRST_ID, UNKNOWN, InputError, fill_gaps, make_encoder
+from seqloom.lab.kinds.registry import KINDS
 
 SCALE = {"mean": [1.0], "deviation": [2.0], "missing": [False]}
 
@@ -133,7 +134,9 @@ def test_gaps_are_filled_from_the_season_before_or_the_step_before():
 
 def decode(kind, values, lengths=(), past=None, probabilities=False, **about):
     lengths = np.array(lengths or [1] * len(values))
-    return results.DECODERS[kind](about, np.array(values, dtype=np.float32), lengths, past, probabilities)
+    return results.DECODERS[KINDS[kind].decoder](
+        about, np.array(values, dtype=np.float32), lengths, past, probabilities
+    )
 
 
 def decide(**changed):

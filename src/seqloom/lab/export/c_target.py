@@ -38,7 +38,7 @@ def check_streamable(model: ForTask, task: Task) -> None:
     """Raise a UserError if a model cannot run step by step in C."""
     instead = "use --to onnx"
     if not model.streams:
-        raise UserError(f"a forecast needs its whole past, which a stream in C does not keep; {instead}")
+        raise UserError(f"{model.why_whole}, which a stream in C does not keep; {instead}")
     layer = model.model.layer
     if not isinstance(layer, Recurrent):
         raise UserError(f"--to c writes recurrent cells, and {type(layer).__name__} is not one; {instead}")

@@ -14,6 +14,7 @@ from seqloom.lab.data.coders.audio import AudioCoder
 from seqloom.lab.data.coders.step_sets import StepSetCoder
 from seqloom.lab.data.task import Batch, Features, Task, Tokens
 from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.forms import describe_kind
 from seqloom.lab.kinds.registry import KINDS, kind_of
 from seqloom.lab.training.run import Run
 from seqloom.layers.registry import BI_PREFIX
@@ -70,8 +71,8 @@ def check_exportable(run: Run) -> None:
     if not kind.decoder:
         names = [one.name for one in KINDS.values() if one.decoder]
         raise UserError(
-            f"{run.folder} was trained to {task.kind}, which needs a search for every step; export writes "
-            f"{', '.join(names[:-1])} and {names[-1]} models, so use `seqloom {kind.command}`"
+            f"{run.folder} was trained to {describe_kind(task.kind)}, which needs a search for every step; "
+            f"export writes {', '.join(names[:-1])} and {names[-1]} models, so use `seqloom {kind.command}`"
         )
     if task.encoding is None:
         raise UserError(f"{run.folder} was trained on generated data ({task.name}); export a run on a file of yours")

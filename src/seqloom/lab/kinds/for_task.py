@@ -51,6 +51,7 @@ class ForTask(nn.Module):
     carries = False  # whether a batch may start from the last state of the previous one
     decision: Decision | None = None  # how scores become probabilities and a class, of a classifier
     streams = False  # whether the layer may run step by step, with an output after each
+    why_whole = ""  # why a model that does not stream needs the whole row
     output = "probabilities"  # the name of what `finish` returns
 
     def __init__(self, model: nn.Module, smoothing: float = 0.0) -> None:

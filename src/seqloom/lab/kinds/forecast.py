@@ -45,7 +45,8 @@ class ForForecast(ForRegress):
         intervals: How wide the intervals of a forecast are; None before they have been fitted.
     """
 
-    streams = False  # a forecast needs its whole past
+    streams = False
+    why_whole = "a forecast needs its whole past"
 
     def compute_output(self, batch: Batch) -> Tensor:
         """Return the output of an exported model, whose runner pads to segments."""

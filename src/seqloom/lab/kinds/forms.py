@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
-Kind = Literal["classify", "multilabel", "regress", "tag", "generate", "translate", "forecast", "transcribe"]
+Kind = Literal["classify", "multilabel", "regress", "tag", "generate", "translate", "forecast", "transcribe", "pairs"]
 # What a target is: a class, labels or numbers of a row, a tag of each step, a text, the series itself, or the next
 # token of the input.
 Target = Literal["class", "labels", "numbers", "tags", "text", "series", "next"]
@@ -47,6 +47,8 @@ class Form:
         rank: Which kind is chosen if columns allow several: the lowest.
         is_translated: Whether input and target are texts with lengths of their own.
         reads_groups: Whether a group of rows of a table may be one example.
+        inputs: How many sequences of a row are compared with each other.
+        verb: What the kind does if its name is no verb, for messages.
     """
 
     target: Target | None
@@ -57,6 +59,8 @@ class Form:
     rank: int = 0
     is_translated: bool = False
     reads_groups: bool = False
+    inputs: int = 1
+    verb: str = ""
 
     @property
     def is_per_row(self) -> bool:
@@ -129,6 +133,14 @@ FORMS: Mapping[Kind, Form] = {
         asked=("label", "category"),
         named=("id", "constant"),
     ),
+    "pairs": Form(
+        "class",
+        "needs two columns of text as input, and a target with one label for each pair",
+        (("text", "label"),),
+        named=("category", "id", "number", "text", "constant"),
+        inputs=2,
+        verb="compare pairs",
+    ),
 }
 ANY = AnyForm(None, "", reads_groups=True)
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -137,6 +149,11 @@ KINDS: tuple[str, ...] = get_args(Kind)
 def form_of(kind: Kind | None) -> Form:
     """Return the form of a kind; `ANY` if none was asked for."""
     return ANY if kind is None else FORMS[kind]
+
+
+def describe_kind(kind: Kind) -> str:
+    """Return what a kind does, to follow "to" in a message."""
+    return FORMS[kind].verb or kind
 
 
 def find_kind(target: Target) -> Kind:

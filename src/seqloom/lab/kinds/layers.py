@@ -18,7 +18,6 @@ from seqloom.layers.dropouts import Dropouts
 from seqloom.layers.memory import Segmented
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.layers.transformer.layer import Projected
-from seqloom.models.classify import Classify
 from seqloom.models.embed import Embed
 
 
@@ -61,7 +60,7 @@ def looks_ahead(model: str) -> bool:
 def normalise(model: nn.Module, settings: TrainSettings) -> nn.Module:
     """Put a layer normalisation before the head, if the settings ask for it."""
     if settings.normalise:
-        last: Any = model.readout if isinstance(model, Classify) else model.layer
+        last: Any = getattr(model, "readout", model.layer)
         model.head = nn.Sequential(nn.LayerNorm(last.output_size), cast(nn.Module, model.head))
     return model
 

@@ -8,6 +8,7 @@ from seqloom.lab.kinds.forecast import ForecastKind
 from seqloom.lab.kinds.generate import GenerateKind
 from seqloom.lab.kinds.kind import Kind
 from seqloom.lab.kinds.multilabel import MultilabelKind
+from seqloom.lab.kinds.pairs import PairsKind
 from seqloom.lab.kinds.regress import RegressKind
 from seqloom.lab.kinds.tag import TagKind
 from seqloom.lab.kinds.transcribe import TranscribeKind
@@ -22,6 +23,7 @@ _ALL: tuple[Kind, ...] = (
     TranslateKind(),
     ForecastKind(),
     TranscribeKind(),
+    PairsKind(),
 )
 KINDS = {kind.name: kind for kind in _ALL}
 

@@ -23,6 +23,7 @@ from seqloom.lab.data.coders.series import SeriesCoder
 from seqloom.lab.data.pipeline.windows import WindowsTask
 from seqloom.lab.data.task import START, Batch, Task
 from seqloom.lab.kinds.for_task import ForTask, join_attributes
+from seqloom.lab.kinds.forms import describe_kind
 from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.serve.row_format import WIDE
 from seqloom.lab.serve.running_readout import RunningReadout
@@ -84,7 +85,11 @@ def build_stepper(task: Task, model: ForTask, max_steps: int) -> Stepper | str:
     inner: Any = model.model if model.streams else None
     layer = getattr(inner, "layer", None)
     if layer is None:
-        return f"a model that was trained to {task.kind} reads the whole row" if inner is None else "it is a baseline"
+        return (
+            f"a model that was trained to {describe_kind(task.kind)} reads the whole row"
+            if inner is None
+            else "it is a baseline"
+        )
     if not getattr(layer, "causal", True) or getattr(layer, "bidirectional", False):
         return "its layer reads both ways and needs the whole row"
     if getattr(inner, "crf", None) is not None:

@@ -29,6 +29,7 @@ from seqloom.lab.data.task import (
     Task,
 )
 from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.forms import describe_kind
 from seqloom.lab.kinds.generate import GenerateKind
 from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.kinds.results import Result
@@ -121,7 +122,9 @@ def _check_command(run: TrainedRun, command: str) -> None:
     """Raise a UserError if this command does not apply the run to new data."""
     _check_not_baseline(run, command)
     if kind_of(run.task).command != command:
-        raise UserError(f"{run.folder} was trained to {run.task.kind}, not to {command}; use `seqloom predict`")
+        raise UserError(
+            f"{run.folder} was trained to {describe_kind(run.task.kind)}, not to {command}; use `seqloom predict`"
+        )
 
 
 def predict_pieces(

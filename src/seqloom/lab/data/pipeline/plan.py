@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import polars as pl
@@ -19,7 +20,9 @@ from seqloom.lab.data.task import Column, Notes
 from seqloom.lab.kinds.forms import FORMS, INPUTS, Kind, find_kind
 
 SERIES_NAMES = ("label", "category", "id", "text")  # roles of a column that may name series
-KINDS: dict[tuple[str, str], Kind] = {roles: kind for kind, form in FORMS.items() for roles in form.roles}
+KINDS: dict[tuple[str, str], Kind] = {
+    roles: kind for kind, form in FORMS.items() for roles in form.roles if form.inputs == 1
+}
 MOST_LISTED = 6  # inputs that a message lists
 MIN_WIDE = 8  # fewest columns of numbers that make a row a series
 
@@ -77,7 +80,9 @@ def _list_choices(columns: Sequence[Column], source: Source, options: Reading) -
                     plans.append(TaskPlan(KINDS[one.role, role], (one.name,), target, "rows", time=stamps, **common))
         if one.role == "text" and options.target in ((), (one.name,)):
             plans.append(TaskPlan(find_kind("next"), (one.name,), (one.name,), "rows", time=options.time, **common))
-    if len(options.input) > 1 and options.form.target != "series" and not set(options.target) & set(options.input):
+    if options.form.inputs > 1:
+        plans += _list_compared_choices(free, options, common)
+    elif len(options.input) > 1 and options.form.target != "series" and not set(options.target) & set(options.input):
         plans += _list_mixed_choices(free, source, options, common)
     long = [] if any(c.role in INPUTS for c in free) else list_long_choices(columns, source, options, time, split)
     plans += long or _list_number_choices(free, options, time, split)
@@ -85,6 +90,22 @@ def _list_choices(columns: Sequence[Column], source: Source, options: Reading) -
     plans = [c for c in plans if not options.target or set(c.target) == set(options.target)]
     wanted = set(options.input)
     return [c for c in plans if not wanted or {*c.input, *c.attributes} - set(c.known) == wanted - set(c.known)]
+
+
+def _list_compared_choices(columns: Sequence[Column], options: Reading, common: dict[str, Any]) -> list[TaskPlan]:
+    """List plans that compare several texts of a row; a column that is named as an input is read as text."""
+    form, kind = options.form, options.kind
+    strings = [c.name for c in columns if c.is_string]
+    named = [name for name in options.input if name in strings]
+    targets = [c for c in columns if c.name not in options.input and c.name in (options.target or (c.name,))]
+    texts = named or [c.name for c in columns if c.role == "text" and c.name not in options.target]
+    return [
+        TaskPlan(kind, inputs, (target.name,), "rows", **common)
+        for target in targets
+        for inputs in combinations(texts, form.inputs)
+        for role in form.list_target_roles(target, bool(options.target))
+        if kind is not None and target.name not in inputs and ("text", role) in form.roles
+    ]
 
 
 def _list_mixed_choices(

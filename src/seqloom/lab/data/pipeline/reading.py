@@ -33,7 +33,7 @@ class Reading(BaseModel):
     time: str | None = None
     """Column of time stamps: rows are sorted by it, and the latest are held out for testing."""
     kind: Kind | None = None
-    """classify, multilabel, regress, tag, generate, translate, forecast or transcribe."""
+    """classify, multilabel, regress, tag, generate, translate, forecast, transcribe or pairs."""
     split: str | None = None
     """Column that assigns each row to train, valid or test."""
     rows: Count | None = None

@@ -15,7 +15,7 @@ from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.source import Source
 from seqloom.lab.data.pipeline.task_plan import TaskPlan
 from seqloom.lab.data.task import Column
-from seqloom.lab.kinds.forms import FORMS, find_kind
+from seqloom.lab.kinds.forms import FORMS, describe_kind, find_kind
 
 MOST_COLUMNS = 12  # columns that a message lists
 
@@ -144,7 +144,9 @@ def _find_problem(inputs: Sequence[Column], targets: Sequence[Column], options: 
     no_sequence = inputs and not any(c.role in ("text", "tokens", "series", "audio") for c in inputs)
     if no_sequence and options.form.target in (None, "class", "numbers") and not all(c.is_numeric for c in inputs):
         return f"{asked}: rows without a text, series or recording are no sequences; use gradient boosting for them"
-    return f"{asked}" + (f" to {kind}, which {options.form.needs}" if kind else "; name the kind of task with kind=...")
+    return f"{asked}" + (
+        f" to {describe_kind(kind)}, which {options.form.needs}" if kind else "; name the kind of task with kind=..."
+    )
 
 
 def _find_nearest(columns: Sequence[Column], source: Source, options: Reading) -> TaskPlan | None:

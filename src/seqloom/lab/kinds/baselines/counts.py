@@ -10,6 +10,7 @@ from torch import Tensor
 from seqloom.lab.data.task import PAD, Features, Labels, Task, Tokens
 from seqloom.lab.kinds.baselines.module import BaselineModule, iterate_split, wrap
 from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.forms import FORMS
 from seqloom.lab.kinds.translate import shift_target
 
 UNSEEN_COUNT = 1e-2  # added to every count, for what training lacks
@@ -168,7 +169,7 @@ def _count_pairs(task: Task, rows: int) -> Tensor:
     for batch in iterate_split(task, "train"):
         y = batch.y
         assert y is not None
-        translate = task.kind == "translate"
+        translate = FORMS[task.kind].is_translated
         x = shift_target(y) if translate else batch.x
         real = y != PAD if translate else y >= 0
         first = x[real] if rows > 1 else torch.zeros_like(y[real])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -158,8 +158,23 @@ class SeriesFeatures:
         return np.concatenate([*summary, ((1 - share) * x[low] + share * x[high]).ravel()])
 
 
-FeatureMap = Ngrams | LetterNgrams | SeriesFeatures
-FEATURES: dict[str, type[FeatureMap]] = {"n-grams": Ngrams, "letters": LetterNgrams, "series": SeriesFeatures}
+class FeatureMap(Protocol):
+    """What a linear baseline computes from rows; `FEATURES` has the classes, which also have `build`."""
+
+    def fit(self, rows: Iterable[Rows]) -> Any:  # noqa: ANN401  # sparse or dense
+        """Fit what the features need; return the (N, columns) features of the rows."""
+
+    def __call__(self, x: Array, lengths: Array) -> Any:  # noqa: ANN401  # sparse or dense
+        """Return the (B, columns) features of rows."""
+
+    def arrays(self) -> dict[str, Tensor]:
+        """Return what was fitted."""
+
+    def settings(self) -> dict[str, JSON]:
+        """Return what else `build` takes."""
+
+
+FEATURES: dict[str, Any] = {"n-grams": Ngrams, "letters": LetterNgrams, "series": SeriesFeatures}
 ABSENT_SCORE = -30.0  # of a class that training lacks
 
 
@@ -243,17 +258,17 @@ def _float32(values: Array) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
 
 
-def fit_logistic(task: Task, weights: Sequence[float] = (), letters: bool = False) -> ForTask:
+def fit_logistic(task: Task, weights: Sequence[float] = (), features: FeatureMap | None = None) -> ForTask:
     """Fit a logistic regression; for text one against the rest, which is much faster on sparse features.
 
     Args:
         task: the data.
         weights: a weight for each class, or none.
-        letters: whether the features of a text are character n-grams of its words.
+        features: what is computed from a row; by default the n-grams of a text, or the values of a series.
     """
     from sklearn.linear_model import LogisticRegression
 
-    features, f, y = _fit_features(task, letters)
+    features, f, y = _fit_features(task, features)
     text = isinstance(task.input, Tokens)
     rows = np.asarray(weights)[y] if len(weights) else None
     classes = np.unique(y)
@@ -276,19 +291,19 @@ def fit_logistic(task: Task, weights: Sequence[float] = (), letters: bool = Fals
 
 def fit_logistic_of_letters(task: Task, weights: Sequence[float] = ()) -> ForTask:
     """Fit a logistic regression to character n-grams of words."""
-    return fit_logistic(task, weights, letters=True)
+    return fit_logistic(task, weights, LetterNgrams.of(task))
 
 
-def fit_labels(task: Task, letters: bool = False) -> ForTask:
+def fit_labels(task: Task, features: FeatureMap | None = None) -> ForTask:
     """Fit a logistic regression for each label of a multi-label task, independent of the others.
 
     Args:
         task: the data.
-        letters: whether the features of a text are character n-grams of its words.
+        features: as in `fit_logistic`.
     """
     from sklearn.linear_model import LogisticRegression
 
-    features, f, y = _fit_features(task, letters)
+    features, f, y = _fit_features(task, features)
     text = isinstance(task.input, Tokens)
     options: dict[str, Any] = {"solver": "liblinear", "dual": True} if text else {"max_iter": SOLVER_ITERATIONS}
     columns = f.shape[1]
@@ -309,19 +324,19 @@ def fit_labels(task: Task, letters: bool = False) -> ForTask:
 
 def fit_labels_of_letters(task: Task) -> ForTask:
     """Fit a logistic regression for each label to character n-grams of words."""
-    return fit_labels(task, letters=True)
+    return fit_labels(task, LetterNgrams.of(task))
 
 
 def fit_ridge_of_letters(task: Task) -> ForTask:
     """Fit a ridge regression to character n-grams of words."""
-    return fit_ridge(task, letters=True)
+    return fit_ridge(task, LetterNgrams.of(task))
 
 
-def fit_ridge(task: Task, letters: bool = False) -> ForTask:
-    """Fit a ridge regression; with `letters`, to character n-grams of words."""
+def fit_ridge(task: Task, features: FeatureMap | None = None) -> ForTask:
+    """Fit a ridge regression to the features; see `fit_logistic`."""
     from sklearn.linear_model import Ridge
 
-    features, f, y = _fit_features(task, letters)
+    features, f, y = _fit_features(task, features)
     known = ~np.isnan(y).any(1)
 
     def fit(c: float) -> ForTask:
@@ -332,20 +347,19 @@ def fit_ridge(task: Task, letters: bool = False) -> ForTask:
     return _choose(fit, RIDGE_C, task)
 
 
-def _fit_features(task: Task, letters: bool = False) -> tuple[Any, Any, Array]:
+def _fit_features(task: Task, features: FeatureMap | None) -> tuple[Any, Any, Array]:
     """Return the fitted feature map, and the features and targets of the training split."""
     rows: list[Rows] = []
     ys, attributes = [], []
     for batch in iterate_split(task, "train"):
         assert batch.y is not None
-        keep = batch.y >= 0 if task.kind == "classify" else torch.ones(len(batch), dtype=torch.bool)
+        keep = batch.y >= 0 if task.target.as_target == "class" else torch.ones(len(batch), dtype=torch.bool)
         rows.append((batch.x[keep].numpy(), batch.lengths[keep].numpy()))
         ys.append(batch.y[keep].numpy())
         if batch.attributes is not None:
             attributes.append(batch.attributes[keep].numpy())
-    features: Any = SeriesFeatures()
-    if isinstance(task.input, Tokens):
-        features = LetterNgrams.of(task) if letters else Ngrams.of(task.input)
+    if features is None:
+        features = Ngrams.of(task.input) if isinstance(task.input, Tokens) else SeriesFeatures()
     f = features.fit(rows)
     return features, _join(f, np.concatenate(attributes)) if attributes else f, np.concatenate(ys)
 
@@ -394,12 +408,12 @@ def _validate(model: ForTask, task: Task, weights: Sequence[float]) -> tuple[flo
     for batch in iterate_split(task, "valid"):
         scores = model.scores(batch)[0]
         losses = model.row_losses(scores, batch)
-        if task.kind == "classify":
+        if task.target.as_target == "class":
             assert batch.y is not None
             w = by_class[batch.y.clamp(min=0)]
             wrong += float((w * (scores.argmax(-1) != batch.y)).sum())
             losses = w * losses
-        elif task.kind == "multilabel":
+        elif task.target.as_target == "labels":
             assert batch.y is not None
             sets.append((batch.y[:, :-1].numpy(), (scores >= 0).long().numpy()))
         nats += float(losses.sum())

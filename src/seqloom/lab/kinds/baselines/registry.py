@@ -9,7 +9,7 @@ from torch import Tensor
 
 from seqloom.lab.data.coders.step_sets import StepSetCoder
 from seqloom.lab.data.task import Labels, Task, Tokens
-from seqloom.lab.kinds.baselines import boosting, counts, dtw, letters, linear, naive, rocket, window
+from seqloom.lab.kinds.baselines import boosting, counts, dtw, letters, linear, naive, overlap, rocket, window
 from seqloom.lab.kinds.baselines.module import BaselineModule, wrap
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.kinds.registry import kind_of
@@ -87,6 +87,7 @@ FITS: dict[str, Callable[[Task], Entry]] = {
     "majority": _plain("majority", counts.fit_majority),
     "logistic": _of_row("TF-IDF + logistic regression", "logistic regression", linear.fit_logistic),
     "logistic of letters": _of_letters("character TF-IDF + logistic", linear.fit_logistic_of_letters),
+    "overlap": _plain("overlap of the texts", overlap.fit_overlap),
     "rocket": _of_series(ROCKET, rocket.fit_rocket),
     "nearest series": _of_series(DTW, dtw.fit_dtw, dtw.can_fit_dtw),
     "frequent labels": _plain("most frequent labels", counts.fit_frequent_labels),

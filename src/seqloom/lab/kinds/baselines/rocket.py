@@ -86,7 +86,7 @@ def check_features(dilations: Tensor, counts: Tensor, channels: Tensor, biases: 
 def fit_rocket(task: Task, splits: Sequence[str] = ("train",)) -> ForTask:
     """Fit a ridge regression to the features of the series in `splits`, for classes with targets of -1 and 1."""
     x, lengths, y = read_series(task, splits)
-    if task.kind == "classify":
+    if task.target.as_target == "class":
         classes = np.unique(y)
         target = np.where(y[:, None] == classes, 1.0, -1.0)
     else:
@@ -97,7 +97,7 @@ def fit_rocket(task: Task, splits: Sequence[str] = ("train",)) -> ForTask:
     std[std < 1e-8] = 1.0
     W, b, left_out = fit_ridge((f - mean) / std, target, ALPHAS)
     W, b = W / std, b - W @ (mean / std)
-    if task.kind == "classify":
+    if task.target.as_target == "class":
         scale = choose_scale(left_out, np.searchsorted(classes, y))
         some_W, some_b = scale * W, scale * b
         W, b = np.zeros((task.target.size, W.shape[1])), np.full(task.target.size, UNSEEN_SCORE)
@@ -111,7 +111,7 @@ def read_series(task: Task, splits: Sequence[str]) -> tuple[Array, Array, Array]
     parts, rows = [], 0
     for batch in chain.from_iterable(iterate_split(task, split) for split in splits):
         assert batch.y is not None
-        known = batch.y >= 0 if task.kind == "classify" else ~batch.y.isnan().any(1)
+        known = batch.y >= 0 if task.target.as_target == "class" else ~batch.y.isnan().any(1)
         parts.append((batch.x[known].numpy(), batch.lengths[known].numpy(), batch.y[known].numpy()))
         rows += len(parts[-1][1])
         if rows >= MOST_ROWS:
