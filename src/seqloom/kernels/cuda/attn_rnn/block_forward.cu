@@ -1,7 +1,7 @@
 // AttnRNN forward: each block runs all steps of its 8 rows; the state stays in float32 registers.
 #include "attn_rnn/step.cuh"
 
-constexpr int RING = 4;  // steps of input in flight
+constexpr int RING = 4;  // steps whose inputs are in flight
 constexpr int STREAMS = 1 + KEEP;
 constexpr int AT_RING = STEP_BYTES;
 constexpr int STAGE = STREAMS * SEQUENCE;

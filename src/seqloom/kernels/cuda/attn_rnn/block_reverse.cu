@@ -161,7 +161,8 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
       p[2][i] = vC[i] * (h[i] * x[i]);
     }
     sum_heads_at(sum, p, memory + AT_SUMS, l);
-    // w, z: coefficients of v and of q in dh (0), du (1) and `both` (2), the factor of x in dh and of h in du
+    // w, z: coefficients of v and q in dh (0), in du (1) and in `both` (2), the factor of x in dh and of
+    // h in du.
     float w[3][SUM_PLACES], z[3][SUM_PLACES];
 #pragma unroll
     for (int i = 0; i < SUM_PLACES; i++) {

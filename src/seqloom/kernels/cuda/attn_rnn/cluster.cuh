@@ -128,7 +128,7 @@ struct Block : Units {
       send(peer + at, peer + barrier_offset(buffer, team), s);
     }
   }
-  // Sum two numbers over all units of this row: share_sums sends this block's sums to all blocks, get_sums
+  // Sum two values over all units of this row: share_sums sends this block's sums to all blocks, get_sums
   // adds up those of all blocks.
   DEV void share_sums(int buffer, float v, float w) const { share_number(buffer, sum_lanes(v, w)); }
   DEV void get_sums(float& v, float& w) const {
@@ -183,7 +183,7 @@ struct Block : Units {
     return rank * UNITS >= H ? 0 : rank * UNITS + UNITS > H ? H - rank * UNITS : UNITS;
   }
   // Compute the mean and 1 / deviation of a row. In float32, E[z^2] - mean^2 would lose digits by
-  // cancellation: each block sums squares around its own mean, and get_moments combines these sums.
+  // cancellation: each block sums squared deviations from its own mean, and get_moments combines these sums.
   DEV void share_moments(int buffer, const float (&z)[2]) const {
     if constexpr (TYPE == FP32) {
       float sum = active ? z[0] + z[1] : 0.f;
@@ -210,7 +210,7 @@ struct Block : Units {
       find_moments(mean, r);
     }
   }
-  // Sum three numbers over the units of the lane's head: share_scores sends this block's sums to all blocks
+  // Sum three values over the units of the lane's head: share_scores sends this block's sums to all blocks
   // that share the head, get_scores adds up those of all.
   DEV void share_scores(const float (&p)[3][2]) const {
     const int which = lane < 8 ? 0 : lane < 16 ? 1 : 2;

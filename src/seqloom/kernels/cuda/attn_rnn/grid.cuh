@@ -34,8 +34,8 @@ struct Block : Post {
 #pragma unroll
       for (int i = 0; i < 16 * ROUNDS; i++) state_words[g][i / SIZE][i % SIZE] = v[i / SIZE][i % SIZE];
   }
-  // Send this lane's two units to all blocks. In the message that carries sums over a row, share_sums or
-  // share_moments sends them.
+  // Send this lane's two units to all blocks. If the message also carries sums over a row, keep the units
+  // until share_sums or share_moments sends both.
   DEV void share(int buffer, Pair v) {
     pending = active ? v : Pair{};
 #if FORMAT == 2 && TF32
@@ -125,8 +125,9 @@ struct Block : Post {
     }
   }
   // Compute the mean and 1 / deviation of a row from the sums and sums of squares that the third message of a
-  // step carries. In float32, E[z^2] - mean^2 would lose digits by cancellation: each source sums squares
-  // around its own mean, and each warp combines its sources around the mean of its split-K slice.
+  // step carries. In float32, E[z^2] - mean^2 would lose digits by cancellation: each source sums squared
+  // deviations from its own mean, and each warp combines those of its sources relative to the mean of its
+  // split-K slice.
   DEV int count_units(int slice) const {
     const int n = H - slice * SOURCES * SOURCE_UNITS;
     return n < 1 ? 1 : n < SOURCES * SOURCE_UNITS ? n : SOURCES * SOURCE_UNITS;
@@ -156,7 +157,7 @@ struct Block : Post {
     } else
       find_moments(mean, r);
   }
-  // Sum three numbers over the units of the lane's head: each block that has such units sends one packet.
+  // Sum three values over the units of the lane's head: each block that has such units sends one packet.
   DEV void share_scores(const float (&p)[3][2]) const {
 #pragma unroll
     for (int j = 0; j < PIECES; j++) {

@@ -1,10 +1,10 @@
 // AttnRNN's units divided among a group of blocks anywhere in the grid, 32 units per block (16 or 32 in
-// float32). Blocks exchange packets through global memory; a packet is 16 bytes: three words and the number
-// of its message. A source is 16 words of a row, of two units each, or of one in float32, where a block of 32
-// units is two sources. A warp has all row tiles of the block's units and a split-K slice of four sources, or
-// of eight in two ROUNDS. What these sources send has the layout of the warp's B operand, and in each round a
-// lane receives words of one source. So no warp waits for all blocks, and received values do not pass through
-// shared memory.
+// float32). Blocks exchange packets through global memory; a packet is 16 bytes: three words and the sequence
+// number of its message. A source is 16 words of a row, of two units each, or of one in float32, where a
+// block of 32 units is two sources. A warp has all row tiles of the block's units and a split-K slice of four
+// sources, or of eight in two ROUNDS. What these sources send has the layout of the warp's B operand, and in
+// each round a lane receives words of one source. So no warp waits for all blocks, and received values do not
+// pass through shared memory.
 //
 // A row of a source is six packets: three with words 0..7 and a sum over the row, three with words 8..15 and
 // another sum. A packet is overwritten only after all blocks have read it, because a block sends a message
@@ -51,7 +51,7 @@ constexpr int PRELOAD_TILES_BACK = TYPE == FP32 || TEAMS > 1 || SPAN >= 32 ? 0 :
 constexpr bool EARLY_SUMS = false, SPLIT_HEADS = true;
 // The backward pass has no registers left to hold two steps.
 constexpr bool FETCH_LATE = TYPE == FP32;
-constexpr bool CENTERS_SQUARES = TYPE == FP32;  // squares are summed around a mean
+constexpr bool CENTERS_SQUARES = TYPE == FP32;  // sums squared deviations from a mean
 // If a block's units belong to one head, aC is not sent: every block computes it from the sums over heads, h
 // and x. HEAD_LANES: lanes of a row that poll for a head's sums; HEAD_PACKETS: packets that each polls.
 constexpr int HEAD_LANES = SPAN % 4 == 0 ? 4 : SPAN == 2 ? 2 : 1, HEAD_PACKETS = SPAN / HEAD_LANES;
@@ -65,7 +65,7 @@ static_assert(EACH == TALL && UNITS % SOURCE_UNITS == 0 && LANES == 16 && SPLIT 
 typedef u32 Words[DEEP / TALL][SIZE];
 
 struct Post : Units {
-  Packet *packets, *inbox;        // of the group of blocks; the first that this lane reads
+  Packet *packets, *inbox;        // the group's packets, and the first that this lane reads
   u32 message_count[TEAMS] = {};  // messages received per 8-row group
   int rows, teams, last_message = 0;
   bool sends;  // whether this lane works on a row
@@ -99,7 +99,7 @@ struct Post : Units {
   DEV void gather(int g) const {
     Units::gather(is_member(g) || SOURCES * slice >= ALL_SOURCES, 1 + g + TEAMS * (message_count[g] & 1));
   }
-  // Return the number of this warp's next message.
+  // Return the sequence number of this warp's next message.
   DEV u32 next_number() const {
     return 1 + (TEAMS == 2 && team ? message_count[TEAMS - 1] : message_count[0]);
   }

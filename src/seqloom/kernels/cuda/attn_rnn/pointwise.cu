@@ -52,7 +52,7 @@ KERNEL(attn_rnn_before, Before, EIGHTS) {  // H is a multiple of 8
   for (int i = 8 * thread(); i < H; i += 8 * EIGHTS) {
     const i64 at = (i64)block() * H + i, own = (i64)row * H + i;
     float h[8], x[8] = {}, seen[8];
-    // x past a length may be NaN, and 0 * NaN is NaN: replace it by zeros
+    // x past a length may be NaN, and 0 * NaN is NaN: replace it with zeros
     if (in_length) get_many(x, a.x + x_at + i);
     if (t && !is_reset)
       get_many(h, a.y + y_at - a.y_step + i);
@@ -138,8 +138,9 @@ KERNEL(attn_rnn_gelu, Gelu, EIGHTS) {
   }
 }
 
-struct End {  // compute the state after a step, and what the products of the next step read
-  const Element *g, *o, *scale, *bias, *keep;  // g before its sigmoid, in rows of 2H beside q
+// Compute the state after a step, and the operand of the next step's products.
+struct End {
+  const Element *g, *o, *scale, *bias, *keep;  // g: before the sigmoid; each row of 2H also holds q
   const float* past;
   float* h;               // null when only recomputing intermediates
   Element *y, *gate, *n;  // gate, n: intermediates for the backward pass, or null

@@ -11,7 +11,7 @@ constexpr int PER_LANE = (D + 32 * SHARE - 1) / (32 * SHARE), HEAD_BYTES = SHARE
 constexpr int EIGHTS = (H + 255) / 256 * 32;  // threads per block if each has 8 units of a row
 constexpr float ROOT_HALF = 0.7071067811865476f, ROOT_2PI = 2.5066282746310002f;
 
-// Load or store one number, or eight at an address that is a multiple of 16 bytes.
+// Load or store one value, or eight values at an address that is a multiple of 16 bytes.
 DEV void get_many(float (&v)[1], const Element* from) { v[0] = get_one(from); }
 DEV void put_many(Element* to, const float (&v)[1]) { put_one(to, v[0]); }
 DEV void get_many(float (&v)[8], const Element* from) {

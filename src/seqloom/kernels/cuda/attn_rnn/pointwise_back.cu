@@ -10,12 +10,13 @@ struct BackEnd {
   // Gradients from the following step, through W_g and W_q: (rows, 2H), (rows, H); or null.
   const Element *before, *query;
   const u8* reset;  // of the following step
-  // dh: of the state after this step; acc: of the state before it, except for what comes through GEMMs.
+  // dh: gradient of the state after this step; acc: of the state before it, without the terms that come
+  // through GEMMs.
   float *dh, *dstart, *acc, *dz;
   Element *dg, *dn;
   int step;
 };
-// Return the gradient of the state between two steps: acc, plus what the following step's GEMMs return.
+// Return the gradient of the state between two steps: acc plus the terms from the following step's GEMMs.
 DEV float find_state_gradient(i64 at, int row, int i, const BackEnd& a, int after) {
   float dh = a.dh[at];
   if (a.before && after < a.left[row]) {

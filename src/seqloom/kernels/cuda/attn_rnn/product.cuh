@@ -10,10 +10,10 @@
 #endif
 
 // Whether float32 products use the fp16 hi/lo split: the first four words of a tile are the high parts, the
-// others the low parts. On a cluster, float32 products use a split into two tf32 numbers (runtime/tf32.cuh).
+// others the low parts. On a cluster, float32 products use a split into two tf32 values (runtime/tf32.cuh).
 constexpr bool IN_HALVES = GRID && TYPE == FP32 && !TF32;
 
-// Scale a weight tile and replace it by its fp16 hi/lo split, if products use it.
+// Scale a weight tile and replace it with its fp16 hi/lo split, if products use it.
 DEV void split_tile(u32 (&w)[WORDS], float scale) {
   if constexpr (IN_HALVES) {
     u32 v[8];
@@ -77,7 +77,7 @@ struct Weight {
         for (int j = 0; j < 4; j++) preloaded[k][i + j] = four[j];
       }
   }
-  DEV void get(u32 (&v)[4], int k, int i) const {  // the i-th four words of tile k
+  DEV void get(u32 (&v)[4], int k, int i) const {  // the i-th group of four words of tile k
     if (k >= PRELOAD && k < IN_SHARED)
       get_shared(v, at + (k * WORDS + 4 * i) * 128);
     else
@@ -130,7 +130,7 @@ DEV void multiply_halves(Sums& c, const Weight<IN_SHARED, PRELOAD>& W, const Blo
 #pragma unroll
     for (int i = 0; i < 4 * TALL; i++) total[i / 4][i % 4] += sum[i / 4][i % 4];
   }
-  // a lane has two columns of C, but values (and the unit) of one column of B: get both units by shuffle
+  // a lane has two columns of C, but the scale of only one column of B: get both by shuffle
   const float units[2] = {W.unit * shuffle(unit, 8 * b.pair), W.unit * shuffle(unit, 8 * b.pair + 4)};
 #pragma unroll
   for (int i = 0; i < 4 * TALL; i++) c[i / 4][i % 4] += units[i % 2] * total[i / 4][i % 4];

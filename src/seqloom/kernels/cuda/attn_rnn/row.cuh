@@ -1,4 +1,4 @@
-// AttnRNN with one row of the batch to a block. Products use FMAs in float32, whatever the type. A warp has
+// AttnRNN with one row of the batch per block. Products use FMAs in float32, whatever the type. A warp has
 // 16 units, and 8 lanes share the dot products of four of them: lane s has the quad of elements
 // 32i + 4s .. 32i + 4s + 3 of each, for all i. So a vector in shared memory is read once for four units, and
 // a sum takes three shuffles. Each lane orders the four units as k ^ (s / 2), so that every shuffle keeps the
@@ -157,7 +157,7 @@ struct Lane {
   }
 };
 
-// Load four neighbouring elements.
+// Load four consecutive elements.
 DEV void get_quad(float (&v)[4], const Element* from) {
 #if FORMAT == 2
   get_global(v, from);
@@ -208,8 +208,8 @@ DEV void multiply(float (&c)[4], const Weight& W, const float (&v)[DEEP][4]) {
 // The 16 bytes of one plane that a thread loads for each step, some steps ahead.
 struct Source {
   const u8* from;  // address for step 0
-  i64 stride;      // bytes from a step to the next
-  u32 to;          // address in the ring's first slot
+  i64 stride;      // bytes from one step to the next
+  u32 to;          // address in the ring's first stage
   bool has_source;
   DEV void fetch(int t, int slot, bool valid) const {
     if (valid && has_source) fetch16(to + (t & STAGES - 1) * slot, from + t * stride, 16);

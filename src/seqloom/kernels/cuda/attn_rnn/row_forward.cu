@@ -1,7 +1,8 @@
-// AttnRNN forward with one row of the batch to a block. Equations as in step.cuh.
+// AttnRNN forward with one row of the batch per block. Equations as in step.cuh.
 #include "attn_rnn/row_math.cuh"
 
-constexpr int SEEN = 0, STATE = MASK ? 1 : 0, CONTEXT_SUM = 2, OUT = 3, SUM = 4;  // vectors
+// Indices of the vectors in shared memory.
+constexpr int SEEN = 0, STATE = MASK ? 1 : 0, CONTEXT_SUM = 2, OUT = 3, SUM = 4;
 constexpr int SLOT = SIZE * H * (1 + KEEP);
 constexpr int AT_SPILL = AT_RING + STAGES * SLOT;
 constexpr int AT_WEIGHTS = AT_SPILL + 16 * THREADS;
@@ -11,7 +12,7 @@ KERNEL(attn_rnn_row_forward, Forward, THREADS) {
   const Lane l(true);
   const i64 row = block(), at = row * H + l.unit;
   const int length = a.lengths ? (int)a.lengths[row] : a.T;
-  // Two lanes add up to one sum, so each starts with half of the bias.
+  // The sums of two lanes are added, so each starts with half of the bias.
   const float bq = 0.5f * get_one(a.w.bias_q + l.unit), bo = 0.5f * get_one(a.w.bias_o + l.unit),
               bg = 0.5f * get_one(a.w.bias_g + l.unit);
   const u32 weights = l.memory + AT_WEIGHTS;
@@ -33,7 +34,7 @@ KERNEL(attn_rnn_row_forward, Forward, THREADS) {
   Element* y = a.y + row * a.y_row + l.unit;
   const u8* reset = a.reset + row * a.T;
   float start_mean = 0.f;
-  auto find_mean = [&](float v) {  // of an initial state
+  auto find_mean = [&](float v) {  // return the mean of an initial state
     float found = 0.f, quad[4];
     l.put(SUM, v);
     wait_block();

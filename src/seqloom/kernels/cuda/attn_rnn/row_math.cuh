@@ -1,4 +1,4 @@
-// The pointwise parts of AttnRNN's forward step in float32, with one row to a block.
+// The pointwise parts of AttnRNN's forward step in float32, with one row per block.
 #pragma once
 #include "attn_rnn/row.cuh"
 
@@ -11,8 +11,8 @@ DEV bool has_quad(const Lane& l) { return QUAD_LANES == H / 4 || l.lane / LANES_
 DEV u32 find_quad(const Lane& l, int vector) {
   return l.vector(vector) + (has_quad(l) ? 16 * (l.lane / LANES_TO_QUAD) : 0);
 }
-// Find the mean and 1 / deviation of all units from this lane's quad. On entry `mean` is a number near the
-// mean, that of the step before, which is subtracted before summing: a difference of large sums would lose
+// Find the mean and 1 / deviation of all units from this lane's quad. On entry `mean` is an estimate, the
+// mean of the previous step; it is subtracted before summing, since a difference of large sums would lose
 // digits. All lanes and warps get the same result.
 DEV void find_moments(float& mean, float& r, const float (&quad)[4], const Lane& l) {
   float z[4];
@@ -44,9 +44,10 @@ DEV float gelu(float v) {
 DEV float sigmoid(float v) { return inverse(1.f + exp2_(-LOG2E * v)); }
 // Return the factor of the scores: 1 / sqrt d, times log2 e because attend() uses exp2.
 DEV float find_score_scale() { return LOG2E / sqrtf((float)REAL_D); }
-// Return the attended context: softmax(scores) times the rows of the context. Approximate exponentials lose
-// no digit of the result, here or in the gate: where the relative error is large, the exponential is small.
-// Exact exponentials contain branches, across which the compiler does not schedule.
+// Return the attended context: softmax(scores) times the rows of the context. Approximate exponentials do not
+// reduce the accuracy, here or in the gate: where their relative error is large, the exponential is
+// negligible. Accurate exponentials contain branches, across which the compiler does not schedule
+// instructions.
 DEV float attend(float h, float x, const float (&s)[3]) {
   const float t[4] = {s[0], s[1], s[0] + s[1], s[2]}, none = -3.0e38f;
   float e[4], low = CONTEXT & 1 ? t[0] : none, high = CONTEXT & 4 ? t[2] : none;

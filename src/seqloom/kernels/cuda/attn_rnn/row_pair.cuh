@@ -1,16 +1,16 @@
-// AttnRNN with one row of the batch to a cluster of two blocks. The second block holds the one of the four
-// weights whose product with the first vector is needed last in a step: it receives the vector and sends
-// the product back before it is needed, which hides the latency of the exchange. Along with the product it
-// sends the next step's values from global memory. So the first block needs no shared memory for weights,
-// and does little but the step. Everything sent for one step is one message (one phase of an mbarrier); a
+// AttnRNN with a cluster of two blocks per row of the batch. Of the four weights, the second block holds
+// the one whose product with the first vector is needed last in a step: it receives the vector and sends the
+// product back before it is needed, which hides the latency of the exchange. Along with the product it sends
+// the next step's values from global memory. So the first block needs no shared memory for weights and does
+// little besides the step itself. Everything sent for one step is one message (one phase of an mbarrier); a
 // block sends a message only after it has received the previous one, so that neither block gets ahead.
 #pragma once
 #include "attn_rnn/row.cuh"
 #include "runtime/cluster.cuh"
 
 static_assert(QUADS_IN_SHARED == 0, "two blocks have registers for all weights");
-constexpr int VECTOR_BYTES = 8 * H;     // of the message to the second block: two vectors of H floats
-constexpr int PAIR_BYTES = 4 * H + 16;  // of the product and an mbarrier
+constexpr int VECTOR_BYTES = 8 * H;     // bytes of the message to the second block: two vectors of H floats
+constexpr int PAIR_BYTES = 4 * H + 16;  // bytes of the product and an mbarrier
 
 struct Partner {
   const Lane& l;
@@ -32,7 +32,7 @@ struct Partner {
     wait_cluster();
     other_barrier = map_to_block(barrier, other);
   }
-  // Map an address in shared memory to the same place in the other block.
+  // Map an address in shared memory to the same offset in the other block.
   DEV u32 map(u32 at) const { return map_to_block(at, other); }
   // Set the byte count that the barrier expects of the next message (one thread does), after the previous
   // message has arrived.

@@ -1,4 +1,4 @@
-// AttnRNN forward with one row of the batch to two blocks. Equations as in step.cuh.
+// AttnRNN forward with two blocks per row of the batch. Equations as in step.cuh.
 #include "attn_rnn/row_math.cuh"
 #include "attn_rnn/row_pair.cuh"
 
@@ -47,7 +47,7 @@ CLUSTER_KERNEL(attn_rnn_row_pair_forward, Forward, THREADS, 2) {
     auto store = [&](int i, float after) {
       if (i > 0 && !l.odd) put_one(y + (i - 1) * a.y_step, after);
     };
-    const float bias = 0.5f * get_one(a.w.bias_g + l.unit);  // half: two lanes' sums are added
+    const float bias = 0.5f * get_one(a.w.bias_g + l.unit);  // half, since the sums of two lanes are added
     partner.help(a.w.g, 2 * H, bias, length, length + 1, load, push, read, store);
     return;
   }
@@ -64,7 +64,7 @@ CLUSTER_KERNEL(attn_rnn_row_pair_forward, Forward, THREADS, 2) {
             others = partner.map(l.four[0] + (l.odd ? AFTER : SEEN) * VECTOR);
   const u8* reset = a.reset + row * a.T;
   float h = a.h0[at], mean = 0.f, r = 1.f, start_mean = 0.f;
-  auto find_mean = [&](float v) {  // of an initial state
+  auto find_mean = [&](float v) {  // return the mean of an initial state
     float found = 0.f, z[4];
     l.put(SUM, v);
     wait_block();

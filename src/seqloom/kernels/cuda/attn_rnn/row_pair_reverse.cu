@@ -1,4 +1,4 @@
-// Backward pass of AttnRNN over a chunk of steps with one row of the batch to two blocks, from recomputed
+// Backward pass of AttnRNN over a chunk of steps with two blocks per row of the batch, from recomputed
 // planes. Letters as in block_reverse.cu.
 #include "attn_rnn/row_pair.cuh"
 #include "attn_rnn/row_reverse.cuh"
@@ -71,7 +71,7 @@ CLUSTER_KERNEL(attn_rnn_row_pair_reverse, Reverse, THREADS, 2) {
     partner.take_message(0);
     get_first(AT_RING);
   }
-  // The state after the step, if it is known: the state before the step of the previous iteration.
+  // The state after the step, if known: the previous iteration loaded it as the state before its step.
   float next_state = 0.f;
   bool has_next = false;
 #pragma unroll 1

@@ -1,4 +1,4 @@
-// Backward pass of AttnRNN over a chunk of steps with one row of the batch to a block, from recomputed
+// Backward pass of AttnRNN over a chunk of steps with one row of the batch per block, from recomputed
 // planes. Letters as in block_reverse.cu.
 #include "attn_rnn/row_reverse.cuh"
 
@@ -7,7 +7,7 @@ constexpr int AT_SPILL = AT_RING + STAGES * SLOT;
 constexpr int AT_WEIGHTS = AT_SPILL + 16 * THREADS;
 constexpr int ROW_REVERSE_BYTES = AT_WEIGHTS + 4 * WEIGHT_BYTES;
 
-// What a lane loads of a step: past and x for its four units, the rest for its one unit.
+// Values that a lane loads for a step: past and x for its four units, the others for its one unit.
 struct StepInputs {
   float past[4], x[4], dy, g, n, slope, q, keep, attention[4];
   DEV void get(const Lane& l, u32 ring) {
@@ -81,7 +81,7 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
   fetch_wait<STAGES - 2>();
   wait_block();
   if (end > a.from) v.get(l, AT_RING + (end - 1 & STAGES - 1) * SLOT);
-  // The state after the step, if it is known: the state before the step of the previous iteration.
+  // The state after the step, if known: the previous iteration loaded it as the state before its step.
   float next_state = 0.f;
   bool has_next = false;
   float next_deviation = NORM && end > a.from ? deviations[end - 1] : 1.f;
@@ -97,10 +97,10 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
     }
     const float dafter = v.dy + dh, rest = KEEP ? dafter * (1.f - v.keep) : dafter, dn = rest * v.g,
                 h = v.past[0];
-    // How much the step changed the state, g (n - h). Where the rounding of the state is small beside it, use
-    // the difference of the saved states, which is what the forward pass did: the rounding error of a
-    // recomputed n differs from that of the forward pass, and over the steps these differences add up in the
-    // gradient of the gate's bias. 16-bit states are rounded too coarsely for this.
+    // How much the step changed the state, g (n - h). Where it is large compared with the rounding error of
+    // the state, use the difference of the saved states, which includes the rounding of the forward pass: a
+    // recomputed n is rounded differently, and over the steps these differences add up in the gradient of the
+    // gate's bias. 16-bit states are rounded too coarsely for this.
     const float share = KEEP ? v.g * (1.f - v.keep) : v.g,
                 recomputed = share * ((NORM ? v.n * scale + bias : v.n) - h);
     const float change = TYPE == FP32 && has_next && share > 0.125f ? next_state - h : recomputed,

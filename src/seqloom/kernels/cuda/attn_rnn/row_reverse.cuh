@@ -14,7 +14,7 @@ DEV constexpr int find_plane(int plane) { return plane == PAST ? 0 : 4 * H + SIZ
 // Addresses in global memory of the 16 bytes that a thread loads of a step's planes.
 struct PlaneSource {
   int plane;
-  i64 stride;      // bytes from a step to the next
+  i64 stride;      // bytes from one step to the next
   const u8* from;  // address for step 0
   // steps: index of this row's step 0 in tensors that hold the chunk's steps only
   DEV PlaneSource(const Reverse& a, const Lane& l, i64 row, i64 steps) {

@@ -2,7 +2,7 @@
 // registers.
 #include "attn_rnn/slots_step.cuh"
 
-constexpr int RING = 4;  // steps of input in flight
+constexpr int RING = 4;  // steps whose inputs are in flight
 constexpr int STREAMS = 1 + KEEP;
 constexpr int AT_RING = AT_SUMS + SCORES;
 constexpr int STAGE = STREAMS * SEQUENCE;

@@ -5,9 +5,9 @@
 // message is complete. Split-K partial sums are added up in shared memory: tiles_mma.cuh, or
 // tiles_wgmma.cuh on Hopper. In pointwise work a thread has EACH units of one row.
 //
-// A float32 number is an fp16 hi/lo pair in two planes (IN_HALVES). A block's units of one row share a
-// power-of-2 scale, whose inverse the code calls their unit, and so do 32 rows of a weight. With TF32 a
-// number has 19 bits and one plane.
+// A float32 value is an fp16 hi/lo pair in two planes (IN_HALVES). The values of a block's units in one row
+// share a power-of-2 scale, as do 32 rows of a weight; the code calls the inverse of a scale `unit`. With
+// TF32 a value has 19 bits and one plane.
 #pragma once
 #include "attn_rnn/arguments.cuh"
 #include "attn_rnn/math.cuh"
@@ -16,29 +16,30 @@
 #include "runtime/packets.cuh"
 
 #ifndef ROWS             // Python defines these with -D; the defaults are for editors
-#define ROWS 64          // of a group: 32 or 64
-#define CLUSTER 4        // blocks, or pairs of them, of a group
-#define UNITS 16         // of a block or a pair: 16, 32 or 64
+#define ROWS 64          // rows per group: 32 or 64
+#define CLUSTER 4        // blocks (or pairs of blocks) per group
+#define UNITS 16         // units per block or pair: 16, 32 or 64
 #define CHUNK 128        // bytes of a row in a chunk: 128 or 256
-#define STAGES 4         // chunks of numbers on their way
-#define WEIGHT_STAGES 4  // and of weights
-#define RESIDENT 0       // the last chunks of every weight, which stay in shared memory
+#define STAGES 4         // stages for chunks of messages
+#define WEIGHT_STAGES 4  // stages for chunks of weights
+#define RESIDENT 0       // number of chunks of every weight, the last ones, that stay in shared memory
 #define TF32 0           // whether products of float32 may round to 19 bits (TF32)
-#define WGMMA 0          // whether four warps multiply together (Hopper): 64 rows
-#define BULK 0           // whether one thread fetches whole chunks, with WGMMA
+#define WGMMA 0          // whether to use wgmma (Hopper), with 64 rows
+#define BULK 0           // with WGMMA: whether one thread loads whole chunks
 #endif
 
 constexpr bool IN_HALVES = TYPE == FP32 && !TF32;
-// Blocks with the same units. Of two, each computes half of every sum (split-K) and finishes half of the
-// rows.
+// Number of blocks that share the same units. With two, each block computes half of every sum (split-K) and
+// finishes half of the rows.
 constexpr int PAIR = WGMMA ? 2 : 1;
 constexpr int THREADS = 256, BLOCKS = CLUSTER, OWN_ROWS = ROWS / PAIR, EACH = OWN_ROWS * UNITS / THREADS,
               SHARE = THREADS / OWN_ROWS;
-constexpr int PLANES = IN_HALVES ? 2 : 1, NUMBER = IN_HALVES ? 2 : SIZE;  // bytes per number and plane
-constexpr int CHUNKS = H * NUMBER / CHUNK / PAIR, EIGHTS = CHUNK / 16, LINES = CHUNK / 128;  // of 128 bytes
+constexpr int PLANES = IN_HALVES ? 2 : 1, NUMBER = IN_HALVES ? 2 : SIZE;  // NUMBER: bytes per value and plane
+// CHUNKS: per row and block. EIGHTS, LINES: groups of 16 bytes and lines of 128 bytes per chunk.
+constexpr int CHUNKS = H * NUMBER / CHUNK / PAIR, EIGHTS = CHUNK / 16, LINES = CHUNK / 128;
 // DIVIDED: split-K slices of a sum in a block; each has STEPS steps of 32 bytes in every chunk. With wgmma
-// the two warp groups divide the steps, or the columns if there are many. QUARTERS: slices in all blocks of
-// a PAIR. TALL: tiles of 16 rows to a warp, with mma.
+// the two warp groups divide the steps, or the columns if there are many. QUARTERS: slices in all blocks of a
+// PAIR. TALL: tiles of 16 rows per warp, with mma.
 constexpr int DIVIDED = !WGMMA       ? 4
                         : UNITS < 64 ? 2
                                      : 1,
@@ -49,7 +50,8 @@ constexpr int PARTS =
     (4 * DIVIDED * OWN_ROWS * (WIDEST + 8) + 1023) / 1024 * 1024;  // bytes; overlaid on the message's stages
 constexpr int AT_PARTS = 0, AT_WEIGHTS = STAGES * STAGE > PARTS ? STAGES * STAGE : PARTS;
 constexpr int AT_RESIDENT = AT_WEIGHTS + WEIGHT_STAGES * WEIGHT_STAGE, FLEETING = CHUNKS - RESIDENT;
-constexpr int AT_OTHERS = AT_RESIDENT + RESIDENT * 4 * UNITS * CHUNK * PLANES;  // the other block's sums
+// AT_OTHERS: sums from the other block of the pair.
+constexpr int AT_OTHERS = AT_RESIDENT + RESIDENT * 4 * UNITS * CHUNK * PLANES;
 constexpr int AT_SCALES = AT_OTHERS + (PAIR - 1) * PARTS;
 constexpr int AT_CONSTANTS = AT_SCALES + (IN_HALVES ? 4 * ROWS * BLOCKS / PAIR : 0), CONSTANTS = 5;
 constexpr int AT_BARRIERS = AT_CONSTANTS + 4 * CONSTANTS * UNITS,
@@ -57,24 +59,24 @@ constexpr int AT_BARRIERS = AT_CONSTANTS + 4 * CONSTANTS * UNITS,
 // Chunks in flight. Asynchronous products (wgmma) may still read the stage before the current one.
 constexpr int LEAD = (RESIDENT == CHUNKS || STAGES < WEIGHT_STAGES ? STAGES : WEIGHT_STAGES) -
                      (WGMMA && !IN_HALVES && !BULK ? 2 : 1);
-constexpr int SPAN = D / UNITS;  // blocks to a head
+constexpr int SPAN = D / UNITS;  // blocks per head
 static_assert(D % UNITS == 0 && H * NUMBER % CHUNK == 0 && EACH % 2 == 0 && BLOCKS % 4 == 0 &&
                   UNITS * BLOCKS == H && BLOCKS % SHARE == 0 && (!WGMMA || ROWS == 64) && LEAD > 0 &&
                   (!BULK || STAGES < 16 && (RESIDENT == CHUNKS || STAGES == WEIGHT_STAGES)),
               "no such division");
 
-// Global memory that a group shares, as byte offsets: a counter, the numbers of three messages, the units of
-// these numbers, sums over heads as 16-byte messages, sums over rows.
+// Global memory that a group shares, as byte offsets: a counter, the values of three messages, the inverse
+// scales of these values, sums over heads as 16-byte messages, sums over rows.
 constexpr int AT_NUMBERS = 128, NUMBERS = ROWS * H * NUMBER * PLANES, AT_UNITS = AT_NUMBERS + 3 * NUMBERS,
               ALL_UNITS = 4 * ROWS * BLOCKS, AT_SCORES = AT_UNITS + 3 * ALL_UNITS,
               AT_MOMENTS = AT_SCORES + 16 * ROWS * BLOCKS,
               GROUP_BYTES = (AT_MOMENTS + 8 * ROWS * BLOCKS + 16 * ROWS - 1) / (16 * ROWS) * (16 * ROWS);
 
-// A weight operand: one of the three ranges of rows that lie one after the other in each chunk of a block.
+// A weight operand: one of the three consecutive ranges of rows in each chunk of a block.
 struct Factor {
   const u8* at;   // its first chunk; the next one follows ALL_ROWS bytes later
   int before;     // rows that precede it in a chunk
-  float unit[2];  // 1 / scale of its float32 numbers: in the first UNITS rows, and in the others
+  float unit[2];  // 1 / scale of its float32 values: in the first UNITS rows, and in the others
 };
 constexpr int ALL_ROWS = 4 * UNITS * CHUNK * PLANES;  // bytes
 
@@ -311,7 +313,7 @@ struct Block {
                  to_bits(z), number);
   }
   DEV void get_scores(float (&s)[3], u32 number) const {
-    constexpr int MANY = (SPAN + SHARE - 1) / SHARE;  // messages to a thread
+    constexpr int MANY = (SPAN + SHARE - 1) / SHARE;  // messages per thread
     const Packet* first = (const Packet*)(shared_by_all + AT_SCORES) + row * BLOCKS + rank / SPAN * SPAN;
     const Packet* from[MANY];
     u32 p[MANY][4] = {}, numbers[MANY];
@@ -342,8 +344,8 @@ struct Block {
   }
 };
 
-// Return the operand in the weights that tiles_pack.cu has packed that begins `before` rows into a block's
-// rows. `first`, `second`: indices into `units`, used with IN_HALVES.
+// Return the operand of the packed weights (tiles_pack.cu) that begins `before` rows into a block's rows.
+// `first` and `second` are indices into `units`, used with IN_HALVES.
 DEV Factor find_factor(const u8* packed, const float* units, int before, int first, int second,
                        const Block& b) {
   Factor f;

@@ -6,13 +6,13 @@
 #include "attn_rnn/tiles_mma.cuh"
 #endif
 
-constexpr int STATE = 0, ATTENDED = 1, OUTPUT = 2;                      // messages
-constexpr int BIAS_Q = 0, BIAS_O = 1, BIAS_G = 2, SCALE = 3, BIAS = 4;  // constants
+constexpr int STATE = 0, ATTENDED = 1, OUTPUT = 2;                      // indices of the messages
+constexpr int BIAS_Q = 0, BIAS_O = 1, BIAS_G = 2, SCALE = 3, BIAS = 4;  // indices of the parameter vectors
 constexpr int TILES_FORWARD_BYTES = TILES_BYTES;
 
 struct TilesForward : Forward {
-  const u8* packed;    // the weights, as tiles_pack.cu leaves them
-  const float* units;  // 1 / scale of each 32 rows of q, o and g, if float32
+  const u8* packed;    // the weights, packed by tiles_pack.cu
+  const float* units;  // in float32: 1 / scale of every 32 rows of q, o and g
 };
 
 CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, PAIR) {
@@ -95,8 +95,8 @@ CLUSTER_KERNEL(attn_rnn_tiles_forward, TilesForward, THREADS, PAIR) {
       sum += z[e];
     }
     b.put_numbers(OUTPUT, o);
-    if constexpr (NORM) {  // squares around this block's mean: a difference of large sums would lose
-                           // digits
+    if constexpr (NORM) {
+      // Squared deviations from this block's mean: a difference of large sums would lose digits.
       sum = b.sum_row(sum);
 #pragma unroll
       for (int e = 0; e < EACH; e++) {

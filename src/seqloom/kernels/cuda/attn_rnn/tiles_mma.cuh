@@ -36,7 +36,7 @@ struct Tiles : Fetching {
         }
     wait_block();
   }
-  // Load one step (32 bytes) of this warp's rows of a message, and the units of its numbers.
+  // Load one step (32 bytes) of this warp's rows of a message, and the inverse scales of its values.
   DEV void load_numbers(u32 (&a)[PLANES][TALL][4], float (&scale)[TALL][2], int chunk, int step) const {
     const u32 stage = memory + chunk % STAGES * STAGE;
 #pragma unroll

@@ -13,7 +13,7 @@ struct Pack {
 
 KERNEL(attn_rnn_tiles_pack, Pack, THREADS) {
   const i64 which = (i64)THREADS * block() + thread();
-  constexpr int EACH_UNIT = PLANES * LINES;  // lines of 128 bytes to a row
+  constexpr int EACH_UNIT = PLANES * LINES;  // 128-byte lines per row
   const int eight = which % 8, line = which / 8 % (4 * UNITS * EACH_UNIT);
   const int piece = which / (32 * UNITS * EACH_UNIT), chunk = piece % (CHUNKS * PAIR),
             rank = piece / (CHUNKS * PAIR);
@@ -21,7 +21,7 @@ KERNEL(attn_rnn_tiles_pack, Pack, THREADS) {
   const int rows = factor ? UNITS : 2 * UNITS, own = line - (factor ? (factor + 1) * UNITS * EACH_UNIT : 0);
   const int plane = own / rows / LINES, part = own / rows % LINES, place = own % rows,
             row = rank * UNITS + place % UNITS;
-  const bool is_second = place >= UNITS;  // in the second half of the first operand
+  const bool is_second = place >= UNITS;  // whether this is the second half of the first operand
   const i64 square = (i64)H * H * NUMBER;
   // The operands are, forward: q and the first half of g; o; the second half of g. Backward: the second and
   // the first half of g; o; q.

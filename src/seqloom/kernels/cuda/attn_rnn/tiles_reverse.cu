@@ -6,13 +6,13 @@
 #include "attn_rnn/tiles_mma.cuh"
 #endif
 
-constexpr int OF_GATE = 0, OF_OUTPUT = 1, OF_QUERY = 2;  // messages: gradients
-constexpr int SCALE = 0, BIAS = 1;                       // constants
+constexpr int OF_GATE = 0, OF_OUTPUT = 1, OF_QUERY = 2;  // indices of the messages: gradients
+constexpr int SCALE = 0, BIAS = 1;                       // indices of the parameter vectors
 constexpr int TILES_REVERSE_BYTES = TILES_BYTES;
 
 struct TilesReverse : Reverse {
-  const u8* packed;                  // the weights, transposed, as tiles_pack.cu leaves them
-  const float* units;                // 1 / scale of each 32 rows of q, o and g, if float32
+  const u8* packed;                  // the transposed weights, packed by tiles_pack.cu
+  const float* units;                // in float32: 1 / scale of every 32 rows of q, o and g
   i64 x_row, x_step, y_row, y_step;  // strides of x and du, and of dy
 };
 
@@ -37,7 +37,7 @@ CLUSTER_KERNEL(attn_rnn_tiles_reverse, TilesReverse, THREADS, PAIR) {
   const i64 whole = b.active ? (i64)row * a.T : 0, piece = b.active ? (i64)row * a.steps - a.from : 0;
   const int last = a.from + a.steps - 1, top = end - 1 < last ? end - 1 : last;
   if (b.active)
-    for (int t = last; t > top && t >= a.from; t--) {  // steps that no row of the group has
+    for (int t = last; t > top && t >= a.from; t--) {  // zeros past the longest row of the group
       const float zeros[EACH] = {};
       const i64 j = (piece + t) * H + b.unit;
       store_units(a.du + row * a.x_row + t * a.x_step + b.unit, zeros);

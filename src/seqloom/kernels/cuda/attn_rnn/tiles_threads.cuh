@@ -24,7 +24,7 @@ struct Fetching : Block {
     }
     fetch_commit();
   }
-  // Start loading a chunk of a message's rows; with the first chunk, also the units of all numbers.
+  // Start loading a chunk of a message's rows; with the first chunk, also all inverse scales.
   DEV void fetch_numbers(int message, int chunk) const {
     if (chunk >= CHUNKS) return;
     if (IN_HALVES && chunk == 0)

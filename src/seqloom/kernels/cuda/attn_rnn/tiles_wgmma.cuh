@@ -49,9 +49,9 @@ struct Tiles : Fetching {
     return describe_matrix(at + (plane * LINES + step / 4) * rows * 128 + 32 * (step % 4), SWIZZLE_128, 1024,
                            16);
   }
-  // Accumulate this warp group's steps of a chunk, asynchronously. In float32, sums over numbers with the
-  // same unit (at most UNITS of a row) are scaled and added outside of the tensor cores, which truncate
-  // sums, while the next such sums are computed in the other of two accumulators.
+  // Accumulate this warp group's steps of a chunk, asynchronously. In float32, sums over values with the same
+  // scale (at most UNITS of a row) are scaled and added outside the tensor cores, which truncate sums, while
+  // the next such sums are computed in the other of two accumulators.
   template <int N>
   DEV void multiply_chunk(float (&s)[N * DIVIDED / 4], int message, const Factor& w, int chunk) const {
     const u32 numbers = memory + chunk % STAGES * STAGE,

@@ -1,33 +1,34 @@
-// AttnRNN's units divided among blocks. Each block holds some of the units and their rows of all weights,
-// as the A operand of mma. All warps compute a product: a warp has tiles of units and a split-K slice of
-// the sum. One warp per row of the batch adds up the slices through shared memory, two units to a lane; it
+// AttnRNN's units divided among blocks. Each block holds some of the units and their rows of all weights, as
+// the A operand of mma. All warps compute a product: a warp has tiles of units and a split-K slice of the
+// sum. One warp per row of the batch adds up the slices through shared memory, two units per lane; the warp
 // does the pointwise work, keeps the state in float32 and sends its results to every block, including its
-// own. Rows form teams of 8: while the numbers of one team are in transit, all warps compute the products
-// of the other. cluster.cuh and grid.cuh implement the exchange: each defines Block, load_tile (of a
-// weight) and load_buffer (of received numbers). A value of the form c_h h + c_x x + c_hx h x, with three
-// coefficients for each head, need not be sent: a block that has the sums over heads, h and x can compute
-// it (CAN_MIX). aC has this form. So has the gradient of q, but computing that is slower than sending it.
+// own. Rows form 8-row groups, `team` in the code: while the values of one group are in transit, all warps
+// compute the products of the other. cluster.cuh and grid.cuh implement the exchange: each defines Block,
+// load_tile (of a weight) and load_buffer (of received values). A value of the form c_h h + c_x x + c_hx h x,
+// with three coefficients for each head, does not have to be sent: a block that has the sums over heads, h
+// and x can compute it (CAN_MIX). aC has this form. The gradient of q has it too, but computing that is
+// slower than sending it.
 #pragma once
 #include "attn_rnn/arguments.cuh"
 #include "runtime/sums.cuh"
 
 #ifndef ROWS       // Python defines these with -D; the defaults are for editors
 #define GRID 0     // 1: blocks anywhere on the GPU (attn_rnn/grid.cuh), 0: a cluster (attn_rnn/cluster.cuh)
-#define ROWS 8     // of the batch that a group of blocks carries: 8, or two teams of 8
-#define CLUSTER 2  // blocks of a group
-#define EACH 2     // tiles of 16 units to a block
-#define SPLIT 4    // warps that share the sum of one tile's product
-#define TALL 1     // tiles to a warp
+#define ROWS 8     // rows of the batch per group of blocks: 8 or 16
+#define CLUSTER 2  // blocks per group
+#define EACH 2     // tiles of 16 units per block
+#define SPLIT 4    // split-K slices: warps per tile of units
+#define TALL 1     // tiles per warp
 #define WEIGHTS_IN_SHARED 0  // how many of the four weights lie in shared memory
-#define TILES_IN_SHARED 0    // tiles of one more that do
-#define LANES 32             // to a row, in what is pointwise
-#define ROUNDS 1             // of GRID: blocks that a warp takes from, by fours
+#define TILES_IN_SHARED 0    // tiles of one more weight that lie there
+#define LANES 32             // lanes per row in pointwise work
+#define ROUNDS 1             // with GRID: a warp receives from four sources in each round
 #define TF32 0               // whether products of float32 may round to 19 bits (TF32)
 #endif
 
 constexpr int TILES = H / 16, TEAMS = ROWS / 8;
 constexpr int UNITS = 16 * EACH, WARPS = EACH / TALL * SPLIT, THREADS = 32 * WARPS;
-constexpr int WORDS = 2 * SIZE;                                   // per lane in a tile of A
+constexpr int WORDS = 2 * SIZE;                                   // words per lane in a tile of A
 constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * ROWS * LINE;  // bytes: [part][row][unit], floats
 // Heads with units in one block, at most.
 constexpr int PIECES = UNITS % D == 0 ? UNITS / D : D % UNITS == 0 ? 1 : (UNITS + D - 2) / D + 1;
@@ -39,7 +40,7 @@ static_assert(32 * WARPS >= LANES * ROWS && 2 * LANES >= UNITS && EACH * CLUSTER
               "no such division");
 typedef float Sums[TALL][4];  // a lane's accumulators of a product
 
-// Convert a number to a word: in 16-bit types the word holds two copies of it. mix() computes
+// Convert a value to a word: in 16-bit types the word holds two copies of it. mix() computes
 // c[0] h + x (c[1] + c[2] h) on words.
 #if FORMAT == 2
 DEV u32 to_word(float v) { return to_bits(v); }
@@ -59,7 +60,7 @@ DEV u32 mix(const u32 (&c)[3], u32 h, u32 x) {
 struct Units {
   int thread, lane, warp, row, pair, rank, base, tile, slice;
   int first, column, unit;  // the group's first row, this warp's row in the group, this lane's first unit
-  int team;                 // which 8 rows `column` belongs to
+  int team;                 // the 8-row group of `column`
   bool has_row, active;     // whether this warp has a row, and whether this lane has units
   u32 memory, parts;        // split-K slices of sums start at the base of shared memory
   int group_rows;           // rows per group of blocks, at most
@@ -93,8 +94,8 @@ struct Units {
     if (base >= H) end = 0;  // a block without units takes no steps
   }
   DEV bool is_member(int g) const { return has_row && team == g; }
-  // Wait until all split-K slices of a product are written. With one team all warps wait; with two, only
-  // those that need the sum wait and the others just arrive.
+  // Wait until all split-K slices of a product are written. With one 8-row group all warps wait; with two,
+  // only those that need the sum wait and the others just arrive.
   DEV void gather(bool needs, int name) const {
     if (TEAMS == 1)
       wait_block();
@@ -103,8 +104,8 @@ struct Units {
     else
       arrive_threads(name, THREADS);
   }
-  // Write this warp's slice of a team's product to shared memory; get_sum adds up the slices of this lane's
-  // units.
+  // Write this warp's slice of an 8-row group's product to shared memory; get_sum adds up the slices of this
+  // lane's units.
   DEV void put_part(const Sums& c, int g) const {
 #pragma unroll
     for (int i = 0; i < TALL; i++) {
@@ -136,8 +137,8 @@ struct Units {
     mean *= 1.0f / REAL_H;
     r = inverse_root(maximum(r * (1.0f / REAL_H) - mean * mean, 0.f) + 1e-5f);
   }
-  // Sum three numbers over the lanes of a row, counting only units of the block's j-th head. The first
-  // quarter of the lanes gets the first sum, the second quarter the second, the other half the third.
+  // Sum three values over the lanes of a row, counting only units of the block's j-th head. The first quarter
+  // of the lanes gets the first sum, the second quarter the second, the other half the third.
   DEV float sum_head(const float (&p)[3][2], int j) const {
     float v[3];
 #pragma unroll

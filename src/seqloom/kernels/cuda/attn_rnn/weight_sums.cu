@@ -74,8 +74,9 @@ KERNEL(attn_rnn_sums, Sums, THREADS) {
 
 // attn_rnn_finish adds up the partial sums and stores them in the type of the weights.
 struct Finish {
-  const float* products;  // (4, pieces, H, H): partial products dq seen, ds aC, dg o and dg seen
-  const Wide* partial;    // (parts, 5, H)
+  // (4, pieces, H, H): split-K slices of the products dq seen, ds aC, dg o and dg seen
+  const float* products;
+  const Wide* partial;  // (parts, 5, H)
   Element *q, *bias_q, *o, *bias_o, *g, *bias_g, *scale, *bias;
   int pieces, parts;
 };
@@ -85,7 +86,8 @@ KERNEL(attn_rnn_finish, Finish, THREADS) {
     if (block() < 4 * H) {
       const int which = block() / H, row = block() % H;
 #pragma unroll 16
-      for (int i = 0; i < a.pieces; i++)  // many loads in flight: one load takes longer than all additions
+      // Keep many loads in flight: one load takes longer than all additions.
+      for (int i = 0; i < a.pieces; i++)
         total += a.products[(((i64)which * a.pieces + i) * H + row) * H + column];
       if (which < 2)
         put_one((which ? a.o : a.q) + (i64)row * H + column, (float)total);

@@ -1,4 +1,5 @@
-// Write to a program's table. The values are kernel arguments, which avoids a copy that waits for the host.
+// Write to a program's table. The values are kernel arguments, which avoids a copy that would wait for the
+// host.
 #include "compiled/table.cuh"
 constexpr int COMPILED_FILL_BYTES = 0, COMPILED_ADVANCE_BYTES = 0;
 

@@ -43,7 +43,8 @@ constexpr int STAGE = SIZE * UNIT_VALUES * SPAN;
 // A slot holds four sums; those of the gates are double-buffered.
 constexpr int SLOTS = CLUSTER * SPANS, SUMS = 32 * NORM * SLOTS * ROWS,
               MEMORY_SUMS = 16 * MEMORY * SLOTS * ROWS;
-constexpr int SLOTS_OF_ROWS = SLOTS * ROWS, SENDERS = WORKING * SPANS * TAKEN;  // allocated, and used
+// Slots of all rows, and those in use.
+constexpr int SLOTS_OF_ROWS = SLOTS * ROWS, SENDERS = WORKING * SPANS * TAKEN;
 constexpr int SPREAD = GATES * NORM + 2 * MEMORY;
 constexpr int AT_PARTS = 2 * SIDE;
 constexpr int AT_STAGE = AT_PARTS + UNIT_PRODUCTS * PARTS;
@@ -131,8 +132,8 @@ struct Block {
     else
       await(barrier(i & 1), i >> 1 & 1);
   }
-  // Return the address of the k-th four words that a helper passes to this lane in step i (find_handed), and
-  // of the words that the row owner returns to its helper (find_handed_back).
+  // Return the address of the k-th group of four words that a helper passes to this lane in step i
+  // (find_handed), and of the words that the row owner returns to its helper (find_handed_back).
   DEV u32 find_handed(int i, int k) const {
     const int slot = ((i & 1) * SPANS + span) * TAKEN + column;
     return memory + AT_HANDED + 16 * ((slot * (HANDED / 4) + k) * 32 + lane);

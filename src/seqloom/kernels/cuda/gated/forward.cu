@@ -21,9 +21,11 @@ struct Forward {
   float *last[4], *spread;  // (B, H); (B, T, SPREAD) or null: 1 / std, and the memory's mean
   int B, T;
   const Element* vectors;  // (VECTORS, H)
-  int head_rows;   // rows per head, a multiple of the group's rows; heads have separate weights. 0: one head
-  int keeps;       // whether to save products for the backward pass: x becomes x + u in the first SUMMED
-  Element* u;      // gates, u of the other gates is saved here, (B, T, GATES - SUMMED, H); with NORM U h
+  int head_rows;  // rows per head, a multiple of the group's rows; heads have separate weights. 0: one head
+  // keeps: whether to save products for the backward pass. x becomes x + u in the first SUMMED gates; `u`
+  // gets the others' u, or with NORM their U h, as (B, T, GATES - SUMMED, H)
+  int keeps;
+  Element* u;
   int time_first;  // whether all (B, T, ..) arrays are (T, B, ..) instead
 };
 
@@ -253,7 +255,7 @@ CLUSTER_KERNEL(gated_forward, Forward, THREADS, CLUSTER) {
           s[e][i] = t < length ? after[i] : s[e][i];
         }
       }
-      Pair out[STATES];  // taken before a reset in the next step
+      Pair out[STATES];  // copied now, since share_state may reset the state
 #pragma unroll
       for (int i = 0; i < STATES; i++) out[i] = to_pair(s[0][i], s[1][i]);
       if (t + 1 < end) share_state(t + 1, next_is_reset);

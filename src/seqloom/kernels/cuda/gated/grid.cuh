@@ -4,11 +4,11 @@
 // two sources. A warp has all unit tiles of the block (HALVED: one of two) and a split-K slice of four
 // sources per round: their words are its operand B of mma as they arrive, each lane's from one source.
 // Pointwise work uses 16 lanes per row. A row of a source is sent as six packets (runtime/packet.cuh) of
-// three words: words 0 .. 7 in the first three, 8 .. 15 in the others. Exact float32 is sent as an fp16 hi/lo
-// split (runtime/halves.cuh): two words hold the high and the low parts of two units, and the spare word of
-// the third packet holds their unit, the inverse of their scale. Packets are double-buffered (two sides): a
-// block writes one side only after it has received all of the other. Sums over units are sent as packets,
-// too, or (CLUSTERED: the group is a cluster) through distributed shared memory.
+// three words: words 0 .. 7 in the first three, 8 .. 15 in the others. Float32 without TF32 is sent as an
+// fp16 hi/lo split (runtime/halves.cuh): two words hold the high and the low parts of two units, and the
+// spare word of the third packet holds the inverse of their scale (`unit` in the code). Packets are
+// double-buffered (two sides): a block writes one side only after it has received all of the other. Sums over
+// units are sent as packets, too, or (CLUSTERED: the group is a cluster) through distributed shared memory.
 #pragma once
 #include "gated/cell.cuh"
 #if CLUSTERED
@@ -40,9 +40,10 @@ constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * ROWS * LINE;  // [slice][row
 constexpr int SPREAD = GATES * NORM + 2 * MEMORY;
 constexpr int MESSAGE = ROWS * SPLIT * ROUNDS * PACKETS * SOURCES, SIDE = UNIT_VALUES * MESSAGE;  // packets
 constexpr int AT_SUMS = 2 * SIDE;
-// Whether only the lanes of one row poll when a group has many rows. Forward in bf16 with 1,024 units and 64
-// rows: 2.3 us a step, 2.9 if all poll. The backward pass and exact float32 are up to 6 % faster if all poll.
-// Backward pass of LN-LSTM with 512 units: 3.4 us with this setting, 4.2 us with the opposite one.
+// Whether only the lanes of one row poll when a group has many rows. Forward pass in bf16 with 1,024 units
+// and 64 rows: 2.3 us per step, 2.9 us if all poll. The backward pass and float32 without TF32 are up to 6 %
+// faster if all poll. Backward pass of LN-LSTM with 512 units: 3.4 us with this setting, 4.2 us with the
+// opposite one.
 constexpr bool ONE_POLLS = NORM ? BACK && MEMORY && HALVED : !BACK && !IN_HALVES;
 // One packet per row and block holds sums over units; those of the gates are double-buffered.
 constexpr int SUMS = ROWS * CLUSTER, SUM_SIDES = 2 * NORM + MEMORY;

@@ -10,8 +10,8 @@ DEV constexpr int find_tile(int gate, int k, int tall) {
   return BACK ? (gate * DEEP + k) * WARP_TALL + tall : (k * GATES + gate) * WARP_TALL + tall;
 }
 
-// Exact float32: tiles 2k and 2k + 1 of a row of tiles are the high and low parts of 16 columns, four from
-// each of the four sources.
+// Float32 without TF32: tiles 2k and 2k + 1 of a row of tiles are the high and low parts of 16 columns, four
+// from each of the four sources.
 struct Weights {
   u32 in_registers[IN_REGISTERS ? IN_REGISTERS : 1][4], at;
   float unit;  // inverse scale of the warp's weights in the hi/lo split
@@ -113,7 +113,7 @@ DEV void add_products(Sums& c, const Weights& W, u32 (*v)[WIDE][2], const float*
   float factor[NTILES][2];
 #pragma unroll
   for (int tile = 0; tile < NTILES; tile++) {
-    const float unit = units[tile], larger = max_of_lanes<4>(unit);  // largest unit of the row
+    const float unit = units[tile], larger = max_of_lanes<4>(unit);  // largest inverse scale of the row
     const u32 ratio = compare_units(unit, larger);
     factor[tile][0] = W.unit * shuffle(larger, 8 * b.pair);
     factor[tile][1] = W.unit * shuffle(larger, 8 * b.pair + 4);

@@ -3,7 +3,7 @@
 #pragma once
 #include "gated/math.cuh"
 
-constexpr int GATES = 3, STATES = 1, JOINED = 2;  // the first JOINED gates depend on x + u only
+constexpr int GATES = 3, STATES = 1, JOINED = 2;  // the first JOINED gates depend only on x + u
 struct Inside {
   float r, z, n, u;
 };

@@ -59,7 +59,7 @@ struct Normalise {
   const Element *product, *scale, *bias;  // (vectors, H), (GATES, H)
   Element* to;
   float* spread;  // (vectors, 2): mean and r, or null
-  i64 vectors;    // over all gates
+  i64 vectors;    // number of vectors, over all gates
 };
 KERNEL(normalise, Normalise, THREADS) {
   const Place p;

@@ -5,7 +5,7 @@
 #include "gated/math.cuh"
 #include "gated/setting.cuh"
 
-constexpr int GATES = 4, STATES = 2, JOINED = 4;  // the first JOINED gates depend on x + u only
+constexpr int GATES = 4, STATES = 2, JOINED = 4;  // the first JOINED gates depend only on x + u
 struct Inside {
   float i, f, g, o, c, q;
 };  // c is c', q is the tanh in h'
@@ -41,8 +41,8 @@ DEV void backpropagate(float (&d)[STATES], float (&dx)[GATES], float (&du)[GATES
                        const float (&s)[STATES]) {
   backpropagate(d, dx, du, in, s, find_memory_gradient(d, in));
 }
-// Compute the factors that gradients are multiplied by, that of the memory's norm last; backpropagate below
-// applies them.
+// Compute the factors by which gradients are multiplied, the one for the memory's norm last; backpropagate
+// below applies them.
 constexpr int FACTORS = 6, MEMORY_FACTOR = 5;
 DEV void find_factors(float (&f)[FACTORS], const Inside& in, const float (&s)[STATES]) {
   f[0] = in.g * in.i * (1.f - in.i);

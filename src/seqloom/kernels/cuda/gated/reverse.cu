@@ -13,7 +13,7 @@ struct Reverse {
   const Element *weight, *bias, *scale;
   const Element *scale_c, *bias_c;
   const Element *dy, *x, *y, *c[3], *keep[4];  // (B, T, H), (B, T, INPUTS, H), ..
-  // (B, steps, GATES, H): U h + b, or with NORM U h. If the forward pass saved it: (B, T, PLANES, H), without
+  // (B, steps, GATES, H): U h + b, or U h with NORM. If the forward pass saved it: (B, T, PLANES, H), without
   // the first SUMMED gates, whose U h + b is already part of x
   const Element* u;
   const Element* squares;            // with LATE: (B, steps, GATES, H), U^T U h / ROOT of each gate
@@ -94,7 +94,8 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
       }
     }
   };
-  auto prepare = [&](StepValues& n, const StepInputs& v, int t) {  // values that do not depend on later steps
+  // Compute the values of step t that do not depend on later steps.
+  auto prepare = [&](StepValues& n, const StepInputs& v, int t) {
     float x[2][INPUTS], u[2][GATES], past[2][STATES];
     n.is_reset = v.is_reset;
     from_pair(n.dy[0], n.dy[1], v.dy);
@@ -225,7 +226,7 @@ CLUSTER_KERNEL(gated_reverse, Reverse, THREADS, CLUSTER) {
     for (int t = top; t >= a.from; t--) {
       const int i = top - t;
       float acc[2][STATES];
-      // of this step: sums over units of r g n, and r
+      // of this step: sums of r g n over the units, and r
       float sums[GATES], r[GATES];
       StepGradients g;
       Pair u[LATE ? GATES : 1] = {}, squares[LATE ? GATES : 1] = {};

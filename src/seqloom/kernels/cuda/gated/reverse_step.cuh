@@ -23,7 +23,7 @@ struct StepInputs {
 // Values of a step that do not depend on later steps, computed from its inputs.
 struct StepValues {
   float dy[2], keep[2][STATES], mhat[2], deviation_c, r[GATES];
-  Pair u[GATES];  // with NORM U h, to compute n and r times the scale; a helper warp passes both instead
+  Pair u[GATES];  // with NORM: U h, for n and r times the scale, unless a helper warp passes those two
 #if HELPS
   float n[2][GATES], gain[2][GATES];
 #endif
@@ -40,7 +40,7 @@ struct StepGradients {
   float dx[2][INPUTS], du[2][GATES], dm[2];
   Pair all[GATES];
 };
-// Which warps run the steps: all in one loop, or those with a row and the helpers in separate loops.
+// How warps run the steps: all in one loop, or row-owning warps and helper warps in separate loops.
 enum Role { EVERYONE, ROW_OWNER, HELPER };
 #if HELPS
 // Call `f` on every word that a helper passes to the row owner, in a fixed order.

@@ -21,7 +21,7 @@
 #define SUMMED 0  // the first SUMMED gates save x + u instead of x and u
 #endif
 #ifndef TAKEN
-#define TAKEN ROWS  // rows that a block or cluster processes, of ROWS that it has room for
+#define TAKEN ROWS  // rows that a block or cluster processes, at most ROWS
 #endif
 #ifndef KEPT
 #define KEPT 0  // backward pass: whether the forward pass saved the products of normalised gates

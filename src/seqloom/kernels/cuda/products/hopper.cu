@@ -117,7 +117,8 @@ KERNEL(exact_multiply, Product, THREADS) {
       begin_step(part, stage);
       stage = stage == STAGES - 1 ? 0 : stage + 1;
     };
-    auto finish = [&](float (&part)[64], float unit) {  // while the products of the next step run
+    // Add the results of a step while the products of the next step run.
+    auto finish = [&](float (&part)[64], float unit) {
       await_products<1>();
       add(part, unit);
       next.fetch(a, memory, tiles);

@@ -93,7 +93,7 @@ KERNEL(exact_multiply, Product, THREADS) {
 #pragma unroll
       for (int i = 0; i < TALL; i++) {
         if constexpr (BLOCKS_AT_ONCE > 1)
-          load_tile(own[i % 2], i);  // the other block's warps hide the latency
+          load_tile(own[i % 2], i);  // the warps of the multiprocessor's other block hide the latency
         else if (i + 1 < TALL)
           load_tile(own[(i + 1) % 2], i + 1);
         const u32(&h)[4] = own[i % 2][0], (&l)[4] = own[i % 2][1];

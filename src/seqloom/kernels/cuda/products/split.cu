@@ -24,7 +24,7 @@ KERNEL(exact_split, Split, 32 * WARPS) {
   }
   float largest = 0.f;
   for (int c = 8 * lane; c < a.columns; c += 8 * 32) {
-    float v[EACH][2][4];  // issues all loads before their first use
+    float v[EACH][2][4];  // all loads are issued before their first use
 #pragma unroll
     for (int j = 0; j < EACH; j++)
 #pragma unroll

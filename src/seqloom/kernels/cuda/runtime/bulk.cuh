@@ -1,6 +1,6 @@
 // Asynchronous bulk copies to shared memory, issued by one thread (cp.async.bulk, Hopper and later). A
 // barrier is an mbarrier, 8 bytes of shared memory; its phase ends when one thread has set the expected
-// number of bytes and all of them have arrived. The tests replace this file by a CPU emulation.
+// number of bytes and all of them have arrived. The tests replace this file with a CPU emulation.
 #pragma once
 #include "runtime/grid.cuh"
 

@@ -1,5 +1,5 @@
 // Instructions of thread block clusters (Hopper and later), whose blocks write to each other's shared memory.
-// The tests replace this file by a CPU emulation. A barrier is an mbarrier, 8 bytes of shared memory, that
+// The tests replace this file with a CPU emulation. A barrier is an mbarrier, 8 bytes of shared memory, that
 // counts arriving bytes; its phase ends when all expected bytes have arrived.
 #pragma once
 #include "runtime/device.cuh"

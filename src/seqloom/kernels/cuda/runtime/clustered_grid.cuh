@@ -1,5 +1,5 @@
 // Groups of blocks that exchange packets through global memory and are also clusters: for small messages they
-// use distributed shared memory, which has a lower latency. The tests replace this file by a CPU emulation.
+// use distributed shared memory, which has a lower latency. The tests replace this file with a CPU emulation.
 #pragma once
 #include "runtime/cluster.cuh"
 #undef CLUSTER_KERNEL

@@ -1,5 +1,5 @@
 // The instructions that the kernels use, as inline PTX, so that NVRTC needs no CUDA header.
-// The tests replace this file by a CPU emulation and compile the kernels as C++.
+// The tests replace this file with a CPU emulation and compile the kernels as C++.
 //
 // Layouts of mma.m16n8k16 (PTX ISA), lane = 4 * row + pair:
 //   A  a0 (row, k 2pair..)   a1 (row + 8, k 2pair..)   a2 (row, k 2pair + 8..)   a3 (row + 8, k 2pair + 8..)

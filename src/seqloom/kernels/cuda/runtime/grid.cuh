@@ -1,6 +1,6 @@
 // Instructions of blocks that run at the same time anywhere on the GPU and exchange packets through global
 // memory. A packet is written and read in one 128-bit access: a reader that sees the expected sequence number
-// also has the words, without flags or fences. The tests replace this file by a CPU emulation.
+// also has the words, without flags or fences. The tests replace this file with a CPU emulation.
 #pragma once
 #include "runtime/packet.cuh"
 

@@ -1,11 +1,12 @@
 // The fp16 hi/lo split of float32 (Ootomo and Yokota 2022), 11 bits each, for tensor cores: three fp16
-// products make one of 22 bits. The exponent range of fp16 is small: values that share a scale are first
-// multiplied by a power of 2, so that the largest is just below 2^15. The inverse of the scale is called
-// their unit.
+// products give one product of 22 bits. The exponent range of fp16 is small: values that share a scale are
+// first multiplied by a power of 2, so that the largest is just below 2^15. The inverse of the scale is
+// called their unit.
 #pragma once
 #include "runtime/device.cuh"
 
-// Return the larger magnitude of two numbers; a number that is not finite counts as 0: no scale changes it.
+// Return the larger magnitude of two values; a value that is not finite counts as 0, since no scale changes
+// it.
 DEV float find_size(float v, float w) {
   const float p = absolute(v), q = absolute(w), limit = to_float(0x7f800000u);
   return maximum(p < limit ? p : 0.f, q < limit ? q : 0.f);
@@ -22,7 +23,7 @@ DEV float find_scale(float largest, float& unit) {
   unit = to_float((u32)(254 - exponent) << 23);
   return to_float((u32)exponent << 23);
 }
-// Split two scaled numbers into packed high and low parts; low is NaN if a number is not finite.
+// Split two scaled values into packed high and low parts; low is NaN if a value is not finite.
 DEV void split_halves(u32& high, u32& low, float v, float w) {
   float p, q;
   high = pack<FP16>(v, w);

@@ -1,5 +1,5 @@
 // Groups of blocks that exchange messages through global memory, in which every two consecutive blocks are a
-// cluster (Hopper) and write to each other's shared memory. The tests replace this file by a CPU emulation.
+// cluster (Hopper) and write to each other's shared memory. The tests replace this file with a CPU emulation.
 #pragma once
 #include "runtime/grid.cuh"
 

@@ -5,7 +5,7 @@
 #ifndef FORMAT
 #define FORMAT 0  // 0 bf16, 1 fp16, 2 float32; set by Python with -D, this default is for editors
 #endif
-constexpr int TYPE = FORMAT, SIZE = TYPE == FP32 ? 4 : 2;  // bytes
+constexpr int TYPE = FORMAT, SIZE = TYPE == FP32 ? 4 : 2;  // SIZE: bytes per element
 #if FORMAT == 2
 typedef float Element;
 struct Pair {
