@@ -71,7 +71,8 @@ struct Lane {
 #pragma unroll
     for (int k = 0; k < 4; k++) v[k] = get_shared(four[k] + at);
   }
-  // Load from a plane (H elements of type Element): that of this lane's unit, or those of the four units.
+  // Load from a plane (H elements of type Element) the element of this lane's unit, or those of the four
+  // units.
   DEV float get_element(u32 plane) const {
 #if FORMAT == 2
     return get_shared(four[0] + plane);

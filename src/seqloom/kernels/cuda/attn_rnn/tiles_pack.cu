@@ -23,7 +23,7 @@ KERNEL(attn_rnn_tiles_pack, Pack, THREADS) {
             row = rank * UNITS + place % UNITS;
   const bool is_second = place >= UNITS;  // whether this is the second half of the first operand
   const i64 square = (i64)H * H * NUMBER;
-  // The operands are, forward: q and the first half of g; o; the second half of g. Backward: the second and
+  // Forward operands: q and the first half of g; o; the second half of g. Backward operands: the second and
   // the first half of g; o; q.
   const bool of_g = a.is_turned ? factor == 0 : factor == 2 || is_second;
   const u8* from = of_g ? a.g : factor == 1 ? a.o : a.q;
