@@ -1,7 +1,7 @@
 """Sequence models from recurrence to attention: layers to import, and a lab to run.
 
-The public names are those of __init__.pyi. Each is imported when it is first used: `import seqloom` is quick, and
-`seqloom --help` does not wait for torch.
+The public names are those of __init__.pyi. Each is imported on first use: `import seqloom` is quick, and `seqloom
+--help` does not wait for torch.
 """
 
 from __future__ import annotations

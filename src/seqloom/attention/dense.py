@@ -19,8 +19,8 @@ class Attention(Heads):
         Q, K, V = W_q x, W_k m, W_v m          m = x, or a memory
         y = W_o softmax(Q K^T / sqrt(d)) V     in each head of d features
 
-    State of a causal layer: the keys and values so far, (B, kv_heads, S, d) each, and which of them are real, (B, S).
-    State of a layer that read a memory: those of the memory. Vaswani et al. 2017, arXiv 1706.03762.
+    State of a causal layer: the keys and values so far, (B, kv_heads, S, d) each, and which of them are not padding,
+    (B, S). State of a layer that read a memory: those of the memory. Vaswani et al. 2017, arXiv 1706.03762.
 
     Args:
         dim: Number of features of input and output, D.
@@ -81,7 +81,8 @@ class Attention(Heads):
             memory: (B, S, memory_size), to attend to instead of x. Pass it once, then pass the returned state.
             memory_lengths: (B,), the real steps of the memory.
             mask: (T, S), (B, T, S) or (B, heads, T, S), where S includes the keys of the state. Either bool, True for
-                pairs that may attend, or numbers to add to the scores. A query that may attend to no key gets zeros.
+                pairs that may attend, or numbers to add to the scores. The output of a query that may attend to no key
+                is 0.
 
         Returns:
             The output (B, T, D) and the state; None without causal=True or a memory.

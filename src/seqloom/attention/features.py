@@ -12,8 +12,8 @@ from torch import Tensor, nn
 class Elu(nn.Module):
     """phi(x) = elu(x) + 1. Katharopoulos et al. 2020, arXiv 2006.16236.
 
-    A query's features are divided by their sum, which cancels in the output; else sums over a thousand steps would
-    overflow float16.
+    A query's features are divided by their sum, which cancels in the output. Without this, sums over a thousand steps
+    would overflow float16.
     """
 
     def query(self, q: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ class Random(nn.Module):
     Args:
         head_size: Size of queries and keys, d.
         count: Number of directions, m. The mean error falls as 1 / sqrt(m).
-        orthogonal: Draw directions at right angles, `head_size` at a time, which lowers the error.
+        orthogonal: Draw orthogonal directions, `head_size` at a time, which lowers the error.
     """
 
     w: Tensor
@@ -60,7 +60,7 @@ class Random(nn.Module):
 class Positive(Random):
     """phi(x) = exp(w x - |x|^2 / 2) / sqrt(m), always above 0.
 
-    The largest exponent is subtracted, of each query and, without causal=True, of all keys; it cancels in the output.
+    The largest exponent of each query (and, without causal=True, of all keys) is subtracted; it cancels in the output.
     Choromanski et al. 2021, arXiv 2009.14794 (Performer).
     """
 

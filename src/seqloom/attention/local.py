@@ -18,13 +18,13 @@ from seqloom.core.errors import UserError
 class LocalAttention(Heads):
     """Sparse attention: `Attention` masked by a `Pattern`, computed in blocks without a T x T matrix.
 
-    Parameters have the names of those of `Attention`. State of a causal layer: keys and values of the last `window`
-    steps and of the global steps, and the number of steps so far; its size is constant.
+    The parameters have the same names as those of `Attention`. State of a causal layer: keys and values of the last
+    `window` steps and of the global steps, and the number of steps so far; its size is constant.
 
     Args:
         dim: Number of features of input and output, D.
         heads: Number of heads; divides `dim`.
-        pattern: Which steps attend to which; an int is a window, in steps to each side.
+        pattern: Which steps attend to which; an int is a window: the number of steps to each side.
         kv_heads: Number of key and value heads; divides `heads`. Default: `heads`.
         causal: Let each step attend only to itself and earlier steps.
         position: "rotary", "alibi", "relative", "xl" or a `Position`.
@@ -32,7 +32,7 @@ class LocalAttention(Heads):
         bias: Add a bias to the four products.
 
     Raises:
-        UserError: If the pattern has no causal form, or does not go with the position.
+        UserError: If the pattern has no causal form, or cannot be combined with the position.
 
     Example:
         >>> pattern = seqloom.Pattern(window=8, global_steps=[0])
@@ -128,7 +128,7 @@ class LocalAttention(Heads):
         return take_first(y, T, 1).transpose(1, 2)
 
     def _key_blocks(self, n: int, several: bool, device: torch.device) -> Tensor:
-        """Return the numbers of the key blocks of each query block, (n, blocks).
+        """Return the indices of the key blocks of each query block, (n, blocks).
 
         Computed on the device unless blocks are random, so that a CUDA graph can record it.
         """

@@ -1,4 +1,4 @@
-"""What the attention layers share: heads, padding, checks and the layer contract."""
+"""Shared parts of the attention layers: heads, padding, checks and the layer contract."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def real_steps(lengths: Lengths, x: Tensor, name: str = "lengths") -> Tensor | N
 
 
 def take_first(t: Tensor, n: int, dim: int) -> Tensor:
-    """Return the first n along a dimension; in an export by index, since a slice would specialise on n."""
+    """Return the first n entries along a dimension; an export uses an index, since a slice would specialise on n."""
     if torch.compiler.is_exporting():
         return t.index_select(dim, torch.arange(n, device=t.device))
     return t.narrow(dim, 0, n)
@@ -181,7 +181,7 @@ def weigh(
     is_causal: bool = False,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Call torch's scaled_dot_product_attention, unfused where the fused forms lack a derivative.
+    """Call torch's scaled_dot_product_attention, unfused where the fused kernels lack a derivative.
 
     These cases are forward-mode derivatives, and a bias inside vmap or grad, where torch does not see that the bias
     requires a gradient.

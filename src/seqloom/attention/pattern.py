@@ -70,7 +70,7 @@ class Pattern(metaclass=Checked):
     def blocks(self, count: int, causal: bool) -> list[list[int]]:
         """Return the key blocks of each of `count` query blocks, equally many for all.
 
-        Numbers below 0 or from `count` on stand for blocks that do not exist.
+        Indices below 0, and those of `count` and above, stand for blocks that do not exist.
         """
         reach = -(-self.window // self.block)
         near = [list(range(n - reach, n + 1 + reach * (not causal))) for n in range(count)]

@@ -127,7 +127,7 @@ class ALiBi(Position):
 
 
 class Relative(Position):
-    """Add a learned number for each head and distance; distances above `reach` count as `reach`.
+    """Add a learned bias for each head and distance; distances above `reach` count as `reach`.
 
     Raffel et al. 2020, arXiv 1910.10683, with one bucket per distance.
     """

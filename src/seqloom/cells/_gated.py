@@ -1,4 +1,4 @@
-"""What most cells share: one product of the input, one of the state, and gates that are blocks of them."""
+"""Base class of most cells: one product of the input, one of the state, and gates that are blocks of the two."""
 
 from __future__ import annotations
 

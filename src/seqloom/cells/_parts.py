@@ -46,7 +46,7 @@ def can_use_torch(x: Tensor) -> bool:
 
 
 def is_plain(x: Tensor) -> bool:
-    """Return whether the values of x can be read without a cost: on a CPU, outside of traces and transforms."""
+    """Return whether the values of x can be read at no cost: on a CPU, outside traces and transforms."""
     return (
         type(x) is Tensor
         and x.device.type == "cpu"

@@ -1,4 +1,4 @@
-"""What cells share whose gates read the last two inputs and no state."""
+"""Base class of cells whose gates read the last two inputs and no state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from seqloom.core.errors import UserError
 
 
 class TwoInputsCell(Cell):
-    """Base class of cells whose three gates read two inputs: that of the step, x, and that of the step before, p.
+    """Base class of cells whose three gates read two inputs: that of the current step, x, and of the previous step, p.
 
     The gates are W x + V p + b; p is 0 at the first step.
 

@@ -11,7 +11,7 @@ from seqloom.core.cell import State
 
 
 class CFNCell(GatedCell, name="cfn", year=2016, idea="one gate", parent="gru"):
-    """Two gates around the old state and the input; without input the state goes to zero.
+    """Two gates on the old state and the input; without input the state decays to zero.
 
         t  = sigmoid(W_t x + U_t h)
         e  = sigmoid(W_e x + U_e h)

@@ -11,7 +11,7 @@ from seqloom.core.cell import State
 
 
 class FastRNNCell(GatedCell, name="fast_rnn", year=2019, idea="plain", parent="rnn"):
-    """An RNN with a residual connection and two learned numbers.
+    """An RNN with a residual connection and two learned scalars.
 
         n  = tanh(W x + U h)
         h' = sigmoid(alpha) * n + sigmoid(beta) * h

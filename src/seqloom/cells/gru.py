@@ -28,7 +28,8 @@ class GRUCell(Cell, name="gru", year=2014, idea="gru", parent="lstm"):
         hidden_size: Number of units, H.
         bias: Add a bias to both products.
         reset_after: Apply the reset gate after the recurrent product.
-        update_bias: Initial bias of z; larger values make the cell keep its state longer. None draws it with the rest.
+        update_bias: Initial bias of z; larger values make the cell keep its state longer. None initialises it like the
+            other biases.
 
     Example:
         >>> cell = seqloom.GRUCell(4, 8)  # same weights and results as torch.nn.GRUCell(4, 8)

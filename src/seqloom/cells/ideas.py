@@ -1,4 +1,4 @@
-"""The groups of cells by what they change in the plain RNN."""
+"""Groups of cells, by what they change in the plain RNN."""
 
 IDEAS = {
     "plain": "one nonlinearity, without gates: what changes is the recurrent matrix or what is added to it",

@@ -24,7 +24,8 @@ class LNGRUCell(GRUCell, name="ln_gru", year=2016, idea="gru", parent="gru"):
     Args:
         input_size: Number of input features, D.
         hidden_size: Number of units, H.
-        update_bias: Initial bias of z; larger values make the cell keep its state longer. None draws it with the rest.
+        update_bias: Initial bias of z; larger values make the cell keep its state longer. None initialises it like the
+            other biases.
 
     Example:
         >>> cell = seqloom.LNGRUCell(4, 8, update_bias=1.0)

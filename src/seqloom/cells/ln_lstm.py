@@ -25,7 +25,7 @@ class LNLSTMCell(LSTMCell, name="ln_lstm", year=2016, idea="lstm", parent="lstm"
     Args:
         input_size: Number of input features, D.
         hidden_size: Number of units, H.
-        forget_bias: Initial bias of the forget gate. None draws it with the rest.
+        forget_bias: Initial bias of the forget gate. None initialises it like the other biases.
 
     Example:
         >>> cell = seqloom.LNLSTMCell(4, 8, forget_bias=1.0)

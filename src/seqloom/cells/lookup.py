@@ -26,7 +26,7 @@ _loaded: dict[str, _Loaded] = {}  # cells that `load_source` has executed, by FI
 def split_name(cell: str) -> tuple[Path, str] | None:
     """Split FILE.py:CLASS into the file and the name of the class; None for the name of a layer or cell.
 
-    Everything that reads, checks or executes a cell's file takes its path from here.
+    Everything that reads, checks or executes a cell's file gets its path from this function.
 
     Raises:
         UserError: If the name contains ".py:" and is not FILE.py:CLASS.

@@ -31,7 +31,7 @@ class LSTMCell(Cell, name="lstm", year=2000, idea="lstm", parent="original_lstm"
         hidden_size: Number of units, H.
         bias: Add a bias to both products.
         proj_size: Size of the projected output, below `hidden_size`; 0 for no projection.
-        forget_bias: Initial bias of the forget gate. None draws it with the rest.
+        forget_bias: Initial bias of the forget gate. None initialises it like the other biases.
 
     Raises:
         UserError: If `proj_size` is out of range.

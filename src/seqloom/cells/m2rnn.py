@@ -14,7 +14,7 @@ from seqloom.core.errors import UserError
 class M2RNNCell(Cell, name="m2rnn", year=2026, idea="memory", parent="rnn"):
     """A nonlinear RNN whose state is a matrix, written by outer products.
 
-        k, q, v = W_k x, W_q x, W_v x         key and query of `keys` numbers, value of H
+        k, q, v = W_k x, W_q x, W_v x         key and query of size `keys`, value of size H
         f  = sigmoid(w_f x)                   one number
         M' = f M + (1 - f) tanh(M U + k v^T)
         h' = q^T M'

@@ -14,7 +14,7 @@ RESTING = 3.0  # added to the diagonal of P at the start, so that most mass stay
 
 
 class MassLSTMCell(Cell, name="mass_lstm", year=2021, idea="lstm", parent="lstm"):
-    """An LSTM that stores, moves and gives out mass, and neither makes nor loses any.
+    """An LSTM that stores, moves and outputs mass, without creating or losing any.
 
         a  = c / sum(c)                       0 where the memory is empty
         i  = softmax(W_i x + U_i a)           where the new mass goes

@@ -26,7 +26,7 @@ class MinLSTMCell(Cell, name="min_lstm", year=2024, idea="linear", parent="lstm"
         input_size: Number of input features, D.
         hidden_size: Number of units, H.
         bias: Add a bias to the product.
-        forget_bias: Initial bias of the forget gate. None draws it with the rest.
+        forget_bias: Initial bias of the forget gate. None initialises it like the other biases.
         positive: Keep candidates above 0.
 
     Example:

@@ -34,16 +34,16 @@ class OrthogonalRNNCell(GatedCell, name="orthogonal_rnn", year=2019, idea="plain
         a  = W x + exp(A) h                   exp: of a matrix
         h' = sign(a) relu(|a| + b)            modrelu
 
-    P is the parameter weight_hh; exp(A) is orthogonal for every P, so any optimiser may change it. It is a Taylor
-    sum of scaled matrices, squared again: products alone, which the compiler takes out of the loop; within 2e-6 of
-    the exponential in float32 and 1e-2 in bfloat16 while the norm of A is below 14. State: h (B, H). Lezcano-Casado
-    & Martinez-Rubio 2019, Cheap orthogonal constraints in neural networks: a simple parametrization of the
-    orthogonal and unitary group, arXiv 1901.08428.
+    P is the parameter weight_hh; exp(A) is orthogonal for every P, so any optimiser may change it. It is computed by
+    scaling, a Taylor sum and squaring: only products, which the compiler moves out of the loop; within 2e-6 of the
+    exponential in float32 and 1e-2 in bfloat16 while the norm of A is below 14. State: h (B, H). Lezcano-Casado &
+    Martinez-Rubio 2019, Cheap orthogonal constraints in neural networks: a simple parametrization of the orthogonal and
+    unitary group, arXiv 1901.08428.
 
     Args:
         input_size: Number of input features, D.
         hidden_size: Number of units, H.
-        bias: Add a bias to W x; b is always there.
+        bias: Add a bias to W x; b is always present.
     """
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:

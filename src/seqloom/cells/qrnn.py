@@ -18,8 +18,8 @@ class QRNNCell(TwoInputsCell, name="qrnn", year=2016, idea="linear", parent="lst
         c' = f * c + (1 - f) * z
         h' = o * c'
 
-    p is the input of the step before, 0 at the start: a convolution of width 2. V p is computed with W x for all steps
-    at once, so that the state keeps V p instead of p. State: h, which is not read, and c (B, H), and V p (B, 3H).
+    p is the input of the previous step, 0 at the start: a convolution of width 2. V p is computed with W x for all
+    steps at once, so that the state keeps V p instead of p. State: h, which is not read, and c (B, H), and V p (B, 3H).
     Bradbury et al. 2016, Quasi-recurrent neural networks, arXiv 1611.01576.
 
     Args:

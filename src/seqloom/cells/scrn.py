@@ -23,7 +23,7 @@ class SCRNCell(GatedCell, name="scrn", year=2014, idea="plain", parent="rnn"):
     neural networks, arXiv 1412.7753.
 
     The paper keeps alpha at 0.95, as here. torchrecurrent 0.2.5 feeds y back as h; in the paper h is fed back and y is
-    the output alone.
+    only the output.
 
     Args:
         input_size: Number of input features, D.

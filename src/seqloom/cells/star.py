@@ -11,7 +11,7 @@ from seqloom.core.cell import State
 
 
 class STARCell(GatedCell, name="star", year=2019, idea="one gate", parent="gru"):
-    """One gate and a tanh around the new state, so that many layers can be stacked.
+    """One gate, and a tanh of the new state, so that many layers can be stacked.
 
         n  = tanh(W_n x)
         k  = sigmoid(W_k x + U h)

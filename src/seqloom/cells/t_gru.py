@@ -17,9 +17,9 @@ class TGRUCell(TwoInputsCell, name="t_gru", year=2016, idea="linear", parent="t_
         o  = tanh(W_o x + V_o p)
         h' = f * h + z * o
 
-    p is the input of the step before, 0 at the start. V p is computed with W x for all steps at once, so that the state
-    keeps V p instead of p. State: h (B, H), and V p (B, 3H). Balduzzi & Ghifary 2016, Strongly-typed recurrent neural
-    networks, arXiv 1602.02218.
+    p is the input of the previous step, 0 at the start. V p is computed with W x for all steps at once, so that the
+    state keeps V p instead of p. State: h (B, H), and V p (B, 3H). Balduzzi & Ghifary 2016, Strongly-typed recurrent
+    neural networks, arXiv 1602.02218.
 
     Args:
         input_size: Number of input features, D.

@@ -18,8 +18,8 @@ class TLSTMCell(TwoInputsCell, name="t_lstm", year=2016, idea="linear", parent="
         c' = f * c + (1 - f) * z
         h' = c' * o
 
-    p is the input of the step before, 0 at the start. V p is computed with W x for all steps at once, so that the state
-    keeps V p instead of p. State: h, which is not read, and c (B, H), and V p (B, 3H). Balduzzi & Ghifary 2016,
+    p is the input of the previous step, 0 at the start. V p is computed with W x for all steps at once, so that the
+    state keeps V p instead of p. State: h, which is not read, and c (B, H), and V p (B, 3H). Balduzzi & Ghifary 2016,
     Strongly-typed recurrent neural networks, arXiv 1602.02218.
 
     Args:

@@ -13,7 +13,7 @@ from seqloom.core.errors import UserError
 
 
 class TauGRUCell(GatedCell, name="tau_gru", year=2022, idea="gru", parent="gru"):
-    """A GRU that also reads its state of some steps ago.
+    """A GRU that also reads an earlier state.
 
         p  = tanh(W_p x + U_p h)
         q  = tanh(W_q x + U_q late)                late: the state `delay` steps before h

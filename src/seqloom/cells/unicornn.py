@@ -11,14 +11,14 @@ from seqloom.core.cell import Cell, State
 
 
 class UnICORNNCell(Cell, name="unicornn", year=2021, idea="differential", parent="cornn"):
-    """Independent undamped oscillators, each with its own length of step.
+    """Independent undamped oscillators, each with its own step length.
 
         d  = dt * sigmoid(s)
         z' = z - d * (tanh(W x + b + u * h) + alpha * h)
         h' = h + d * z'
 
-    u and s are vectors, so there is no recurrent product. State: h and z (B, H). Steps are small: a state in bfloat16
-    rounds them away over hundreds of steps, so train under autocast, which keeps it in float32.
+    u and s are vectors, so there is no recurrent product. State: h and z (B, H). Steps are so small that a bfloat16
+    state loses them to rounding over hundreds of steps: train under autocast, which keeps the state in float32.
 
     Rusch & Mishra 2021, UnICORNN: a recurrent model for learning very long time dependencies, arXiv 2103.05487.
 

@@ -39,11 +39,11 @@ _plans: dict[Key, tuple[Plan | str, Guards]] = {}
 
 
 def compile_cell(cell: Cell, job: ScanJob) -> Plan | str:
-    """Return the plan of a cell for such a job, or the reason why it has none.
+    """Return the plan of a cell for a kind of job, or the reason why it has none.
 
     Args:
         cell: The cell.
-        job: What it runs over; its shapes and types matter, not B and T.
+        job: The job; only its shapes (except B and T) and types matter.
     """
     # In 16 bits torch's own operators, such as layer_norm, are more precise than what they are traced into.
     return compile_for(cell, job.x, job.state, Extras.of(job), may_project=job.x.is_cpu)
@@ -79,7 +79,7 @@ def compile_for(cell: Cell, x: Tensor, state: State, extras: Extras, may_project
 
 
 def discard(plan: Plan, reason: str) -> None:
-    """Forget a plan that was read from disk and does not fit its cell: the next call traces the cell.
+    """Discard a plan from disk that does not fit its cell: the next call traces the cell.
 
     Args:
         plan: The plan.
@@ -91,7 +91,7 @@ def discard(plan: Plan, reason: str) -> None:
 
 
 class Watch:
-    """Notice when a cell, or something that its step reads, is no longer what it was when its plan was found.
+    """Guard that detects when a cell, or something that its step reads, has changed since its plan was found.
 
     Args:
         cell: The cell.
@@ -103,7 +103,7 @@ class Watch:
         self.snapshot = Snapshot(cell)
 
     def holds(self) -> bool:
-        """Return whether the plan still stands for the cell: whether `compile_cell` would find it again."""
+        """Return whether the plan is still valid for the cell: whether `compile_cell` would find it again."""
         return why_not_now() is None and (self.snapshot.holds() or self._compare()) and self.guards.hold()
 
     def holds_beside(self) -> bool:
@@ -111,7 +111,7 @@ class Watch:
         return why_not_now() is None and self.snapshot.holds_beside() and self.guards.hold()
 
     def _compare(self) -> bool:
-        """Return whether the cell's fingerprint is the same, though an object is another one."""
+        """Return whether the cell's fingerprint is unchanged although an object was replaced."""
         if fingerprint(self.cell) != self.fingerprint:
             return False
         self.snapshot = Snapshot(self.cell)
@@ -153,7 +153,7 @@ def _load_or_trace(
 
 
 def _call_without_hooks(function: Callable[[], Result]) -> Result:
-    """Call a function in another thread if hooks for saved tensors are active here, as inside of a checkpoint.
+    """Call a function in another thread if hooks for saved tensors are active here, for example inside a checkpoint.
 
     Torch cannot trace derivatives under them.
     """
@@ -177,7 +177,7 @@ def _trace(cell: Cell, x: Tensor, state: State, extras: Extras, may_project: boo
 
 
 def _watch_project(cell: Cell, x: Tensor) -> tuple[tuple[bool, bool], Seen]:
-    """Return what `_inspect_project` returns, and what `project` ran and read to make it so."""
+    """Return the result of `_inspect_project`, and what `project` ran and read meanwhile."""
     try:
         return watch(lambda: _inspect_project(cell, x), cell)
     except UnsupportedError:  # it may do something else in the next call
@@ -208,9 +208,9 @@ class _Operators(TorchDispatchMode):
 
 @torch.no_grad()
 def _inspect_project(cell: Cell, x: Tensor) -> tuple[bool, bool]:
-    """Return whether `project` treats every step alone, and whether it is made of products and pointwise operators.
+    """Return whether `project` treats steps independently, and whether it consists of products and pointwise operators.
 
-    Both are found out with random weights and inputs.
+    Both are determined with random weights and inputs.
     """
     values = {name: torch.rand_like(w) for name, w in step_tensors(cell).items() if w.is_floating_point()}
     view, probe = bind_weights(cell, values), torch.rand(3, 2, *x.shape[2:]).to(x)

@@ -2,11 +2,11 @@
 
 - A kernel for all steps in which a thread only needs what it wrote itself (cuda_flat.py).
 - A kernel for all steps with some rows of the batch for each block, products included (cuda_scan.py).
-- Kernels between which a library multiplies: all nests between two products become one kernel, with a block for each
-  row. The nests after the last product and those before the first product of the next step share a kernel.
+- Kernels between the products of a library: all nests between two products become one kernel, with a block for each
+row. The nests after the last product and those before the first product of the next step share a kernel.
 
-Sizes are constants in the text; the batch, the number of steps and all addresses come from a table in the GPU's memory
-(kernels/cuda/compiled/table.cuh).
+Sizes are constants in the source; the batch, the number of steps and all addresses come from a table in the GPU's
+memory (kernels/cuda/compiled/table.cuh).
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ KERNEL(turn, StepArguments, THREADS) {{
 class CudaText:
     """The kernels of a program.
 
-    A program that runs as one kernel has `scan`. Otherwise there is `segment_i` for each segment with nests but the
-    last, and `turn` for the last segment followed by the first one of the next step.
+    A program that runs as one kernel has `scan`. Otherwise there is a `segment_i` for each segment with nests except
+    the last, and `turn` for the last segment followed by the first one of the next step.
 
     Attributes:
         text: The CUDA C++.
-        staged: The program in segments, whose buffers are the table's.
-        threads: Of each block.
+        staged: The program in segments; its buffers are those of the table.
+        threads: Threads per block.
         shared: Bytes of shared memory of each block.
         rows: Rows of the batch for each block of `scan`; 0 if there is no `scan`, or if units are given.
-        units: Threads of a row where blocks of `scan` take any units of any rows; else 0.
+        units: Threads per row if blocks of `scan` process any units of any rows; otherwise 0.
     """
 
     text: str
@@ -71,7 +71,7 @@ class CudaText:
 
     @cached_property
     def digest(self) -> str:
-        """A name that differs between different programs."""
+        """A name that is unique to the program."""
         return hashlib.sha256(repr((self.text, self.staged)).encode()).hexdigest()
 
     def count_blocks(self, B: int) -> int:
@@ -84,9 +84,9 @@ def write_cuda(scan: Scan, dtype: str, rows: int = 0) -> CudaText:
 
     Args:
         scan: The program.
-        dtype: The type of its numbers: "float32", "float64", "bfloat16" or "float16".
-        rows: How many rows of the batch a block should take in a kernel for all steps; fewer, if their values do not
-            fit into shared memory. 0 for products by a library.
+        dtype: Its data type: "float32", "float64", "bfloat16" or "float16".
+        rows: How many rows of the batch a block should process in a kernel for all steps; fewer if their values do not
+            fit into shared memory. 0 to leave products to a library.
     """
     staged = stage(scan)
     if len(staged.segments) == 1:

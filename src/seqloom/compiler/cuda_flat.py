@@ -70,7 +70,7 @@ class FlatScan(Writer):
         return "\n".join(self.lines) + "\n"
 
     def _sort_reads(self) -> None:
-        """Find what is loaded once, what stays in a register from step to step, and what is loaded in advance."""
+        """Decide what is loaded once, what stays in a register from step to step, and what is prefetched."""
         self.fixed: dict[Access, str] = {}
         self.carried: dict[Access, str] = {}
         self.early: dict[Access, str] = {}
@@ -86,7 +86,7 @@ class FlatScan(Writer):
         return any(self._is_next(a, s.to) for n in self.nests for s in n.stores)
 
     def _is_next(self, a: Access, to: Access) -> bool:
-        """Return whether the next step reads by `a` what this one writes by `to`."""
+        """Return whether the next step reads through access `a` what this step writes through access `to`."""
         buffers, memory = self.staged.buffers, self.staged.memory
         sides = _OTHER_SIDE.get(buffers[a.buffer].place) is buffers[to.buffer].place
         return sides and memory[a.buffer] == memory[to.buffer] and is_same(a, to)

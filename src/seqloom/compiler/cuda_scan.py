@@ -48,12 +48,12 @@ KERNEL(scan, StepArguments, THREADS) {{
 class RowScan(Segments):
     """Write a kernel that runs all steps of a program.
 
-    States that a step computes lie twice in shared memory, as they were before and after a step, in turns; they are
-    also stored for all steps, as a caller needs them.
+    States that a step computes are double-buffered in shared memory (before and after the step). They are also stored
+    for all steps, for the caller.
 
     Args:
         staged: The program, with products inside.
-        type_: The type of its numbers, by its name in the kernels.
+        type_: Its data type, by the type's name in the kernels.
         rows: Rows of the batch for each block.
     """
 
@@ -74,7 +74,7 @@ class RowScan(Segments):
         self.registers = REGISTERS
 
     def write(self) -> str | None:
-        """Return the text; None if the rows of a block do not fit into shared memory."""
+        """Return the source code; None if the rows of a block do not fit into shared memory."""
         segments = self.staged.segments
         nests = [nest for s in segments for nest in s.nests]
         self._emit_prefetch()
@@ -109,7 +109,7 @@ class RowScan(Segments):
         super().emit_address(number)
 
     def _find_state(self, number: int) -> str:
-        """Return the text of the shared memory of a state of all rows."""
+        """Return the code for the shared memory of a state of all rows."""
         buffer, begin = self.staged.buffers[number], self.carried[self.states[number]]
         turn = "turn" if buffer.place is self.source else "(1 - turn)"
         return f"point_shared<Real>({begin}) + {turn} * {self.rows * buffer.size}"
@@ -130,7 +130,7 @@ class RowScan(Segments):
             self.emit(depth, f"store_wide(c{to.buffer} + ({write_index(to, nest)}), round_to_type({value}));")
 
     def _emit_early(self) -> None:
-        """Emit loads of inputs that nests after a product need: they come while the product is computed."""
+        """Emit loads of inputs that nests after a product need, so that they overlap the product."""
         later = [nest for k, s in enumerate(self.staged.segments) for nest in s.nests if k]
         for nest in later:
             total = math.prod(nest.sizes)
@@ -148,12 +148,12 @@ class RowScan(Segments):
             self.early |= {(id(nest), a): name for a, name in names.items()}
 
     def _is_input(self, a: Access) -> bool:
-        """Return whether an access reads what differs from step to step and is there from the beginning."""
+        """Return whether an access reads an input that differs from step to step."""
         place = self.staged.buffers[a.buffer].place
         return place in (Place.TIME, Place.BEFORE, Place.AFTER) and not self.is_written(a)
 
     def _load_states(self) -> None:
-        """Write the lines that load the states of a block's rows before the first step of each."""
+        """Return the lines that load the states of a block's rows before the first step of each row."""
         sources = {n: self.carried[m] for n, m in self.states.items() if self.staged.buffers[n].place is self.source}
         if not sources:
             return
@@ -216,12 +216,12 @@ class RowScan(Segments):
         return keep
 
     def _count_columns(self, p: Product) -> int:
-        """Return the columns of a product that a thread computes: as many as one load brings."""
+        """Return the number of columns of a product that a thread computes: as many as one load fetches."""
         columns = 16 // _BYTES[self.type]
         return 1 if self.type == "FP64" or p.N % columns else columns
 
     def _choose_span(self, p: Product, columns: int) -> int:
-        """Return how many numbers a thread adds up, so that most threads have a part of the product."""
+        """Return how many values a thread adds up, so that most threads have a part of the product."""
         parts = max(1, self.lanes * self.rows // (p.heads * p.N // columns))
         span = max(SHORTEST_SUM, -(-p.K // parts))
         return min(p.K, -(-span // 4) * 4)
@@ -236,7 +236,7 @@ def _choose_lanes(staged: Staged, rows: int) -> int:
 
 
 def _group(products: Sequence[Product]) -> list[list[Product]]:
-    """Divide products into groups that one after the other need results only of groups before."""
+    """Divide products into consecutive groups, each of which needs results only of earlier groups."""
     groups: list[list[Product]] = []
     for p in products:
         if not groups or any(q.out == p.source for q in groups[-1]):

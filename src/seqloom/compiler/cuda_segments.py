@@ -1,4 +1,4 @@
-"""Write the nests between two products as CUDA C++: threads over iterations, barriers where they need each other."""
+"""Write the nests between two products as CUDA C++: iterations are spread over threads, with barriers where needed."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Segments(Writer):
         self.lanes, self.rows, self.shared = lanes, rows, 0
 
     def reserve(self, numbers: int) -> int:
-        """Reserve shared memory for `numbers` numbers; return its offset in bytes."""
+        """Reserve shared memory for `numbers` values; return its offset in bytes."""
         begin = -(-self.shared // 16) * 16
         self.shared = begin + numbers * (8 if self.type == "FP64" else 4)
         return begin
 
     def find_begin(self, number: int) -> str:
-        """Return the text that moves the address of a buffer to a row."""
+        """Return the code that moves the address of a buffer to a row."""
         buffer = self.staged.buffers[number]
         return "" if buffer.place is Place.WEIGHT else f" + rows.{PLACES[buffer.place]} * {buffer.size}"
 
@@ -55,7 +55,7 @@ class Segments(Writer):
         self.emit(0, "}")
 
     def emit_nests(self, nests: tuple[Nest, ...]) -> None:
-        """Emit nests, with barriers where a thread needs what another one did."""
+        """Emit nests, with barriers where a thread needs the results of another one."""
         since: list[Nest] = []  # the last barrier
         for nest in nests:
             if any(_conflict(before, nest) for before in since):
@@ -68,7 +68,7 @@ class Segments(Writer):
                 self._emit_pointwise(nest)
 
     def load(self, nest: Nest) -> Callable[[Access], str]:
-        """Return what gives the text of a load."""
+        """Return a function that returns the code of a load."""
         return lambda a: f"{self.name_load(a)}({write_address(a, nest)})"
 
     def emit_store(self, depth: int, to: Access, nest: Nest, value: str) -> None:
@@ -86,7 +86,7 @@ class Segments(Writer):
         self.emit(1, "}")
 
     def _emit_reduction(self, nest: Nest) -> None:
-        """Emit a loop in which a thread, a warp or several warps combine the numbers of one result."""
+        """Emit a loop in which a thread, a warp or several warps combine the values of one result."""
         outer, inner = nest.sizes[: -nest.inner], nest.sizes[-nest.inner :]
         total, length = math.prod(outer), math.prod(inner)
         if length <= SHORT or 2 * total >= self.lanes:
@@ -111,7 +111,7 @@ class Segments(Writer):
             self.emit(1, "}")
 
     def _emit_together(self, nest: Nest, outer: tuple[int, ...], inner: tuple[int, ...], warps: int) -> None:
-        """Emit what each of several warps combines, then, past a barrier, what a thread makes of their results."""
+        """Emit the reductions of several warps and, after a barrier, the combination of their results by one thread."""
         total, count = math.prod(outer), len(nest.reductions)
         each = total * count * warps
         name = f"parts{self.shared}"
@@ -136,7 +136,7 @@ class Segments(Writer):
     def _emit_combination(
         self, nest: Nest, outer: tuple[int, ...], inner: tuple[int, ...], first: str, stride: int
     ) -> None:
-        """Emit the loop over the numbers that a thread combines."""
+        """Emit the loop over the values that a thread combines."""
         self.emit_variables(2, outer, 0, "i")
         for k, r in enumerate(nest.reductions):
             self.emit(2, f"Real s{k} = {write_literal(_NEUTRAL[r.operator])};")
@@ -157,7 +157,7 @@ def write_address(a: Access, nest: Nest) -> str:
 
 
 def _separate(nest: Nest) -> list[Nest]:
-    """Return a nest for each reduction, with the instructions that it needs."""
+    """Split a nest into one for each reduction, with the instructions that it needs."""
     nests = []
     for r in nest.reductions:
         needed, values = set[int](), [r.value]

@@ -1,4 +1,4 @@
-"""What the ways of writing a program as CUDA C++ share: operators, indices, loads and stores."""
+"""Shared parts of the CUDA C++ writers: operators, indices, loads and stores."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DEV Real round_to_type(Real v) {{ return widen<TYPE>(narrow<TYPE>(v)); }}
 
 
 class Writer:
-    """What both ways of writing a program share."""
+    """Base class of both CUDA C++ writers."""
 
     def __init__(self, staged: Staged, type_: str) -> None:
         self.staged, self.type, self.lines = staged, type_, list[str]()
@@ -63,14 +63,14 @@ class Writer:
         self.lines.append("  " * depth + line)
 
     def emit_variables(self, depth: int, sizes: tuple[int, ...], first: int, flat: str) -> None:
-        """Emit the loop variables that a flat index stands for."""
+        """Emit the loop variables that correspond to a flat index."""
         for k, size in enumerate(sizes):
             inner = math.prod(sizes[k + 1 :])
             quotient = flat if inner == 1 else f"{flat} / {inner}"
             self.emit(depth, f"const int i{first + k} = {quotient}{f' % {size}' if k else ''};")
 
     def emit_body(self, depth: int, nest: Nest, load: Callable[[Access], str]) -> Callable[[Argument], str]:
-        """Emit the instructions; return what gives the text of an argument."""
+        """Emit the instructions; return a function that returns the code of an argument."""
         names: dict[Access, str] = {}
 
         def text(a: Argument) -> str:
@@ -100,7 +100,7 @@ def write_literal(v: float) -> str:
 
 
 def write_index(a: Access, nest: Nest) -> str:
-    """Return the text of the number of a row that an access takes."""
+    """Return the code for the element of a row that an access reads or writes."""
     sizes = nest.sizes
     dense = [math.prod(sizes[k + 1 :]) for k in range(len(sizes))]
     terms = [f"i{k}" if s == 1 else f"{s} * i{k}" for k, s in enumerate(a.strides) if s]
@@ -110,12 +110,12 @@ def write_index(a: Access, nest: Nest) -> str:
 
 
 def is_same(a: Access, b: Access) -> bool:
-    """Return whether two accesses take the same number of their rows in every iteration."""
+    """Return whether two accesses use the same element of their rows in every iteration."""
     return (a.offset, a.strides) == (b.offset, b.strides)
 
 
 def _span(a: Access, nest: Nest) -> tuple[int, int]:
-    """Return the first and the last number of a row that an access may take."""
+    """Return the first and the last element of a row that an access may use."""
     ends = [s * (size - 1) for s, size in zip(a.strides, nest.sizes, strict=True)]
     return a.offset + sum(min(e, 0) for e in ends), a.offset + sum(max(e, 0) for e in ends)
 

@@ -81,7 +81,7 @@ class Evaluator:
             known: The nodes that have a value.
 
         Raises:
-            UnsupportedError: If a node that has no value is needed; a fault of the compiler.
+            UnsupportedError: If a node without a value is needed, which is a bug in the compiler.
         """
         todo, needed = list(wanted), set()
         while todo:
@@ -102,10 +102,10 @@ def evaluate(
     dtype: torch.dtype,
     allocate: Callable[..., Tensor] | None = None,
 ) -> None:
-    """Run steps; their results are known afterwards.
+    """Run steps and add their results to `known`.
 
-    In 16 bits only products run in that type, all else in float32: a layer norm, for one, is traced into many
-    operators, each of which would round.
+    In 16 bits only products run in that type and everything else in float32: a layer norm, for example, is traced into
+    many operators, each of which would round.
 
     Args:
         steps: What to compute, in order.
@@ -137,7 +137,7 @@ def evaluate(
 
 
 def _convert(values: list[Any], positions: Iterable[tuple[int, int]], dtype: torch.dtype) -> None:
-    """Convert the tensors of floating-point numbers among arguments."""
+    """Convert the floating-point tensors among the arguments."""
     for i, _ in positions:
         t = values[i]
         if isinstance(t, Tensor) and t.is_floating_point() and t.dtype != dtype:
@@ -145,7 +145,7 @@ def _convert(values: list[Any], positions: Iterable[tuple[int, int]], dtype: tor
 
 
 def _simplify(plan: Plan) -> dict[int, Call]:
-    """Combine calls of a plan that torch runs faster as one."""
+    """Combine calls of a plan that torch runs faster as a single call."""
     uses = Counter(n for call in plan.calls.values() for n in references(call))
     uses.update(m.node for scan in (plan.infer, plan.train, plan.reverse) for m in scan.memory)
     uses.update(plan.results.values())
@@ -213,8 +213,8 @@ def _varies(a: object) -> bool:
 def multiply_heads(a: Tensor, b: Tensor) -> Tensor:
     """Return a @ b for (heads, m, k) and (heads, k, n).
 
-    On GPUs, torch.bmm adds up the products of float32 one after the other; for the weights' gradients k is the number
-    of all steps' rows, so that long sums are split here.
+    On GPUs, torch.bmm adds up float32 products sequentially; for the weights' gradients k is the number of rows of all
+    steps, so long sums are split here.
     """
     pieces = a.shape[-1] // LONGEST_SUM
     if not (a.is_cuda and a.dtype == torch.float32 and pieces > 1):
@@ -226,7 +226,7 @@ def multiply_heads(a: Tensor, b: Tensor) -> Tensor:
 
 
 def keep_same(t: Tensor) -> Tensor:
-    """Return a value that another node has, too."""
+    """Return a value that another node also has."""
     return t
 
 
@@ -249,7 +249,7 @@ PRODUCTS: tuple[Callable[..., object], ...] = (torch.mm, torch.addmm)
 
 
 class Known(dict):  # type: ignore[type-arg]
-    """Values of nodes by number; some are made when they are first asked for."""
+    """Values of nodes by number; some are computed on first access."""
 
     def __init__(self, values: Mapping[int, object], later: Mapping[int, Callable[[], Tensor]]) -> None:
         super().__init__(values)

@@ -1,4 +1,4 @@
-"""What a compiled cell depends on beside its tensors: classes, settings and source files.
+"""What a compiled cell depends on besides its tensors: classes, settings and source files.
 
 A setting such as `self.alpha = 0.5` is frozen in a trace. It is part of the fingerprint, so a cell whose settings
 change is traced again. What a step reads elsewhere is in `guards.py`.
@@ -33,7 +33,7 @@ Key = tuple[object, ...]
 
 
 def fingerprint(cell: Cell) -> Key:
-    """Return what a trace of a cell depends on, for a dictionary of this process. Runs in every call of a layer."""
+    """Return what a trace of a cell depends on, as a key within this process. Runs in every call of a layer."""
     key: list[object] = [torch.get_default_dtype()]  # of tensors that a step makes
     if torch._C._len_torch_function_stack():
         key.append(torch.get_default_device())
@@ -73,13 +73,13 @@ Items = tuple[dict[str, Any], dict[str, object]]
 
 
 class Snapshot:
-    """Every object that `fingerprint` has read of a cell, compared by identity: faster, and never less strict.
+    """Every object that `fingerprint` reads from a cell, compared by identity: faster, and at least as strict.
 
     Args:
-        cell: The cell, whose fingerprint was just taken.
+        cell: The cell whose fingerprint was just taken.
 
     Attributes:
-        dictionaries: Those that must have the same items, with these: of modules and of classes.
+        dictionaries: The dictionaries of modules and classes that must keep their items, with these items.
     """
 
     def __init__(self, cell: Cell) -> None:
@@ -112,7 +112,7 @@ class Snapshot:
         return [(t.shape, t.dtype, t.requires_grad) for t in self.tensors]
 
     def holds(self) -> bool:
-        """Return whether all is the same; False if only `fingerprint` can tell."""
+        """Return whether everything is unchanged; False if only `fingerprint` can tell."""
         if not self.is_possible:
             return False
         for now, items in self.dictionaries:
@@ -136,7 +136,7 @@ class Snapshot:
 
 
 class _ClassState:
-    """The attributes of a class and of its bases, as long as they do not change."""
+    """The attributes of a class and its bases, valid as long as they do not change."""
 
     def __init__(self, kind: type) -> None:
         self.mro = kind.__mro__
@@ -174,7 +174,7 @@ _states: dict[type, tuple[_ClassState, _Version]] = {}
 def _find_state(kind: type) -> object:
     """Return something that equals a later result only if the attributes of a class are the same.
 
-    A class whose attributes are numbers, texts and functions, which is the rule, is compared by the identity of these.
+    Most classes have only numbers, strings and functions as attributes and are compared by the identity of these.
     """
     known = _states.get(kind)
     if known is None or not known[0].is_current(kind):
@@ -185,7 +185,7 @@ def _find_state(kind: type) -> object:
 
 
 def _list_functions(value: object) -> list[types.FunctionType]:
-    """Return the functions of an attribute of a class if it is made of functions alone."""
+    """Return the functions of an attribute of a class if it consists only of functions."""
     parts: list[object] = [value]
     if type(value) in (staticmethod, classmethod):
         parts = [value.__func__]  # type: ignore[attr-defined]
@@ -212,7 +212,7 @@ def _is_fixed(value: object) -> bool:
 
 
 def list_settings(cell: Cell) -> dict[str, object]:
-    """Return every attribute of a cell and its modules by name, to see whether one changes; tensors by identity."""
+    """Return every attribute of a cell and its modules by name, to detect changes; tensors by identity."""
     settings: dict[str, object] = {}
     for path, module in cell.named_modules():
         prefix = f"{path}." if path else ""
@@ -223,7 +223,7 @@ def list_settings(cell: Cell) -> dict[str, object]:
 
 
 def why_not_now() -> str | None:
-    """Return why no step can be replaced by a plan at this time; None if it can."""
+    """Return why no step can be replaced with a plan at this time; None if one can."""
     m = torch_module
     if (
         m._global_forward_hooks
@@ -236,14 +236,14 @@ def why_not_now() -> str | None:
 
 
 def why_not_trace() -> str | None:
-    """Return why no step can be traced at this time; None if it can."""
+    """Return why no step can be traced at this time; None if one can."""
     if all(isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack()):
         return None
     return "a TorchFunctionMode is active, whose effects a plan would keep"
 
 
 def why_not_frozen(cell: Cell) -> str | None:
-    """Return why a trace cannot stand for the cell; None if it can."""
+    """Return why a trace cannot represent the cell; None if it can."""
     for path, module in cell.named_modules():
         if any(module.__dict__[hooks] for hooks in HOOKS):
             return f"{path or 'the cell'} has hooks, which a compiled step would not call"
@@ -260,8 +260,8 @@ def _tensors(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
 def describe(cell: Cell) -> str | None:
     """Return what a trace of a cell depends on as text that other processes can compare; None if that is not possible.
 
-    The sources of the cell's classes are part of it. A class that a function defined has no text: it may depend on the
-    function's variables.
+    The sources of the cell's classes are part of it. A class defined inside a function cannot be described as text: it
+    may depend on the function's variables.
     """
     words = [str(torch.get_default_dtype())]
     for path, module in cell.named_modules():
@@ -294,7 +294,7 @@ def digest_file(file: str) -> str | None:
 
 @cache
 def digest_compiler() -> str:
-    """Return a digest of the compiler's own source, with the versions of its input: plans of others are not read."""
+    """Return a digest of the compiler's source and the versions it depends on; plans with another one are not read."""
     here = Path(__file__).parent
     words = [file.read_bytes() for file in sorted((*here.glob("*.py"), here.parent / "core" / "job.py"))]
     return hashlib.sha256(f"{torch.__version__} {sys.version}".encode() + b"".join(words)).hexdigest()

@@ -1,7 +1,7 @@
 """Fit a cell to the gated GPU kernels: one product with one state, and arithmetic within each unit.
 
-Those kernels carry a row of the batch through time and know lengths, resets, dropout and zoneout. What they ask of a
-cell is straight-line code for one unit: the new states from the old ones, from planes of the input (what needs no
+Those kernels carry a row of the batch through time and know lengths, resets, dropout and zoneout. They require
+straight-line code for one unit: the new states from the old ones, from planes of the input (the parts that need no
 state, computed by torch for all steps), from the product's gates, and from vectors of weights.
 """
 
@@ -22,7 +22,7 @@ Group = Literal["x", "u", "s", "v", "mask"]
 
 @dataclass(frozen=True, order=True)
 class Plane:
-    """A vector of one number per unit inside the rows of a node: number offset + stride * unit."""
+    """A vector with one element per unit inside the rows of a node: element offset + stride * unit."""
 
     node: int
     offset: int
@@ -31,7 +31,7 @@ class Plane:
 
 @dataclass(frozen=True)
 class Gate:
-    """One number per unit of a product with the state.
+    """One gate of a product with the state: one element per unit.
 
     Attributes:
         weight: The node of the weight, (K, N), or (N, K) if `transposed`.
@@ -69,7 +69,7 @@ class GatedCell:
         inputs: Planes that need no state: x[i] of the unit.
         gates: The product with the first state: u[i].
         vectors: Planes of weights that are the same for all rows and steps: v[i].
-        states: The cell's numbers of the states in the kernels' order: s[i]. The product reads the first.
+        states: The cell's indices of the states in the kernels' order: s[i]. The product reads the first.
         output: Which of these is the output.
         unit: The code of one unit.
     """
@@ -99,7 +99,7 @@ def fit_gated(plan: Plan, hidden: int) -> GatedCell:
 class _Reader:
     """Turn the forward program into code for one unit.
 
-    Until `read` numbers them, leaf k is `keys[k]`: its group, and a plane, a state or a column of a product.
+    Until `read` numbers the leaves, leaf k is `keys[k]`: its group, and a plane, a state or a column of a product.
     """
 
     def __init__(self, plan: Plan, hidden: int) -> None:
@@ -157,7 +157,7 @@ class _Reader:
         self.products[product.out] = product
 
     def _find_masked_state(self, value: Argument | None) -> int | None:
-        """Return the number of the state whose product with the mask this is; None if it is something else."""
+        """Return the index of the state whose product with the mask this is; None if it is something else."""
         if not isinstance(value, Register):
             return None
         made = self.body[value.index]

@@ -1,7 +1,7 @@
 """The CUDA text of one unit of a cell, and of its derivative, for the gated GPU kernels.
 
 The text has the functions of gated/gru.cuh: `compute_inside`, `update_state` and `backpropagate`. The derivative comes
-from autograd. What is cheap is computed again in the backward pass; the struct `Inside` carries the rest.
+from autograd. Cheap values are recomputed in the backward pass; the struct `Inside` carries the rest.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def run_unit(unit: Unit, leaves: Sequence[Tensor]) -> list[Tensor]:
 
 
 def find_unit(cell: GatedCell) -> str:
-    """Return what `write_unit` returns, from the cache folder if it is there: autograd takes seconds to load."""
+    """Return the result of `write_unit`, from the cache folder if possible: loading autograd takes seconds."""
     key = hashlib.sha256(f"{digest_compiler()}\n{cell!r}".encode()).hexdigest()
     path = cache_folder("cells") / f"{key}.cuh"
     kept = read_cached(path, "compiled unit")
@@ -214,7 +214,7 @@ def _choose_fields(
     after: Sequence[Argument],
     gradients: Sequence[Argument | None],
 ) -> list[Argument]:
-    """Return what `Inside` carries to the backward pass: what that needs and cannot compute cheaply from the rest."""
+    """Return what `Inside` carries to the backward pass: what the pass needs and cannot recompute cheaply."""
     at_hand = {Access(n, 0, ()) for n, leaf in enumerate(unit.leaves) if leaf[0] in "sv"}
     pulls = len(unit.leaves)
     computed = {Register(i.out) for i in late}
@@ -232,7 +232,7 @@ def _choose_fields(
 
 
 def _need(body: Sequence[Instruction], ends: Iterable[Argument | None], known: set[Argument]) -> set[int]:
-    """Return the registers that must be computed to find some values from known ones."""
+    """Return the registers that must be computed to derive some values from known ones."""
     needed = {a.index for a in ends if isinstance(a, Register) and a not in known}
     for i in reversed(body):
         if i.out in needed:

@@ -1,6 +1,6 @@
-"""What a step reads outside of its cell, and whether it is still the same.
+"""Guards on what a step reads outside its cell.
 
-A plan holds only while every value that its step has read is what it was: global names, names of modules and classes,
+A plan is valid only while every value that its step has read is unchanged: global names, names of modules and classes,
 variables of the environment, context variables and torch's flags.
 """
 
@@ -84,10 +84,10 @@ _LOOK_UP: dict[str, Callable[[Any, str], object]] = {
 
 
 class Guards:
-    """Compare what a step has read with what it would read now.
+    """Guards that compare what a step has read with what it would read now.
 
     Args:
-        places: What it has read; the values of this moment count.
+        places: What it has read; the current values are recorded.
     """
 
     def __init__(self, places: Iterable[Place] = ()) -> None:
@@ -115,7 +115,7 @@ class Guards:
         self._same.append((get(*names), place.space, names, tuple(values[n] for n in names), numbers))
 
     def find_change(self) -> str | None:
-        """Return a name that has another value now; None if there is none."""
+        """Return a name whose value has changed; None if there is none."""
         for get, space, names, values, numbers in self._same:
             try:
                 now = get(space)
@@ -132,7 +132,7 @@ class Guards:
         return None
 
     def hold(self) -> bool:
-        """Return whether every value is what it was. Runs in every call of a layer."""
+        """Return whether every value is unchanged. Runs in every call of a layer."""
         return self.find_change() is None
 
     def write(self) -> dict[str, Any] | None:
@@ -149,7 +149,7 @@ NO_GUARDS = Guards()
 
 
 def read_guards(data: Mapping[str, Any]) -> Guards | None:
-    """Return the guards that `Guards.write` wrote; None if a value is another one now."""
+    """Return the guards that `Guards.write` wrote; None if a value has changed."""
     reads = [Read(kind, place, tuple(names)) for kind, place, names in data["reads"]]
     spaces = [_find_space(read) for read in reads]
     if any(space is MISSING for space in spaces):

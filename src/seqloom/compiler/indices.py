@@ -34,7 +34,7 @@ def variable(name: str) -> Index:
 
 
 def flatten(idx: Sequence[Index], sizes: Sequence[int]) -> Index:
-    """Return the place of an element in a contiguous tensor of these sizes."""
+    """Return the offset of an element in a contiguous tensor of these sizes."""
     total = ZERO
     for i, size in zip(idx, sizes, strict=True):
         total = ZERO.plus(total, size).plus(i)
@@ -42,7 +42,7 @@ def flatten(idx: Sequence[Index], sizes: Sequence[int]) -> Index:
 
 
 def unflatten(total: Index, sizes: Sequence[int], loops: Mapping[str, int]) -> tuple[Index, ...] | None:
-    """Return the element at a place of a contiguous tensor of these sizes; None if that needs a division."""
+    """Return the element at an offset in a contiguous tensor of these sizes; None if that needs a division."""
     idx = []
     for size in reversed(sizes):
         if size == 1:

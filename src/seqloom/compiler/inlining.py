@@ -1,6 +1,6 @@
-"""Compute single numbers of a row, such as a mean, where they are needed.
+"""Compute single values of a row, such as a mean, where they are needed.
 
-A nest of one iteration keeps all threads of a GPU but one waiting. Its instructions are few, so that every thread that
+A nest of one iteration keeps all threads of a block but one waiting. It has few instructions, so every thread that
 needs the result computes it.
 """
 
@@ -16,7 +16,7 @@ LONGEST = 8  # instructions of a nest that is computed several times
 
 
 def inline_single(nests: Sequence[Nest]) -> list[Nest]:
-    """Return nests that compute by themselves what nests of one iteration before them would have stored.
+    """Return nests that recompute what preceding nests of one iteration would have stored.
 
     Those nests stay: others may need what they store.
     """

@@ -1,8 +1,8 @@
 """The compiler's intermediate form: what one time step computes, as products and nests of loops.
 
 A `Program` runs once for every time step, for all rows of the batch that have that step. Its parts run in order. A
-`Product` multiplies rows with a weight. A `Nest` is a set of loops over the numbers of one row, with straight-line
-code inside. Every number lives in a `Buffer` or, inside a nest, in a register.
+`Product` multiplies rows with a weight. A `Nest` is a set of loops over the elements of one row, with straight-line
+code inside. Every value lives in a `Buffer` or, inside a nest, in a register.
 
 Rows are sorted by length, longest first, and packed: step t has the rows 0 .. count[t] - 1, and the packed row
 offset[t] + r is row r of step t. The result of a program does not depend on how rows are divided among threads.
@@ -29,7 +29,7 @@ REDUCTIONS = ("sum", "maximum", "minimum")
 
 
 class Place(Enum):
-    """Where row r of step t of a buffer is, counted in rows from the buffer's first number."""
+    """Where row r of step t of a buffer is, counted in rows from the start of the buffer."""
 
     WEIGHT = "weight"  # one value for all rows and steps
     ROW = "row"  # r: one value per row for all steps, or a place for values that live within one step
@@ -43,9 +43,9 @@ class Buffer:
     """A piece of memory that programs read or write; contiguous.
 
     Attributes:
-        name: For people.
+        name: For messages.
         place: How a step's rows lie in it.
-        size: Numbers per row; of all, for a weight.
+        size: Elements per row; for a weight, in total.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Access:
-    """One number of the current row for each iteration: buffer[offset + sum of strides[k] * loop variable k]."""
+    """One element of the current row for each iteration: buffer[offset + sum of strides[k] * loop variable k]."""
 
     buffer: int  # its index in the program's list
     offset: int
@@ -106,7 +106,7 @@ class Reduction:
 
 @dataclass(frozen=True)
 class Nest:
-    """Loops over the numbers of a row, for every row.
+    """Loops over the elements of a row, for every row.
 
     No store writes what an instruction of the same nest reads by an `Access`, so that iterations, and rows, may run in
     any order.
@@ -143,13 +143,13 @@ class Product:
     A row of the batch holds `rows` rows of (heads, K) in the source, at `offset`, and of (heads, N) in the result.
 
     Attributes:
-        source: The buffer of the left factor. Its rows have `size` numbers; the factor is rows * heads * K of them.
+        source: The buffer of the left factor. Its rows have `size` elements; the factor is rows * heads * K of them.
         offset: Where the factor begins in the source's row.
         weight: The buffer of the weight, (heads, K, N) and contiguous.
-        out: The buffer of the result, with rows * heads * N numbers per row.
+        out: The buffer of the result, with rows * heads * N elements per row.
         heads: Number of independent products.
-        K: Numbers of a factor's row.
-        N: Numbers of a result's row.
+        K: Elements of a row of the factor.
+        N: Elements of a row of the result.
         rows: Rows of the product for each row of the batch.
     """
 
@@ -178,13 +178,13 @@ class Program:
     reverse: bool = False
 
     def list_written(self) -> set[int]:
-        """Return the numbers of the buffers that a part writes."""
+        """Return the indices of the buffers that a part writes."""
         products = {part.out for part in self.parts if isinstance(part, Product)}
         return products | {a.buffer for part in self.parts if isinstance(part, Nest) for a in part.writes()}
 
     @property
     def stages(self) -> int:
-        """How many products must run one after the other, because each needs a result of the one before."""
+        """How many products must run in sequence, because each needs a result of the previous one."""
         depth: dict[int, int] = {}
         for part in self.parts:
             if isinstance(part, Product):

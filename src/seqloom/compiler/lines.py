@@ -1,4 +1,4 @@
-"""Lines of the user's code: for the operators of a trace, and for the reason why there is none."""
+"""Lines of the user's code, for the operators of a trace and for error messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNKNOWN = frozenset({"data", "grad", "grad_fn", "is_cpu", "is_cuda", "is_leaf", 
 
 
 class Lines(TorchFunctionMode):
-    """Note the line of the user's code with every operator that it calls, and refuse what a trace would lose."""
+    """Record the line of the user's code for every operator that it calls, and refuse what a trace would lose."""
 
     def __init__(self) -> None:
         super().__init__()

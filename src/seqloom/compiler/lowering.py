@@ -80,14 +80,14 @@ def lower(
 
     Args:
         nodes: The nodes that the loop computes, in order.
-        wanted: Nodes of the loop whose results have a place of their own, such as the new states.
-        memory: Nodes outside that lie in memory before the step begins, beside those that torch computes.
+        wanted: Nodes of the loop whose results have their own buffer, such as the new states.
+        memory: Nodes outside the loop that lie in memory before the step begins, besides those that torch computes.
         saved: Nodes of the loop to keep for all steps.
         unit: The hidden size; longer vectors are cut into such units, so that gates share a loop.
         reverse: Whether the loop runs backwards in time.
 
     Raises:
-        UnsupportedError: If a node is not known, or moves numbers in a way that cannot be followed.
+        UnsupportedError: If a node is not known, or moves elements in a way that cannot be expressed by indices.
     """
     for n in nodes:
         check_known(n)
@@ -159,7 +159,7 @@ class _Lowering:
         self.is_stored = set(self.stored)
 
     def _is_shared_number(self, n: fx.Node) -> bool:
-        """Return whether a node is one costly number of a row that whole vectors use: 1 / deviation."""
+        """Return whether a node is a single costly value of a row that vectors use, such as 1 / deviation."""
         if kind(n) != "point" or name_of(n) not in COSTLY or count(n) > 1:
             return False
         return any(count(u) > 1 for u in self.users[n] if isinstance(u.meta["val"], torch.Tensor))
@@ -170,7 +170,7 @@ class _Lowering:
         return a if batch(a) is not None else b
 
     def _in_memory(self, n: fx.Node) -> bool:
-        """Return whether a node of outside lies in memory before the step begins."""
+        """Return whether a node outside the loop lies in memory before the step begins."""
         return n not in self.inside and (n in self.memory or kind(n) not in ("move", "constant"))
 
     def _is_loaded(self, n: fx.Node, level: int) -> bool:
@@ -181,7 +181,7 @@ class _Lowering:
         return is_result or self._in_memory(n)
 
     def _find_factor(self, n: fx.Node) -> tuple[fx.Node, int] | None:
-        """Return where a product's factor already lies in one piece: a node in memory, and an offset."""
+        """Return where a product's factor already lies contiguously: a node in memory, and an offset."""
         names = [f"i{d}" for d in range(len(row(n)))]
         loops = dict(zip(names, row(n), strict=True))
         idx = tuple(variable(name) if size > 1 else ZERO for name, size in loops.items())
@@ -263,7 +263,7 @@ class _Lowering:
         return Product(self._buffer_of(source), offset, number, self._buffer_of(n), heads, K, N, rows)
 
     def _emit_nests(self, nodes: Sequence[fx.Node], level: int) -> list[Nest]:
-        """Emit what is stored on one level; nodes over the same sizes share their loops."""
+        """Emit the code that stores the results of one level; nodes over the same sizes share their loops."""
         bodies: dict[tuple[int, ...], Body] = {}
         todo = [piece for n in nodes if kind(n) not in ("sum", "contraction") for piece in self._cut(n)]
         while todo:
@@ -349,7 +349,7 @@ class _Lowering:
     # --- values ---
 
     def _value(self, n: fx.Node | float, idx: tuple[Index, ...], body: Body) -> Argument:
-        """Return an element of a node; what must be computed first is added to the body."""
+        """Return an element of a node; the instructions that compute it are added to the body."""
         if not isinstance(n, fx.Node):
             return float(n)
         if (n, idx) in body.known:

@@ -27,7 +27,7 @@ class NeedsBufferError(Exception):
 
 
 def follow(n: fx.Node, idx: Sequence[Index], loops: Mapping[str, int]) -> tuple[fx.Node | float, tuple[Index, ...]]:
-    """Return the element of its operand that an element of a move is, or the number 0.
+    """Return the element of its operand that an element of a move is, or 0.
 
     Args:
         n: The move.
@@ -36,7 +36,7 @@ def follow(n: fx.Node, idx: Sequence[Index], loops: Mapping[str, int]) -> tuple[
 
     Raises:
         StraddleError: If iterations of one loop lie in different pieces.
-        NeedsBufferError: If the place cannot be written as a sum of loop variables.
+        NeedsBufferError: If the index cannot be written as a sum of loop variables.
     """
     name, a = name_of(n), operands(n)[0]
     if name in PIECES:
@@ -79,7 +79,7 @@ def follow(n: fx.Node, idx: Sequence[Index], loops: Mapping[str, int]) -> tuple[
 
 
 def keeps_rows(n: fx.Node) -> bool:
-    """Return whether a view leaves the numbers of each row in their order."""
+    """Return whether a view keeps the elements of each row in their order."""
     d, e = batch(n), batch(operands(n)[0])
     return d is None or (e is not None and math.prod(row(n)[:d]) == math.prod(row(operands(n)[0])[:e]))
 
@@ -100,7 +100,7 @@ def _follow_getitem(n: fx.Node, idx: Sequence[Index]) -> tuple[fx.Node, tuple[In
 def _find_piece(
     n: fx.Node, idx: Sequence[Index], loops: Mapping[str, int]
 ) -> tuple[fx.Node | float, tuple[Index, ...]]:
-    """Return the piece of a concatenation that an element lies in, or 0."""
+    """Return the part of a concatenation that an element lies in, or 0."""
     name, sizes = name_of(n), row(n)
     pieces: list[tuple[fx.Node | float, int]]
     if name == "cat":

@@ -1,4 +1,4 @@
-"""The loops of a nest, and its inside while it is written."""
+"""The loops of a nest, and its body while it is written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Span:
         return {name: size for name, size in zip(self._names(), self.sizes, strict=True) if name}
 
     def index(self) -> tuple[Index, ...]:
-        """Return the element of the node that an iteration is about."""
+        """Return the element of the node that an iteration computes."""
         names = zip(self._names(), self.start, strict=True)
         return tuple(Index(start).plus(variable(name)) if name else Index(start) for name, start in names)
 
@@ -43,7 +43,7 @@ class Span:
 
 @dataclass
 class Body:
-    """The inside of a nest while it is written."""
+    """The body of a nest while it is written."""
 
     level: int
     loops: dict[str, int]
@@ -54,7 +54,7 @@ class Body:
     reductions: list[Reduction] = field(default_factory=list)
 
     def access(self, buffer: int, place: Index) -> Access:
-        """Return the access to one place of a buffer's row."""
+        """Return the access to one element of a buffer's row."""
         factors = dict(place.terms)
         return Access(buffer, place.constant, tuple(factors.get(name, 0) for name in self.loops))
 

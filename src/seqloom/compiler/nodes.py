@@ -1,4 +1,4 @@
-"""What the nodes of a traced graph are: products, sums, pointwise operators, or moves of numbers."""
+"""Kinds of nodes of a traced graph: products, sums, pointwise operators, or moves of elements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PACKAGE = str(Path(__file__).parents[1])
 
 
 class UnsupportedError(Exception):
-    """The cell cannot be compiled; the message says why, for people."""
+    """The cell cannot be compiled; the message tells the user why."""
 
 
 # torch's names of pointwise operators -> the intermediate form's; None: built from others in lowering.py
@@ -57,7 +57,7 @@ def name_of(n: fx.Node) -> str:
 
 
 def title_of(n: fx.Node) -> str:
-    """Return a node's name for people: `w_h.weight` for a weight, `w_h.weight.T` for its transpose."""
+    """Return a node's name for messages: `w_h.weight` for a weight, `w_h.weight.T` for its transpose."""
     if "title" in n.meta:
         return str(n.meta["title"])
     if name_of(n) in ("permute", "transpose") and len(shape(n)) == 2 and batch(n) is None:
@@ -72,7 +72,7 @@ def operands(n: fx.Node) -> tuple[Any, ...]:
 
 
 def kind(n: fx.Node) -> str:
-    """Return what a node is.
+    """Return the kind of a node.
 
     Returns:
         "product" (with a weight), "contraction" (of two factors that both depend on the row), "sum", "move",
@@ -99,7 +99,7 @@ def check_known(n: fx.Node) -> None:
 
 
 def check_no_noise(n: fx.Node) -> None:
-    """Raise UnsupportedError if a node draws random numbers, or reads a number out of a tensor."""
+    """Raise UnsupportedError if a node draws random numbers, or reads a value from a tensor."""
     if any(part in name_of(n) for part in RANDOM):
         raise UnsupportedError(f"step draws random numbers{line_of(n)}")
     if name_of(n) == "_local_scalar_dense":
@@ -137,7 +137,7 @@ def row(n: fx.Node) -> tuple[int, ...]:
 
 
 def count(n: fx.Node) -> int:
-    """Return how many numbers a row of a node has."""
+    """Return how many elements a row of a node has."""
     return math.prod(row(n))
 
 
@@ -171,7 +171,7 @@ def is_internal(file: str) -> bool:
 def line_of(node: fx.Node) -> str:
     """Return the place in the user's code that a node comes from, as ' (file.py:31)'; empty if it is unknown.
 
-    A node of the derivative has no place of its own: its nearest operand or user that has one stands for it.
+    A node of the derivative has no place in the code; that of its nearest operand or user is returned.
     """
     todo, seen = [node], {node}
     for n in todo:  # grows: the nearest first

@@ -68,7 +68,7 @@ class Scan:
     memory: tuple[Memory, ...]
 
     def nodes(self) -> list[int]:
-        """Return the numbers of the nodes that must have a value before the program runs."""
+        """Return the indices of the nodes that must have a value before the program runs."""
         return [m.node for m in self.memory if m.kind in ("value", "weight")]
 
 
@@ -79,17 +79,18 @@ class Plan:
     Attributes:
         calls: The nodes that torch computes, by number, in order.
         values: The shapes of the nodes.
-        inputs: The numbers of the inputs by name: x, state_i, start_i, reset, dt, mask, keep_i, dy, dafter_i.
-        weights: The numbers of the weights by name.
-        results: The numbers of the results by name: y, dx, dstart_i, ddt, and "dweight NAME".
-        after: For each state, the numbers of the nodes that equal it after the step.
+        inputs: The nodes of the inputs by name: x, state_i, start_i, reset, dt, mask, keep_i, dy, dafter_i.
+        weights: The nodes of the weights by name.
+        results: The nodes of the results by name: y, dx, dstart_i, ddt, and "dweight NAME".
+        after: For each state, the nodes that equal it after the step.
         infer: The forward program without gradients.
-        train: The forward program that saves what the reverse needs.
+        train: The forward program that saves what the reverse program needs.
         reverse: The reverse program.
-        projects: Whether x is the cell's input, and `cell.project` part of the plan; else x is what it returns.
-        alone: If it is no part of the plan, whether `cell.project` treats every step alone, so that it may see packed
-            rows.
-        name: The digest of what is stored on disk; empty if nothing is.
+        projects: Whether x is the cell's input and `cell.project` is part of the plan; otherwise x is the result of
+            `cell.project`.
+        alone: If `cell.project` is not part of the plan: whether it treats steps independently, so that it may see
+            packed rows.
+        name: The digest of the stored plan; empty if it is not stored.
         is_loaded: Whether it was read from disk.
     """
 
@@ -157,7 +158,7 @@ def find_operator(name: str) -> Callable[..., object]:
 
 
 def references(call: Call) -> list[int]:
-    """Return the numbers of the nodes that a call takes."""
+    """Return the indices of the nodes that a call uses."""
     return _references((call.arguments, call.named))
 
 

@@ -17,7 +17,7 @@ def add_point(n: fx.Node, arguments: Sequence[Argument | None], body: Body) -> A
 
     Args:
         n: The node.
-        arguments: Its positional arguments; None for those that are no numbers.
+        arguments: Its positional arguments; None for those that are not numbers.
         body: Where to add them.
 
     Returns:

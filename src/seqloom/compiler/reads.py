@@ -1,4 +1,4 @@
-"""Find the names that code reads: global names, and what modules and classes reached from them hold.
+"""Find the names that code reads: global names, and the attributes of modules and classes reached from them.
 
 A name after a dot may belong to any module or class that the code can reach; all of them count.
 """
@@ -46,7 +46,7 @@ class Watched(Protocol):
 
 
 class _Names(NamedTuple):
-    """The names in a function's code: global ones, those after a dot, imported modules, texts and operators."""
+    """The names in a function's code: global names, names after a dot, imported modules, strings and operators."""
 
     globals: frozenset[str]
     attributes: frozenset[str]
@@ -81,10 +81,10 @@ def _name_operator(i: dis.Instruction) -> tuple[str, ...]:
 
 
 def find_places(watched: Watched, cell: Cell) -> list[Place]:
-    """Return every name that a step of a cell may have read, outside of the cell.
+    """Return every name that a step of a cell may have read outside the cell.
 
     Raises:
-        UnsupportedError: If a value cannot be compared, or if code ran that is not in reach.
+        UnsupportedError: If a value cannot be compared, or if code ran that cannot be analysed.
     """
     finder = _Finder(watched, cell)
     finder.find()
@@ -117,7 +117,7 @@ class _Finder:
         self._reached: set[tuple[int, frozenset[str]]] = set()
 
     def find(self) -> None:
-        """Fill `spaces` with every name and the module or class that has it."""
+        """Fill `spaces` with every name and the module or class that defines it."""
         self.freezer.freeze(self.cell)
         every = set(self.names)
         for (code, _), (is_users, names, known) in self.codes.items():

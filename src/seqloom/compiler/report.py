@@ -1,4 +1,4 @@
-"""Programs as text for people."""
+"""Format programs as readable text."""
 
 from __future__ import annotations
 

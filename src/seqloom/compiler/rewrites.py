@@ -51,7 +51,7 @@ def split_concatenations(plain: fx.GraphModule, late: set[int]) -> bool:
 
 
 def gather_early_terms(plain: fx.GraphModule, late: set[int]) -> None:
-    """Rewrite x + U h + b as (x + b) + U h, so that what needs no state is added up before the loop."""
+    """Rewrite x + U h + b as (x + b) + U h, so that terms without a state are added before the loop."""
     graph = plain.graph
     _, reached = _late_nodes(graph, late)
 
@@ -89,7 +89,7 @@ def gather_early_terms(plain: fx.GraphModule, late: set[int]) -> None:
 
 
 def read_pieces(graph: fx.Graph) -> None:
-    """Read pieces of concatenations where they were before, without the concatenation.
+    """Read parts of concatenations directly from their sources.
 
     The derivative of a split is a sum of concatenations with zeros, and that of a concatenation cuts it into slices.
     """
@@ -141,9 +141,9 @@ def _cat_dim(n: fx.Node) -> int:
 
 
 def _find_piece(n: fx.Node) -> fx.Node | None:
-    """Return the piece of a concatenation that a node cuts out, also through views that add or remove dimensions of 1.
+    """Return the part of a concatenation that a node slices out, even through views that add or drop dimensions of 1.
 
-    None if it cuts out something else.
+    None if it slices out something else.
     """
     cut = _find_cut(n)
     if cut is None:
@@ -170,7 +170,7 @@ def _find_piece(n: fx.Node) -> fx.Node | None:
 
 
 def _find_cut(n: fx.Node) -> tuple[fx.Node, int, int, int] | None:
-    """Return what a node cuts, and the dimension, beginning and end of the cut; None if it does not cut."""
+    """Return what a node slices, with the dimension, start and end of the slice; None if it is not a slice."""
     if n.op != "call_function":
         return None
     if n.target is aten.slice.Tensor:

@@ -29,10 +29,10 @@ def check_rows(graph: fx.Graph, gradients: Sequence[fx.Node]) -> None:
 
     Args:
         graph: The graph.
-        gradients: The placeholders of the gradients of the results; what needs them is right if the step is.
+        gradients: The placeholders of the gradients of the results; nodes that need them are right if the step is.
 
     Raises:
-        UnsupportedError: If rows meet, or an operator is unknown.
+        UnsupportedError: If rows are combined, or an operator is unknown.
     """
     reached = set(gradients)
     for n in graph.nodes:
@@ -63,7 +63,7 @@ def _check_node(n: fx.Node) -> None:
 
 
 def _dims(n: fx.Node, name: str) -> list[int]:
-    """Return the dimensions along which a node combines, selects or joins numbers."""
+    """Return the dimensions along which a node combines, selects or joins elements."""
     if name == "getitem" or name not in {*ALONG, "cat", "split", "split_with_sizes", "unbind", "slice", "select"}:
         return []
     a = operands(n)[0]

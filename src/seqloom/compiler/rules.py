@@ -1,4 +1,4 @@
-"""How operators become simpler ones while a step is traced, with short derivatives."""
+"""Decompositions of operators into simpler ones with short derivatives, for tracing a step."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def early_rules() -> Rules:
 
 @cache
 def late_rules() -> Rules:
-    """Return the rules for the joint graph: torch's own, which take 0.1 s to collect, and short forms."""
+    """Return the rules for the joint graph: torch's, which take 0.1 s to collect, and shorter ones."""
     from torch._decomp import core_aten_decompositions
 
     whole = {

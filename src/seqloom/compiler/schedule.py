@@ -1,8 +1,8 @@
-"""Split a traced step by dependence: what runs before the loop, in the forward loop, in the reverse loop, and after.
+"""Schedule a traced step: what runs before the loop, in the forward loop, in the reverse loop, and after it.
 
-Torch computes what needs no state for all steps at once before the loop, and weight gradients for all steps at once
-after it. The forward loop saves products, reductions and costly functions that the reverse needs; the reverse loop
-computes the rest again.
+Before the loop, torch computes everything that needs no state, for all steps at once; after it, the weight gradients
+for all steps at once. The forward loop saves the products, reductions and costly functions that the reverse loop needs;
+the reverse loop recomputes the rest.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def plan(trace: Trace, is_wide: bool = False) -> Plan:
 
     Args:
         trace: The step.
-        is_wide: Whether the loops also compute what torch could compute before or after them, as far as that is
-            pointwise: less memory is then read and written.
+        is_wide: Whether the loops also compute the pointwise operations that torch could compute before or after them,
+            which reads and writes less memory.
 
     Raises:
         UnsupportedError: If a node is not one that the compiler knows, or combines rows of the batch.
@@ -162,7 +162,7 @@ class _Schedule:
         return self._build(stages)
 
     def _saved(self, ends: Sequence[fx.Node], known: set[fx.Node]) -> list[fx.Node]:
-        """Return the nodes of the forward loop that must be kept for all steps, to compute the ends later."""
+        """Return the nodes of the forward loop that must be saved for all steps, to compute the ends later."""
         seen: set[fx.Node] = set()
         todo, saved = list(ends), []
         while todo:
@@ -178,9 +178,9 @@ class _Schedule:
         return sorted(saved, key=self.order.__getitem__)
 
     def _find_exact(self) -> set[fx.Node]:
-        """Return what is compared with its own largest or smallest value, as in the derivative of `amax`.
+        """Return the nodes that are compared with their own maximum or minimum, as in the derivative of `amax`.
 
-        Computed again, in another order, none of its values might equal that one.
+        Recomputed in another order, none of their values might equal it.
         """
         exact: set[fx.Node] = set()
         for n in self.graph.nodes:
@@ -217,7 +217,7 @@ class _Schedule:
         return added
 
     def _boundary(self, inside: set[fx.Node], memory: set[fx.Node]) -> list[fx.Node]:
-        """Return what the reverse loop computes and torch needs afterwards; whole, where that is a concatenation."""
+        """Return the results of the reverse loop that torch needs afterwards; concatenations are returned undivided."""
         seen: set[fx.Node] = set()
         asked: list[fx.Node] = []
         todo = list(self.gradients)
@@ -307,7 +307,7 @@ class _Schedule:
 
 
 def _is_extreme(n: fx.Node) -> bool:
-    """Return whether a node is a largest or smallest value, perhaps in another shape."""
+    """Return whether a node is a maximum or minimum, perhaps reshaped."""
     while n.op == "call_function" and kind(n) == "move" and n.all_input_nodes:
         n = n.all_input_nodes[0]
     return n.op == "call_function" and SUMS.get(name_of(n)) in ("maximum", "minimum")

@@ -1,9 +1,9 @@
-"""Move the products of a program onto memory of one step: what a CUDA graph, or a block's shared memory, can hold.
+"""Move the products of a program to buffers of one step, which a CUDA graph or a block's shared memory can hold.
 
 A recorded product has fixed addresses, but the rows of a step move from step to step and the buffers from call to call.
 Here every product reads and writes buffers of one step (`Place.ROW`), which belong to the recording; nests, which find
-their rows by themselves, copy to and from the buffers of all steps. Products take all B rows, also those that have
-ended: what they compute for these is not copied anywhere.
+their rows by themselves, copy to and from the buffers of all steps. Products process all B rows, including those that
+have ended; their results for these are not copied anywhere.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from seqloom.compiler.plan import Memory, Scan
 
 @dataclass(frozen=True)
 class Segment:
-    """Nests that run without a product between them, and the products that follow."""
+    """Nests with no product between them, and the products that follow."""
 
     nests: tuple[Nest, ...]
     products: tuple[Product, ...]
@@ -28,7 +28,7 @@ class Staged:
     """A program in segments; the last one has no products.
 
     Attributes:
-        buffers: Those of the program, then those that were added.
+        buffers: The program's buffers, then those that were added.
         memory: What each buffer is, as in `Scan`; two buffers of the same memory are different rows of it.
         segments: What a step computes.
         reverse: Whether steps run from the last to the first.
@@ -45,9 +45,9 @@ class Staged:
         return self.buffers[number].place is Place.ROW and self.memory[number].kind == "stored"
 
     def is_wide(self, number: int) -> bool:
-        """Return whether a buffer holds numbers as they are computed, in float even if the others have 16 bits.
+        """Return whether a buffer holds values in the type of the computation: float even if the others have 16 bits.
 
-        The range of float16 is too small for what lies between, such as a cubed 1 / deviation.
+        The range of float16 is too small for intermediate values such as 1 / deviation cubed.
         """
         if self.products_inside:
             return self.is_own(number)
@@ -56,7 +56,7 @@ class Staged:
 
 
 def stage(scan: Scan, products_inside: bool = False) -> Staged:
-    """Divide a program into segments, with products on memory of one step."""
+    """Divide a program into segments, with products on buffers of one step."""
     return _Staging(scan, products_inside).run()
 
 
@@ -90,7 +90,7 @@ class _Staging:
         return Staged(tuple(self.buffers), tuple(self.memory), segments, self.program.reverse, self.products_inside)
 
     def _inline(self) -> tuple[Segment, ...]:
-        """Return the segments, with single numbers of a row computed where they are needed."""
+        """Return the segments, with single values of a row computed where they are needed."""
         inlined = [(inline_single(nests), products) for nests, products in self.segments]
         read = {a.buffer for nests, _ in inlined for n in nests for a in n.reads()}
         read |= {p.source for _, products in inlined for p in products}
@@ -106,7 +106,7 @@ class _Staging:
         return len(self.buffers) - 1
 
     def _find_mirrors(self) -> None:
-        """Find the factors that nests of the same step compute, so that they can write them twice."""
+        """Find the factors that nests of the same step compute, so that these nests can write them twice."""
         parts = self.program.parts
         written = {a.buffer for part in parts if isinstance(part, Nest) for a in part.writes()}
         factors = dict.fromkeys(part.source for part in parts if isinstance(part, Product))
@@ -116,7 +116,7 @@ class _Staging:
                 self.mirrors[number] = self._add_buffer(f"{buffer.name} of a step", buffer.size)
 
     def _begin_segment(self) -> None:
-        """Begin the nests after products; their results go to the buffers of all steps first."""
+        """Begin the nests after products; copy the products' results to the buffers of all steps first."""
         copies = [_copy(self.results[p.out], 0, p.out, 0, self.buffers[p.out].size) for p in self._moved_results()]
         self.segments.append((copies, []))
 
@@ -145,7 +145,7 @@ class _Staging:
         self.segments[-1][1].append(replace(p, source=source, offset=offset, out=out))
 
     def _redirect(self, nest: Nest) -> Nest:
-        """Read results of products where the products write them, and write factors twice."""
+        """Read the results of products from where they were written, and write factors twice."""
 
         def read(a: Argument) -> Argument:
             return replace(a, buffer=self.results.get(a.buffer, a.buffer)) if isinstance(a, Access) else a

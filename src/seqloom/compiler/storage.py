@@ -41,7 +41,7 @@ def load_plan(description: str, check: Callable[[Plan], None]) -> tuple[Plan, Gu
 
     Args:
         description: What the plan depends on.
-        check: Raises an error if a plan does not fit the cell.
+        check: A function that raises an error if a plan does not fit the cell.
 
     Returns:
         None if there is no plan, or if a source file that was run to make it, or a value that was read, has changed.
@@ -69,12 +69,13 @@ def load_plan(description: str, check: Callable[[Plan], None]) -> tuple[Plan, Gu
 
 
 def save_plan(description: str, plan: Plan, seen: Seen) -> Plan:
-    """Keep a plan, and return it with the name under which what is known about it is kept.
+    """Store a plan, and return it with the name under which its checks are stored.
 
     Args:
         description: What the plan depends on.
         plan: The plan.
-        seen: What the step ran and read. If a file cannot be read, or no text stands for a value, nothing is kept.
+        seen: What the step ran and read. If a file cannot be read, or a value cannot be described as text, nothing is
+            stored.
     """
     files, guards = {file: digest_file(file) for file in sorted(seen.files)}, seen.guards.write()
     if None in files.values() or guards is None:
@@ -107,7 +108,7 @@ def load_checks(plan: Plan) -> set[str]:
 
 
 def save_check(plan: Plan, kind: str) -> None:
-    """Keep beside a stored plan that it matches the loop in a kind of call."""
+    """Record beside a stored plan that it matches the loop in a kind of call."""
     if plan.name:
         write_cached(_checks_path(plan), "\n".join(sorted({*load_checks(plan), kind})).encode(), WHAT)
 
@@ -122,7 +123,7 @@ def _path(description: str) -> Path:
 
 
 def _checks_path(plan: Plan) -> Path:
-    """Return where the checks of a plan are: a plan with another content has none of them."""
+    """Return where the checks of a plan are stored; they apply only to a plan with the same content."""
     return cache_folder("cells") / f"{plan.name}.checks"
 
 

@@ -1,4 +1,4 @@
-"""What a value is now, as a text that other processes can compare."""
+"""Describe values as text that other processes can compare."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from seqloom.compiler.values import (
 
 
 class _NoTextError(Exception):
-    """No text stands for a value."""
+    """A value cannot be described as text."""
 
 
 def write(value: object) -> str | None:
-    """Return a value as text; None if no text stands for it."""
+    """Return a value as text; None if that is not possible."""
     try:
         return _write(value, ())
     except (_NoTextError, RecursionError):
@@ -103,7 +103,7 @@ def _write_class(kind: type, outer: tuple[object, ...]) -> str:
 
 
 def digest_code(code: types.CodeType) -> str:
-    """Return a digest of what a function does, without the lines that it stands on."""
+    """Return a digest of what a function does, independent of its line numbers."""
 
     def list_parts(code: types.CodeType) -> list[object]:
         constants = [list_parts(c) if isinstance(c, types.CodeType) else _sort(c) for c in code.co_consts]

@@ -1,7 +1,7 @@
 """Trace a cell's step and its derivative into one graph of torch's operators.
 
-The graph has the batch as a dimension of a large prime size: every size that the prime divides is the batch, whatever
-views did to it. The derivative comes from autograd, so no rule of differentiation is written here.
+The graph has the batch as a dimension of a large prime size: every size that is divisible by the prime is the batch,
+whatever views did to it. The derivative comes from autograd, so no rule of differentiation is written here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FAKE_TENSOR_LOG = "torch._subclasses.fake_tensor"
 
 
 class Extras(NamedTuple):
-    """What a job has beside x and state; each is an input of the traced step."""
+    """What a job has besides x and state; each is an input of the traced step."""
 
     reset: bool = False
     dt: bool = False
@@ -58,7 +58,7 @@ class Trace:
 
     Attributes:
         graph: The graph.
-        x: The step's input; None of the fields below is in it twice.
+        x: The step's input.
         states: The states before the step.
         starts: The states after a reset; empty without resets.
         others: The placeholders of `reset`, `dt`, `mask` and `keep_i` by name.
@@ -131,7 +131,7 @@ def trace(cell: Cell, x: Tensor, state: State, extras: Extras, projects: bool = 
 
 @contextmanager
 def _silence(name: str) -> Iterator[None]:
-    """Keep a logger quiet: what fails in a trace is reported in one line, or raised by the loop."""
+    """Silence a logger: a failed trace is reported in one line, or its error is raised by the loop."""
     log = logging.getLogger(name)
     before, log.disabled = log.disabled, True
     try:
@@ -164,7 +164,7 @@ class _Inputs:
         self.fixed = {i for i, name in enumerate(self.names) if name.removeprefix("weight ") in buffers}
 
     def allocate(self, batch: int) -> list[Tensor]:
-        """Allocate every input, each a tensor of its own: make_fx merges inputs that are one object."""
+        """Allocate every input as a separate tensor: make_fx merges inputs that are the same object."""
         rows = [torch.empty((batch, *shape), dtype=dtype) for shape, dtype in self.rows.values()]
         return rows + [torch.empty(w.shape, dtype=w.dtype) for w in self.own.values()]
 
@@ -220,7 +220,7 @@ def _trace_plain(
 
 @torch.no_grad()
 def _watch_step(cell: Cell, step: Callable[..., object], inputs: list[Tensor]) -> Seen:
-    """Run a step, which has been traced, and return what the user's code ran and read; far faster than in a trace."""
+    """Run a step that has been traced, and return what the user's code ran and read: faster than watching a trace."""
     try:
         return watch(lambda: step(*inputs), cell)[1]
     except UnsupportedError:
@@ -260,7 +260,7 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _compare(one: fx.GraphModule, two: fx.GraphModule) -> None:
-    """Check that a trace with another batch gives the same graph: the batch size is used as a size alone."""
+    """Check that a trace with another batch size gives the same graph: the batch size must only be used as a size."""
     mine, theirs = list(one.graph.nodes), list(two.graph.nodes)
     calls = [[n.target for n in nodes if n.op == "call_function"] for nodes in (mine, theirs)]
     if calls[0] != calls[1] or len(mine) != len(theirs):

@@ -1,4 +1,4 @@
-"""Check that plans are valid: engines read and write memory by address, and plans are also read from files."""
+"""Check that plans are valid: engines read and write memory by address, and plans may come from files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def check_program(program: Program) -> None:
     """Check that a program uses known operators, and that every access stays inside its buffer.
 
     Raises:
-        ValueError: With the part that is not valid.
+        ValueError: If a part is not valid; the message names it.
     """
     if any(buffer.size < 0 for buffer in program.buffers):
         raise ValueError("a buffer has a negative size")
@@ -87,7 +87,7 @@ def check_plan(plan: Plan) -> None:
     """Check that a plan from a file calls operators that exist, in order, and that its programs write no input.
 
     Raises:
-        ValueError: With what is not valid.
+        ValueError: If something is not valid; the message names it.
     """
     for n, call in plan.calls.items():
         function = find_operator(call.operator)
@@ -118,11 +118,11 @@ def check_sizes(plan: Plan, states: Sequence[int], weights: Mapping[str, Sequenc
 
     Args:
         plan: The plan.
-        states: The numbers of each state of one row.
+        states: The size of each state in one row.
         weights: The shapes of the tensors that the cell's step may read, by name.
 
     Raises:
-        UnfitError: With the state or the weight that has another size.
+        UnfitError: If a state or a weight has another size; the message names it.
     """
     if plan.states != len(states):
         raise UnfitError(f"it has {plan.states} states, the cell {len(states)}")

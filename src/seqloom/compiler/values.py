@@ -1,4 +1,4 @@
-"""What a value is now: something to compare it with later.
+"""Freeze values, to compare them with later values.
 
 Values of the user's code are followed to any depth: attributes of objects and of their classes, closures, defaults and
 attributes of functions. Classes and functions of libraries are compared by identity.
@@ -69,7 +69,7 @@ def _trusted_folders() -> list[str]:
 
 
 def is_users_module(name: str, module: object) -> bool:
-    """Return whether a module is the user's, also one of a prompt or a notebook, which has no file."""
+    """Return whether a module is the user's; that of a prompt or a notebook, which has no file, is too."""
     file = getattr(module, "__file__", None)
     if file is not None:
         return not is_library(file)
@@ -95,7 +95,7 @@ _classes: dict[type, tuple[tuple[type, ...], tuple[type, ...]]] = {}
 
 
 def list_user_classes(kind: type) -> tuple[type, ...]:
-    """Return a class and its bases without those of libraries."""
+    """Return a class and its bases except those of libraries."""
     mro, classes = _classes.get(kind, ((), ()))
     if mro is not kind.__mro__:
         while len(_classes) >= MOST_CLASSES:
@@ -106,7 +106,7 @@ def list_user_classes(kind: type) -> tuple[type, ...]:
 
 
 def is_known(value: object) -> bool:
-    """Return whether a value of a library is one that users replace: a function, a class, a module or a number."""
+    """Return whether a library's value is one that users may replace: a function, a class, a module or a number."""
     return type(value) in PLAIN or isinstance(value, (*FIXED, types.FunctionType, type, property, staticmethod))
 
 
@@ -116,7 +116,7 @@ def is_static(owner: object) -> bool:
 
 
 class Same:
-    """An object that is compared by identity, and kept alive so that no other object takes its identity."""
+    """An object that is compared by identity, and kept alive so that no other object can get its id."""
 
     __slots__ = ("value",)
 
@@ -150,13 +150,13 @@ def _freeze_number(kind: type, value: object) -> tuple[object, ...]:
 
 
 class Freezer:
-    """Freeze one value, and note what was found in it.
+    """Freeze one value, and record what was found in it.
 
     Attributes:
         codes: The code of every function of the user that the value contains.
-        kinds: The classes of libraries of modules that the value contains.
+        kinds: The libraries' classes of the modules that the value contains.
         opaque: What cannot be compared: the name of the attribute, and the reason.
-        words: Every text in the value; it may be the name of an attribute.
+        words: Every string in the value; it may be the name of an attribute.
         modules: The Python modules that the value contains.
     """
 
@@ -258,7 +258,7 @@ class Freezer:
         return parts + [self.freeze_named(n, m) for n, m in own["_modules"].items()]
 
     def _find_content(self, value: Any, kind: type) -> list[object] | None:  # noqa: ANN401  # of any class
-        """Return what a value holds beside its attributes; None if that cannot be seen."""
+        """Return what a value holds besides its attributes; None if that cannot be inspected."""
         if isinstance(value, (list, tuple, deque)):
             return [self.freeze(v) for v in value]
         if isinstance(value, (dict, types.MappingProxyType)):
@@ -321,7 +321,7 @@ def _pointer() -> int:
 
 @functools.lru_cache(maxsize=1024)
 def hides_state(kind: type) -> bool:
-    """Return whether objects of a class have memory beside their attributes, as those of C extensions have."""
+    """Return whether objects of a class hold data outside their attributes, as those of C extensions do."""
     owners = [c for c in kind.__mro__ if "__slots__" in vars(c)]
     slots = sum(type(d) is types.MemberDescriptorType for c in owners for d in vars(c).values())
     visible = slots + (kind.__weakrefoffset__ > 0) + (kind.__dictoffset__ > 0)

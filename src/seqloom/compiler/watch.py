@@ -1,4 +1,4 @@
-"""Watch which code a step runs and what it reads: a plan holds only while all of it stays the same."""
+"""Watch which code a step runs and what it reads: a plan is valid only while all of it is unchanged."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Seen:
 
 @cache
 def _role(file: str) -> str:
-    """Return whose a file is: "own", "torch", "computing" (torch's too), "python", "library", "generated" or "user"."""
+    """Return a file's origin: "own", "torch", "computing" (torch's too), "python", "library", "generated" or "user"."""
     if file == "<string>":
         return "generated"  # functions that dataclasses and named tuples make
     if file.startswith(_CALLING):
@@ -81,11 +81,11 @@ def _role(file: str) -> str:
 
 
 class Watcher:
-    """Note the code that runs in a thread, and what it asks Python, torch and the operating system.
+    """Record the code that runs in a thread, and what it reads from Python, torch and the operating system.
 
     Attributes:
         files: The user's source files.
-        codes: The user's code, and what torch computes with, each with its global and its built-in names.
+        codes: The user's code, and the code that torch computes with, each with its global and built-in names.
         environment: The variables of the environment that were read; "" stands for all of them.
         variables: The context variables that were read.
         has_flags: Whether a flag of torch was read.
@@ -101,7 +101,7 @@ class Watcher:
         self.reason: str | None = None
 
     def note(self, frame: FrameType, event: str, argument: Any) -> None:  # noqa: ANN401  # a function, or a result
-        """Note one event of a profiler."""
+        """Record one event of a profiler."""
         role = _role(frame.f_code.co_filename)
         if role in ("own", "library"):
             return
@@ -145,7 +145,7 @@ class Watcher:
 
 
 def _is_users(frame: FrameType) -> bool:
-    """Return whether the user's code runs a frame, itself or through Python's library."""
+    """Return whether a frame runs for the user's code, directly or through Python's library."""
     at: FrameType | None = frame
     while at is not None and _role(at.f_code.co_filename) == "python":
         at = at.f_back
@@ -175,7 +175,7 @@ def watch(function: Callable[[], Result], cell: Cell) -> tuple[Result, Seen]:
         cell: The cell; what it holds is part of its fingerprint.
 
     Raises:
-        UnsupportedError: If the function reads what cannot be compared, or changes what it reads.
+        UnsupportedError: If the function reads something that cannot be compared, or changes what it reads.
     """
     watcher = Watcher()
     import_module("torch._dynamo")  # which torch imports when a mode is entered: 2 s, under a profiler 9 s

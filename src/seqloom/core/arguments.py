@@ -1,4 +1,4 @@
-"""The arguments of constructors: misspelt, renamed and of the wrong type or value."""
+"""Check the arguments of constructors: misspelt or renamed keywords, wrong types and wrong values."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check_keywords(
         function: A function; one that takes any keyword (`**settings`) is not checked.
         keywords: The keywords of the call.
         title: What the message calls the function.
-        hints: What to say of keywords that are no misspellings, by keyword.
+        hints: Messages for keywords that are not misspellings, by keyword.
 
     Raises:
         UserTypeError: For the first unknown keyword.
@@ -192,10 +192,10 @@ def _describe(hint: Any) -> str:  # noqa: ANN401  # any annotation
 
 
 class Checked(type):
-    """Metaclass that checks the arguments of a constructor call and shows those of `__init__` as signature.
+    """Metaclass that checks the arguments of a constructor call and shows those of `__init__` as its signature.
 
-    A class may have `keyword_hints`, what to say of keywords that it does not take, by keyword, and `renamed`, the new
-    names of arguments by their old ones.
+    A class may define `keyword_hints` (messages for keywords that it does not accept, by keyword) and `renamed` (the
+    new names of arguments by their old ones).
     """
 
     if not TYPE_CHECKING:  # type checkers must see the signature of __init__

@@ -1,9 +1,9 @@
-"""Files that are kept from one process to the next: built kernels and plans, each signed with the user's secret.
+"""Cache of files shared by processes: built kernels and plans, each signed with the user's secret.
 
 A folder is used only if it belongs to this user alone. Each file begins with an HMAC-SHA256 of its kind, its name and
-its content. The key is the user's secret, which lies outside of the cache (core/state.py): write access to the folder
-is not enough to write a file that is used. A file is read once, so that the bytes that were checked are the bytes that
-are used.
+its content. The key is the user's secret, which lies outside the cache (core/state.py): write access to the folder does
+not suffice to write a file that is accepted. A file is read once, so that the bytes that are used are those that were
+checked.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _warned: set[str] = set()
 
 
 def cache_home() -> Path:
-    """Return the folder of everything that is kept: SEQLOOM_CACHE, or seqloom in the user's cache folder."""
+    """Return the cache folder: SEQLOOM_CACHE, or seqloom in the user's cache folder."""
     chosen = os.environ.get("SEQLOOM_CACHE")
     return Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seqloom"
 
@@ -39,7 +39,7 @@ def sign(secret: bytes, path: Path, content: bytes) -> bytes:
 
 
 def read_cached(path: Path, what: str) -> bytes | None:
-    """Return the content of a cached file; None, with a warning, if it is not what this user has written.
+    """Return the content of a cached file; None, with a warning, if this user did not write it.
 
     Args:
         path: The file.
@@ -67,7 +67,7 @@ def read_cached(path: Path, what: str) -> bytes | None:
 
 
 def write_cached(path: Path, content: bytes, what: str) -> bool:
-    """Write a cached file, to a temporary name first, so that no process reads half a file.
+    """Write a cached file under a temporary name first, so that no process reads a partial file.
 
     Args:
         path: The file.
@@ -103,7 +103,7 @@ def write_cached(path: Path, content: bytes, what: str) -> bool:
 
 
 def _may_use(folder: Path) -> bool:
-    """Return whether a folder of the cache is this user's alone; if not, say so once.
+    """Return whether only this user can access a folder of the cache; if not, warn once.
 
     Raises:
         OSError: If it cannot be looked at.

@@ -25,7 +25,7 @@ by_handle: weakref.WeakValueDictionary[int, Cell] = weakref.WeakValueDictionary(
 
 
 class _NoHome:
-    """Stand for the layer of a cell that must not read weights from any layer."""
+    """Placeholder for the layer of a cell that must not read weights from any layer."""
 
     def __init__(self) -> None:
         self._parameters: dict[str, nn.Parameter] = {}
@@ -41,7 +41,7 @@ NO_HOME = _NoHome()
 
 
 class _CellType(ABCMeta):
-    """Accept torch's `device=` and `dtype=` when any cell is constructed, also one whose `__init__` lacks them."""
+    """Metaclass that accepts torch's `device=` and `dtype=` for every cell, even if its `__init__` lacks them."""
 
     def __call__(
         cls,
@@ -92,8 +92,8 @@ class Cell(nn.Module, metaclass=_CellType):
         year: Year of the cell's publication; 0 if unknown.
         idea: The group of cells that it belongs to in `seqloom list cells`, such as "one gate"; "" if none.
         parent: Name of the cell that it changes; "" if none.
-        memory: Index of the state that carries the memory, for what sets a first state, such as a decoder. It is 0
-            unless the first state is the output alone, which no step reads.
+        memory: Index of the state that carries the memory, for modules that set a first state, such as a decoder. It is
+            0 unless the first state is only the output, which no step reads.
 
     Raises:
         UserError: If a size is not positive, or the name belongs to a cell of seqloom.
@@ -153,7 +153,7 @@ class Cell(nn.Module, metaclass=_CellType):
         self._register_handle()
 
     def project(self, x: Tensor, /) -> Tensor:
-        """Compute what needs no state, for all steps at once: (B, T, D) -> (B, T, P). By default x itself."""
+        """Compute the part that needs no state, for all steps at once: (B, T, D) -> (B, T, P). By default x itself."""
         return x
 
     def initial_state(self, x: Tensor, /) -> State:
@@ -201,7 +201,7 @@ class Cell(nn.Module, metaclass=_CellType):
         raise UserError(f"cell {self.name or type(self).__name__!r} has no gate that keeps its memory")
 
     def start(self, x: Tensor) -> State:
-        """Return the state a sequence starts from: the learned one, else `initial_state(x)`."""
+        """Return the state that a sequence starts from: a learned one, or else `initial_state(x)`."""
         default = self.initial_state(x)
         if not self.__dict__.get("learned_states"):
             return default
@@ -209,7 +209,7 @@ class Cell(nn.Module, metaclass=_CellType):
         return tuple(p.to(d.dtype).expand(d.shape) for p, d in zip(learned, default, strict=True))
 
     def learn_initial_state(self) -> None:
-        """Make the initial state a learned parameter, starting from its present value."""
+        """Make the initial state a learned parameter, starting from its current value."""
         probe = next(self.parameters(), torch.empty(0)).new_zeros(1, self.input_size)
         states = self.initial_state(probe)
         for i, s in enumerate(states):
@@ -243,7 +243,7 @@ class Cell(nn.Module, metaclass=_CellType):
                 nn.init.uniform_(p, -bound, bound)
 
     def own_parameters(self) -> dict[str, nn.Parameter]:
-        """Return the cell's direct parameters by name, also those that a layer holds (see `adopt`)."""
+        """Return the cell's direct parameters by name, including those that a layer holds (see `adopt`)."""
         own: dict[str, nn.Parameter] = {}
         names = self.__dict__.get("_names")
         if names:
@@ -285,7 +285,7 @@ class Cell(nn.Module, metaclass=_CellType):
         return after[0] if len(after) == 1 else after
 
     def check_type(self, x: Tensor) -> None:
-        """Raise an InputError if x has another dtype or device than the weights."""
+        """Raise an InputError if the dtype or device of x differs from that of the weights."""
         weight = next((p for p in self._parameters.values() if p is not None), None)
         if weight is None:  # a layer or a submodule may hold the parameters
             weight = next(iter((self.own_parameters() | dict(self.named_parameters())).values()), None)

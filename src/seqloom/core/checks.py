@@ -124,7 +124,7 @@ MOST_READ = 256  # lengths that Python compares faster than torch
 
 
 def _read_few(lengths: Any, rows: int, steps: int, device: torch.device) -> Tensor | None:  # noqa: ANN401
-    """Return a list or a tensor of a few right lengths as `read_lengths` does; None if it must look closer."""
+    """Fast path of `read_lengths` for a list or a small tensor of valid lengths; None if a full check is needed."""
     is_list = type(lengths) is list
     if device.type != "cpu" or not 0 < rows <= MOST_READ or torch.compiler.is_compiling():
         return None
@@ -154,7 +154,7 @@ def own_for_backward(t: Tensor) -> Tensor:
 
 
 def read_state(hx: Tensor | Sequence[Tensor], shapes: Sequence[tuple[int, ...]], x: Tensor) -> tuple[Tensor, ...]:
-    """Return a state as a tuple of tensors, after checking it.
+    """Check a state and return it as a tuple of tensors.
 
     Args:
         hx: A tensor, or several in a tuple or list.
@@ -185,7 +185,7 @@ def read_state(hx: Tensor | Sequence[Tensor], shapes: Sequence[tuple[int, ...]],
 
 
 def resolve(t: Tensor, name: str) -> Tensor:
-    """Return a tensor that kernels can read by address: copy negated views and efficient zero tensors.
+    """Return a tensor that kernels can read by address; copy negated views and efficient zero tensors.
 
     Args:
         t: A tensor of any kind.

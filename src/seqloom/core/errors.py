@@ -16,11 +16,11 @@ class UserError(ValueError):
 
 
 class UserTypeError(UserError, TypeError):
-    """An argument of the wrong type, or one that does not exist."""
+    """An argument of the wrong type, or an unknown keyword."""
 
 
 class InputError(UserError, RuntimeError):
-    """A tensor or number that a layer cannot take.
+    """A tensor or number that a layer does not accept.
 
     It is a ValueError, as is usual in Python, and a RuntimeError, which torch.nn raises in the same places, so code
     that catches either works.
@@ -28,11 +28,11 @@ class InputError(UserError, RuntimeError):
 
 
 class DtypeError(InputError, UserTypeError):
-    """A tensor with another dtype than the weights; can be caught as TypeError, ValueError or RuntimeError."""
+    """A tensor whose dtype differs from that of the weights; can be caught as TypeError, ValueError or RuntimeError."""
 
 
 class ChoiceError(UserError):
-    """A request that allows several answers.
+    """An ambiguous request.
 
     Attributes:
         choices: The options that select each answer, by name; the command line shows them as commands.
@@ -75,7 +75,7 @@ def require(package: str, purpose: str, extra: str = "") -> ModuleType:
 
 
 def check_torch() -> None:
-    """Raise an error if the installed torch is too old, for instance because another package downgraded it.
+    """Raise an error if the installed torch is too old, for example because another package downgraded it.
 
     Raises:
         MissingPackageError: With the installed version and the command that installs a newer one.

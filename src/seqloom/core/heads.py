@@ -1,4 +1,4 @@
-"""Several small cells side by side: recurrent weights that are block-diagonal."""
+"""Several small cells side by side: block-diagonal recurrent weights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class HeadsCell(Cell):
 
     Every head reads the whole input and its own part of the state, so the recurrent weights of a gated cell are
     block-diagonal: n times fewer, and n independent recurrences of a size that is fast everywhere. Parameters have the
-    cell's names and one dimension more: weight_hh is (heads, gates * H / heads, H / heads). A cell that normalises its
+    cell's names and one more dimension: weight_hh is (heads, gates * H / heads, H / heads). A cell that normalises its
     gates does so within a head. DreamerV3's recurrent model (Hafner et al. 2023, arXiv 2301.04104) and xLSTM's sLSTM
     (Beck et al. 2024, arXiv 2405.04517) have such heads.
 
@@ -63,14 +63,14 @@ class HeadsCell(Cell):
         self._hold(one, [key for key, p in named.items() if p is not None])
 
     def _hold(self, one: Cell, names: list[str]) -> None:
-        """Keep a cell without weights of its own, whose equations every head has."""
+        """Hold a cell without weights, whose equations all heads share."""
         for name in names:
             del one._parameters[name]
         one.__dict__["_home"], one.__dict__["_names"] = NO_HOME, {name: name for name in names}
         self.__dict__["one"] = one  # not a submodule
 
     def list_cells(self) -> list[Cell]:
-        """Return each head as a cell whose weights are parts of this one's."""
+        """Return each head as a cell whose weights are slices of this one's."""
         one: Cell = self.__dict__["one"]
         parts = {name: getattr(self, name).unbind(0) for name in one.__dict__["_names"]}
         return [bind_weights(one, {name: each[k] for name, each in parts.items()}) for k in range(self.heads)]
@@ -81,7 +81,7 @@ class HeadsCell(Cell):
         return bind_weights(one, {name: getattr(self, name)[0] for name in one.__dict__["_names"]})
 
     def list_jobs(self, job: ScanJob) -> list[ScanJob]:
-        """Return the job of each head: the same input, and its part of all that units have."""
+        """Return the job of each head: the same input, and the head's slice of everything per unit."""
         parts = [[t.chunk(self.heads, -1) for t in many] for many in (job.state, job.keep)]
         masks = [None] * self.heads if job.mask is None else job.mask.chunk(self.heads, -1)
         return [

@@ -100,7 +100,7 @@ def _blocks(weight: Tensor, hidden: int) -> list[Tensor]:
 
 
 def _constructor_bias(cell: Cell) -> float | None:
-    """Return the constructor argument of the cell that sets the gate that keeps the memory."""
+    """Return the name of the cell's constructor argument that sets the bias of the memory gate."""
     for name, sign in (("forget_bias", 1), ("update_bias", 1), ("gate_bias", -1)):
         value = getattr(cell, name, None)
         if value is not None:

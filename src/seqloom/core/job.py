@@ -126,7 +126,7 @@ def _is_output_and_state(result: object, states: int) -> bool:
 
 
 def _write_return(states: int) -> str:
-    """Return what a step with `states` states returns, as Python would write it."""
+    """Format the return type of a step with `states` states, as Python would write it."""
     names = ["h"] if states == 1 else [f"state_{i}" for i in range(states)]
     return f"y, ({names[0]},)" if states == 1 else f"y, ({', '.join(names)})"
 
@@ -168,10 +168,10 @@ def reverse_steps(x: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 def clone_part(part: Tensor) -> Tensor:
-    """Copy a part of a tensor, so that a state neither keeps all outputs alive nor changes with them."""
+    """Copy a slice of a tensor, so that a state neither keeps all outputs alive nor changes with them."""
     return part.clone(memory_format=torch.contiguous_format)
 
 
 def _shift_back(flags: Tensor) -> Tensor:
-    """Move (B, T) one step back in time; the last step gets 0."""
+    """Shift (B, T) by one step towards the past; the last step gets 0."""
     return torch.cat([flags[:, 1:], torch.zeros_like(flags[:, :1])], 1)

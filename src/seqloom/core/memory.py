@@ -1,8 +1,8 @@
-"""Allocate memory whose values are not set, for kernels.
+"""Allocate uninitialised memory for kernels.
 
-With the environment variable SEQLOOM_POISON=1, a switch for tests, such memory is filled with NaN, or with the largest
-number of an integer type: a kernel that reads what nothing wrote then fails a test instead of depending on luck. The
-engine fills its own memory, too (csrc/memory.hpp). Without the switch these functions are torch's own.
+With the environment variable SEQLOOM_POISON=1, which tests set, such memory is filled with NaN, or with the largest
+value of an integer type: a kernel that reads uninitialised memory then fails a test reliably. The engine fills its
+memory, too (csrc/memory.hpp). Without the variable these functions are torch's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Numbers with their nouns: "1 row", "3 rows"; lists of names that stay short."""
+"""Format numbers with their nouns ("1 row", "3 rows") and short lists of names."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def count(number: float, noun: str, plural: str = "") -> str:
 
 
 def shorten(text: str, most: int = 80) -> str:
-    """Return a text that a message quotes, cut to a number of characters.
+    """Return a text for a message, cut to a number of characters.
 
     Args:
-        text: It.
-        most: How many characters are left, the dots included.
+        text: The text.
+        most: The maximum number of characters, including the dots.
     """
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def list_some(names: Sequence[str], most: int = 12) -> str:
-    """Return names with commas between them; of many, the first ones and how many more there are.
+    """Join names with commas; of many, only the first ones, and how many more there are.
 
     Args:
         names: The names.

@@ -18,7 +18,7 @@ def autocast_dtype(device: str) -> torch.dtype | None:
 
 
 def numeric_flags() -> tuple[object, ...]:
-    """Return every switch of torch that changes the numbers of a product, for the key of whatever is kept.
+    """Return every flag of torch that changes the results of a product, as part of a cache key.
 
     A recorded CUDA graph or a prepared plan repeats what torch did under the flags of its first call.
     """
@@ -26,7 +26,7 @@ def numeric_flags() -> tuple[object, ...]:
 
 
 def product_flags() -> tuple[object, ...]:
-    """Return the switches of `numeric_flags` that hold while autocast is off."""
+    """Return the flags of `numeric_flags` that apply while autocast is off."""
     return (
         torch._C._get_fp32_precision_getter("cuda", "matmul"),
         torch._C._get_fp32_precision_getter("cuda", "rnn"),

@@ -1,4 +1,4 @@
-"""The user's own folders: which of them can be trusted, and the secret that signs what is kept in the cache."""
+"""The user's private folders, whether they can be trusted, and the secret that signs cached files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | g
 
 
 def state_folder() -> Path:
-    """Return the folder of what this user trusts: SEQLOOM_STATE, or in XDG_STATE_HOME. It may not exist yet."""
+    """Return the folder of the user's trust records: SEQLOOM_STATE, or in XDG_STATE_HOME. It may not exist yet."""
     folder = os.environ.get("SEQLOOM_STATE")
     if folder:
         return Path(folder)
@@ -27,7 +27,7 @@ def state_folder() -> Path:
 def make_private(folder: Path) -> None:
     """Create a folder that only this user can enter; its parents get the usual permissions.
 
-    What has the name already is left as it is; `why_not_private` tells whether it can be used.
+    An existing file or folder is left as it is; `why_not_private` tells whether it can be used.
 
     Raises:
         OSError: If it cannot be created.
@@ -70,10 +70,10 @@ def read_file(path: Path, most: int) -> tuple[bytes, os.stat_result]:
 
     Args:
         path: The file. A symbolic link is not followed.
-        most: Bytes that it may have.
+        most: The maximum size in bytes.
 
     Raises:
-        OSError: If it cannot be read, is no regular file or is larger.
+        OSError: If it cannot be read, is not a regular file or is larger.
     """
     with open(os.open(path, READ), "rb") as file:
         facts = os.fstat(file.fileno())
@@ -85,7 +85,7 @@ def read_file(path: Path, most: int) -> tuple[bytes, os.stat_result]:
 
 
 def read_secret() -> bytes:
-    """Return the secret of this user, 32 random bytes. It is created when it is first needed.
+    """Return the secret of this user, 32 random bytes; create it on first use.
 
     Raises:
         OSError: If the secret cannot be created, or other users may know it. The message says what to do.
@@ -108,7 +108,7 @@ def read_secret() -> bytes:
 
 
 def _create_secret(path: Path) -> None:
-    """Write a new secret under another name, then give it its name if no other process was faster."""
+    """Write a new secret under a temporary name, then rename it unless another process was faster."""
     work = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     try:
         with open(os.open(work, CREATE, 0o600), "wb") as file:

@@ -36,7 +36,7 @@ def take_cells(layer: nn.Module) -> list[Cell]:
         layer: A layer whose `cells` refer to the layer that it was copied from. They do not change.
 
     Returns:
-        The new cells: views, which use what was compiled for those before.
+        The new cells: views that use what was compiled for the original cells.
     """
     restore_parameters(layer)
     before = cast(nn.ModuleList, layer.cells)
@@ -52,7 +52,7 @@ def take_cells(layer: nn.Module) -> list[Cell]:
 
 
 def weights(cell: Cell) -> dict[str, Tensor]:
-    """Return every tensor that a step of this cell may read, by the cell's name for it."""
+    """Return every tensor that a step of this cell may read, by its name in the cell."""
     own = [*cell.__dict__.get("_names", ())]
     for tensors in (cell.named_parameters, cell.named_buffers):
         own += dict(tensors(remove_duplicate=False))  # a view of the cell must replace a tied tensor everywhere

@@ -34,7 +34,7 @@ class Equations:
 
 @dataclass(frozen=True)
 class Inside:
-    """Values inside one step (B, ...) or inside all steps (B, T, ...)."""
+    """Intermediate values of one step (B, ...) or of all steps (B, T, ...)."""
 
     h: Tensor
     u: Tensor  # (..., 1, H)
@@ -52,7 +52,7 @@ class Inside:
 
 
 def compute_inside(cell: Cell | Equations, h: Tensor, seen: Tensor, u: Tensor, own: Sequence[Tensor]) -> Inside:
-    """Compute the values inside steps.
+    """Compute the intermediate values of steps.
 
     Args:
         cell: The cell.
@@ -84,7 +84,7 @@ def step_forward(cell: Cell | Equations, h: Tensor, seen: Tensor, u: Tensor, own
 
 @dataclass(frozen=True)
 class Slopes:
-    """Derivatives that the backward needs besides the values inside."""
+    """Derivatives that the backward pass needs besides the intermediate values."""
 
     gelu: Tensor
     gate: Tensor  # (n - h) g (1 - g): derivative of h' by the input of the gate's sigmoid
@@ -110,7 +110,7 @@ def compute_slopes(at: Inside, own: Sequence[Tensor]) -> Slopes:
 def step_backward(
     cell: Cell | Equations, at: Inside, slopes: Slopes, dh: Tensor, own: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
-    """Run one step backward: from dh' to the gradients of h, seen, q, s, the gate's sigmoid input, n and u."""
+    """Run a backward step: from dh' to the gradients of h, seen, q, s, the gate's sigmoid input, n and u."""
     Wq, _, Wo, _, Wg, _, scale, _ = own
     dn = dh * at.g
     dg = dh * slopes.gate
@@ -152,7 +152,7 @@ def weight_gradients(
     """Return the gradients of the weights, in their order.
 
     Args:
-        at: The values inside all steps.
+        at: The intermediate values of all steps.
         seen: (B, T, m, H), the states after recurrent dropout.
         slopes: The derivatives of all steps.
         grads: The gradients of q, s, the gate's sigmoid input and n in all steps, (B, T, m, H) each.
@@ -167,7 +167,7 @@ def weight_gradients(
 
 
 def _sum_products(d: Tensor, x: Tensor) -> Tensor:
-    """Return d^T x over many rows, in pieces: one long sum in float32 is less exact than the loop's short ones."""
+    """Return d^T x over many rows, in slices: one long sum in float32 is less accurate than the loop's short sums."""
     rows = max(16, math.isqrt(len(d)))
     total = d[:rows].T @ x[:rows]
     for start in range(rows, len(d), rows):

@@ -1,8 +1,8 @@
 """One node of the graph for every prepared kernel.
 
-A prepared kernel has a forward pass, a backward pass and the gradients by the reference loop, which can be
-differentiated again; this file makes a `torch.autograd.Function` of them. What the forward pass saves is a named tuple
-of the kernel, which its backward pass receives again.
+A prepared kernel has a forward pass, a backward pass, and a differentiable version of its gradients computed by the
+reference loop; this file combines them into a `torch.autograd.Function`. The forward pass returns a named tuple of what
+it saves, which the backward pass receives.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Call:
         weights: All weights of the kernel; None for those that a cell lacks.
         starts: The states after a reset; empty if they are zeros or if there are no resets.
         dt: (B, T), the time since the previous step; None for cells without time.
-        lengths: (B,) int64, the real steps of each row, which nobody else changes; None if all are real.
+        lengths: (B,) int64, the real steps of each row, in memory that nothing else changes; None if all are real.
         reset: (B, T) bool, where the state is reset; None if nowhere.
         mask: (B, H), recurrent dropout; None without.
-        keep: Zoneout: for each state the share of the old value that stays, (B, T, ...).
+        keep: Zoneout: for each state the share of the old value that is kept, (B, T, ...).
         train: Whether a backward pass may follow, so that the forward pass must save what that needs.
     """
 
@@ -62,10 +62,10 @@ class Prepared(Protocol):
     """A kernel that is ready for calls of one form."""
 
     def forward(self, call: Call) -> tuple[tuple[Tensor, ...], Any]:
-        """Return the outputs, and what the backward pass needs beside the call: a named tuple.
+        """Return the outputs, and what the backward pass needs besides the call: a named tuple.
 
-        Its fields are tensors, tuples of tensors, None, or anything else, which is dropped with the graph. Without
-        `call.train` it is not used.
+        Its fields are tensors, tuples of tensors, None, or other objects, which live as long as the graph. It is not
+        used without `call.train`.
         """
 
     def backward(self, call: Call, saved: Any, grads: Sequence[Maybe], needs: Gradients) -> Gradients:  # noqa: ANN401
@@ -135,7 +135,7 @@ class _Run(torch.autograd.Function):
 
 
 class _Many(NamedTuple):
-    """Stands for a tuple of so many tensors."""
+    """Placeholder for a tuple of this many tensors."""
 
     tensors: int
 

@@ -1,4 +1,4 @@
-"""Which stream of a GPU a call runs on: memory that is kept for later calls must be ready there."""
+"""Find the current CUDA stream, so that buffers kept between calls are reused only on the stream that wrote them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 
 def find_stream(device: torch.device) -> int | None:
-    """Return the number of the current stream, 0 on a CPU; None while a graph is captured, whose memory is its own."""
+    """Return the handle of the current stream, 0 on a CPU; None during graph capture, which has separate memory."""
     if device.type != "cuda":
         return 0
     if torch.cuda.is_current_stream_capturing():

@@ -1,4 +1,4 @@
-"""Choice of the kernel that runs a cell, with the reasons against faster ones."""
+"""Choose the kernel that runs a cell, with the reasons against faster ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from seqloom.kernels.registry import Kernel, KernelCode, Run, list_kernels
 
 @dataclass(frozen=True)
 class Choice:
-    """The chosen kernel, what runs jobs like this one, why each faster one was rejected, and a phrase about it."""
+    """The chosen kernel, the object that runs jobs like this one, why each faster kernel was rejected, and a phrase."""
 
     kernel: Kernel
     run: Run
@@ -45,7 +45,7 @@ def choose(cell: Cell, job: ScanJob, kernel: str = "auto") -> Choice:
 
     Args:
         cell: The cell to run.
-        job: What to run it over.
+        job: The job.
         kernel: "auto", a full name ("gru_cpu") or a backend ("cpu").
 
     Raises:
@@ -67,7 +67,7 @@ def choose(cell: Cell, job: ScanJob, kernel: str = "auto") -> Choice:
 
 
 def _choose_fastest(cell: Cell, job: ScanJob) -> Choice:
-    """Return the first kernel without a reason against it; the loop never has one."""
+    """Return the first kernel without a reason against it; there is never one against the loop."""
     rejected: list[tuple[str, str]] = []
     kernels = list_kernels(cell.name)
     if is_traced():  # a trace can be saved if it has torch's operators only
@@ -82,7 +82,7 @@ def _choose_fastest(cell: Cell, job: ScanJob) -> Choice:
 
 @dataclass(frozen=True)
 class EachHead:
-    """Run every head of a cell by the kernel that was chosen for the first."""
+    """Run every head of a cell with the kernel that was chosen for the first."""
 
     code: KernelCode
 
@@ -103,7 +103,7 @@ TOGETHER = Kernel("heads", "cuda", "NVIDIA GPU: all heads in one launch", GatedH
 
 
 def _choose_for_heads(cell: HeadsCell, job: ScanJob, kernel: str) -> Choice:
-    """Return the kernel for all heads in one launch ("auto", "cuda"), or for every head by itself ("auto", "each")."""
+    """Return the kernel for all heads in one launch ("auto", "cuda"), or for each head separately ("auto", "each")."""
     rejected = []
     if kernel != "each":
         reason = TOGETHER.code.why_not(cell, job)

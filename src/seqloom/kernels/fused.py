@@ -1,4 +1,4 @@
-"""What fused kernels share: when they cannot run, and second derivatives through the reference loop."""
+"""Shared parts of fused kernels: when they cannot run, and second derivatives through the reference loop."""
 
 from __future__ import annotations
 

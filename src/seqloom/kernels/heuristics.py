@@ -1,7 +1,7 @@
 """Choose kernels and their sizes: every threshold, with the measurement or the reason behind it.
 
-Times are microseconds a step, forward + backward, on one H200 unless said otherwise; "LOG" is research/LOG.md. Sizes
-that follow from the text of a kernel (its layout in shared memory, for example) stand beside that kernel.
+Times are microseconds per step, forward + backward, on one H200 unless stated otherwise; "LOG" is research/LOG.md.
+Sizes that follow from the source of a kernel (such as its layout of shared memory) are defined beside that kernel.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ COMPILED_OWN_STEPS = (64, 128)
 
 
 class Rule(NamedTuple):
-    """Sizes at which some kernels were measured to be the fastest; both ends of a range belong to it."""
+    """Sizes at which some kernels were measured to be the fastest; ranges include both ends."""
 
     kernels: tuple[str, ...]  # backends, the fastest first
     cells: tuple[str, ...]
@@ -275,8 +275,8 @@ def rank_kernels(
 ) -> tuple[str, ...]:
     """Return the backends that `kernel="auto"` should try for a cell on a GPU, the fastest first.
 
-    Those that are missing are slower than what follows in `registry.py`, such as cuDNN or a graph. A cell without a
-    rule has none.
+    Backends that are not listed are slower than those that follow in `registry.py`, such as cuDNN or a graph. A cell
+    without a rule has none.
 
     Args:
         cell: The name of the cell.
@@ -285,7 +285,7 @@ def rank_kernels(
         rows: Rows of the batch.
         steps: Steps.
         trains: Whether gradients may be wanted.
-        is_plain: Whether the call has neither resets nor dropout inside, which cuDNN does not know.
+        is_plain: Whether the call has neither resets nor recurrent dropout, which cuDNN does not support.
     """
     rules = (*CUDNN_FASTER, *GPU_RULES) if is_plain and steps <= CUDNN_MOST_STEPS else GPU_RULES
     kernels = (
@@ -303,7 +303,7 @@ def rank_kernels(
 
 
 def name_type(dtype: torch.dtype) -> str:
-    """Return the name of a type in the rules, under torch's present flags."""
+    """Return the name of a type in the rules, under torch's current flags."""
     return "tf32" if dtype == torch.float32 and allows_tf32() else str(dtype).removeprefix("torch.")
 
 

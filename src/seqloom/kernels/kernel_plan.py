@@ -1,4 +1,4 @@
-"""A prepared call of kernels that were chosen before, one for each layer of a stack."""
+"""A prepared call of kernels that were chosen in advance, one for each layer of a stack."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from seqloom.kernels.stack import Stack
 
 
 class KernelPlan:
-    """Run a stack on kernels that were chosen before.
+    """Run a stack on kernels that were chosen in advance.
 
     Args:
         stack: The cells, and the form of the input.
         kernels: One for each cell, or what was chosen for it.
-        types: Under autocast the type of the weights, which inputs and states of a cell have, and that of the outputs.
+        types: Under autocast, the type of the weights (also of a cell's inputs and states) and the type of the outputs.
         dropout: Share of the outputs of every layer but the last that is dropped.
     """
 

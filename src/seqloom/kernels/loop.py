@@ -1,4 +1,4 @@
-"""The reference loop: the cell's step, once for every time step. It defines the result of a scan."""
+"""The reference loop: the cell's step, run once per time step. It defines the result of a scan."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     """Return the outputs (B, T, H) and the last state.
 
-    A step sees the rows that have not ended: at padding its derivative may be infinite, as that of a square root of 0,
-    and infinity times 0 would be NaN. Where the lengths cannot be read, as in a graph that is being recorded,
-    `run_masked` runs.
+    A step only sees the rows that have not ended: at padding its derivative may be infinite, such as that of a square
+    root at 0, and infinity times 0 would be NaN. If the lengths cannot be read, for example while a graph is recorded,
+    `run_masked` runs instead.
     """
     try:
         if job.lengths is not None and can_read(job.lengths):
@@ -39,7 +39,7 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
 
 
 def run_masked(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
-    """Return what `run` returns, with every row in every step; what a step returns for padding is not used."""
+    """Return the result of `run`, with every row in every step; results for padding are discarded."""
     x, state, now = cell.project(job.x), job.state, job.per_step()
     start = cell.start(job.x) if job.reset is not None else ()
     ys = []

@@ -1,7 +1,7 @@
 """A scan as one torch operator, so that torch.compile neither unrolls the loop nor breaks the graph.
 
-The weights are arguments; a number, the cell's handle, identifies the equations. The backward repeats the scan with
-gradients, so a graph saves only the scan's inputs.
+The weights are arguments; an integer handle of the cell identifies the equations. The backward pass repeats the scan
+with gradients, so a graph saves only the scan's inputs.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def scan_backward(
     mask: Maybe,
     keep: list[Tensor],
 ) -> list[Tensor]:
-    """Return the gradients of x, the states and the weights; zeros for those that have none."""
+    """Return the gradients of x, the states and the weights; zeros where there is none."""
     with torch.enable_grad(), _enable_autograd():
         leaves = [t.detach().requires_grad_(t.is_floating_point()) for t in (x, *state, *own)]
         x, state, own = leaves[0], leaves[1 : 1 + len(state)], leaves[1 + len(state) :]

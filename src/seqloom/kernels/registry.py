@@ -1,4 +1,4 @@
-"""The list of kernels, with what the rest of the package must know about each.
+"""The list of kernels, with the properties of each that the rest of the package needs.
 
 A kernel runs a cell over a sequence with the results of the reference loop (`loop.py`). Its entry states the cell, the
 backend, and the traits that layers and tools use. `kernel="auto"` tries the entries in this order.
@@ -44,7 +44,7 @@ class SelectiveKernelCode(Protocol):
 
 
 class PreparedKernelCode(Protocol):
-    """The code of a kernel that compiles cells: what its check finds is what runs."""
+    """The code of a kernel that compiles cells: its check returns the object that runs."""
 
     def prepare(self, cell: Cell, job: ScanJob) -> Run | str: ...
 
@@ -66,8 +66,8 @@ class Kernel:
         description: One line for `seqloom list kernels`.
         code: The functions that run it.
         hidden_multiple: The hidden size must be a multiple of this.
-        skips_ended_rows: Whether rows that have ended take no time.
-        leaves_room: Whether it leaves a part of the GPU free and takes states of any type.
+        skips_ended_rows: Whether rows that have ended cost no time.
+        leaves_room: Whether it leaves part of the GPU free and accepts states of any type.
         uses_torch: Whether torch's operators do the work.
         compiles: Whether `why_not` may compile the cell, which takes a second; its preferences are asked first.
     """
@@ -92,12 +92,12 @@ class Kernel:
         return self.cell in (cell, ANY)
 
     def prepare(self, cell: Cell, job: ScanJob, is_auto: bool = False) -> Run | str:
-        """Return a function that runs jobs like this one, or why there is none.
+        """Return a function that runs jobs like this one, or the reason why there is none.
 
         Args:
             cell: The cell.
             job: What to run it over.
-            is_auto: Whether a faster kernel is a reason, too.
+            is_auto: Whether a faster kernel also counts as a reason.
         """
         selective = self._selective if is_auto else None
         if self.compiles:

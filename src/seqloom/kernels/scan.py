@@ -2,8 +2,8 @@
 
 The operator lives in a private module of torch, which only this file names. Its backward is not used: with two scans in
 one compiled graph it gives wrong weight gradients (torch 2.13, inductor), and it sums a weight gradient at every step.
-Instead the forward saves only the states; the backward is one reverse scan for the gradients of the states, then one
-batched step over all B * T rows for those of the input and the weights.
+Instead the forward pass saves only the states; the backward pass is one reverse scan for the gradients of the states,
+then one batched step over all B * T rows for those of the input and the weights.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _reverse(
 
 
 class _Compiled:
-    """The two compiled scans of one cell, on a view of it whose weights are set at each call."""
+    """The two compiled scans of one cell, run on a view of the cell whose weights are set at each call."""
 
     def __init__(self, cell: Cell) -> None:
         view = self.view = bind_weights(cell, weights(cell))

@@ -1,4 +1,4 @@
-"""A stack of cells over sequences of one shape, by the reference loop: for derivatives that a fused kernel lacks."""
+"""Run a stack of cells over sequences with the reference loop, for derivatives that a fused kernel lacks."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Stack:
     """A stack of cells and the form of its input.
 
     Attributes:
-        cells: Layer by layer; with two ways each layer has a second cell, which reads backwards.
-        names: For each cell the place of each of its weights among those of the stack, by the cell's name for it.
+        cells: Layer by layer; with two directions each layer has a second cell, which reads the sequence in reverse.
+        names: For each cell, the index of each of its weights among those of the stack, by the cell's name for it.
         shape: Of the input: (T, B, D), (B, T, D) with batch_first, or (T, D).
         batch_first: Whether the rows come before the steps.
         ways: Directions, 1 or 2.
@@ -70,7 +70,7 @@ class Stack:
         return x.masked_fill(past.view(*self.shape[:-1], 1), 0)
 
     def run(self, call: Call) -> list[Tensor]:
-        """Run the stack by the loop, and return the output and the last states, in torch's form."""
+        """Run the stack with the loop, and return the output and the last states, in torch's form."""
         first, x = call.states or self.start(call.x), self.clear_padding(call.x, call.lengths)
         rows, reset = self._put_rows_first(x), call.reset if call.reset is None else self._put_rows_first(call.reset)
         ends: list[State] = []
@@ -134,15 +134,15 @@ class Stack:
 
 
 class Projected(Stack):
-    """One cell over what its `project` returned, (B, T, P), with its states as the cell has them: the form of a job."""
+    """One cell over its projected input (B, T, P), with the states in the cell's form, as in a job."""
 
     @property
     def state_shapes(self) -> list[torch.Size]:
-        """Of each state: (B, ...)."""
+        """The shape of each state: (B, ...)."""
         return [s.shape for s in self.cells[0].initial_state(empty(self.B, 1, device="cpu"))]
 
     def run(self, call: Call) -> list[Tensor]:
-        """Run the cell by the loop, and return the output and the last states."""
+        """Run the cell with the loop, and return the output and the last states."""
         view = bind_weights(self.cells[0], {name: call.weights[i] for name, i in self.names[0].items()})
         view.__dict__["project"] = lambda x: x
         view.__dict__["start"] = lambda _: tuple(call.starts)  # after a reset

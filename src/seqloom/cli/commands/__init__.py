@@ -16,7 +16,7 @@ INTERRUPTED = 130  # exit code after Ctrl-C, as shells define it: 128 + SIGINT
 
 
 def _format_default(value: object) -> str | None:
-    """Return a default as the help shows it: a list as the flag takes it, nothing for "off" or "none"."""
+    """Format a default for the help: a list as its flag expects it, nothing for "off" or "none"."""
     if isinstance(value, tuple | list):
         value = ",".join(map(str, value))
     if value is None or value is False or value == "":

@@ -13,7 +13,7 @@ def use_research(command: str) -> None:
     """Make the package `research` of the checkout that seqloom runs from importable.
 
     Args:
-        command: What needs it, for the message.
+        command: The command that needs it, for the message.
 
     Raises:
         UserError: If seqloom was installed without its repository.

@@ -1,4 +1,4 @@
-"""The commands around training: look at data, write a settings file, train, list runs."""
+"""The commands for training: inspect data, write a settings file, train, list runs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def init(
     force: Annotated[bool, Parameter(help="Overwrite an existing file.")] = False,
     json: Json = False,
 ) -> None:
-    """Look at the data and write a commented settings file for `seqloom train --config`."""
+    """Inspect the data and write a commented settings file for `seqloom train --config`."""
     check_exists(data)
     with console.show_status("reading"):
         from seqloom.lab.data.description import describe_task, make_document, open_or_print_columns

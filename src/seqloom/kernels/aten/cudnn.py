@@ -21,7 +21,7 @@ def parameter_names(cell: Cell) -> list[str]:
 
 
 def join_memory(cell: Cell, mode: str, weights: list[Tensor]) -> list[Tensor]:
-    """Return the weights in one piece of memory on a GPU; copy them if they are not.
+    """Return the weights in one contiguous piece of GPU memory, copying them if necessary.
 
     cuDNN would copy them too at every call, with a warning.
     """
@@ -40,7 +40,7 @@ def has_one_storage(weights: Sequence[Tensor]) -> bool:
 
 
 def _are_neighbours(weights: Sequence[Tensor]) -> bool:
-    """Return whether weights fill the start of their memory: those of one cell do, those of a stack lie apart."""
+    """Return whether weights fill the start of their storage: those of one cell do, those of a stack do not."""
     places = sorted((w.storage_offset(), w.storage_offset() + w.numel()) for w in weights)
     return places[0][0] == 0 and all(begin <= end + ALIGNMENT for (_, end), (begin, _) in pairwise(places))
 
@@ -62,7 +62,7 @@ def flatten_parameters(cells: Sequence[Cell], ways: int) -> None:
     """Move the parameters of a stack that cuDNN supports into one piece of memory, permanently.
 
     Args:
-        cells: Layer by layer, with `ways` cells to a layer.
+        cells: Layer by layer, with `ways` cells per layer.
         ways: Directions, 1 or 2.
     """
     mode, first = cudnn_mode(cells[0]), cells[0]
@@ -81,5 +81,5 @@ def flatten_parameters(cells: Sequence[Cell], ways: int) -> None:
 
 
 def _describe(cell: Cell) -> tuple[object, ...]:
-    """Return what cuDNN needs to be the same in all cells of a stack."""
+    """Return the properties that cuDNN requires to be equal in all cells of a stack."""
     return cudnn_mode(cell), cell.hidden_size, getattr(cell, "proj_size", 0), len(parameter_names(cell))

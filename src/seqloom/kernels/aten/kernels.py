@@ -1,7 +1,8 @@
 """RNN, GRU and LSTM by torch's fused operators (oneDNN for the LSTM on a CPU, cuDNN on a GPU).
 
-torch returns the LSTM's c after the last step only. If rows end earlier, a CPU cuts them out, which also skips padding.
-On a GPU that would make the host wait for the lengths and launch a kernel for each, so c is held after a row's end.
+torch returns the LSTM's c after the last step only. If rows end earlier, a CPU removes them from the batch, which also
+skips padding. On a GPU that would make the host wait for the lengths and launch a kernel for each, so c is held
+constant after a row's end.
 """
 
 from __future__ import annotations

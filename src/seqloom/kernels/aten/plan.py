@@ -1,4 +1,4 @@
-"""A prepared call of torch's fused operators: a whole stack of cells in one call, as torch.nn's layers make it.
+"""A prepared call of torch's fused operators: a whole stack of cells in one call, as in torch.nn's layers.
 
 The gradient is torch's own node. cuDNN's has no second derivative: when one is asked for, a hook on the node replaces
 its gradients by those of the reference loop. Operators for CPUs have their own backward pass.
@@ -23,7 +23,7 @@ FUSED_NODES = frozenset({"CudnnRnnBackward0", "MiopenRnnBackward0"})
 
 
 def why_not_plan(cells: Sequence[Cell], weights: Sequence[Tensor]) -> str | None:
-    """Return why a stack of cells is not a single call of torch; None if it is one."""
+    """Return why a stack of cells cannot run as a single call of torch; None if it can."""
     device = weights[0].device
     cell = cells[0]
     if cudnn_mode(cell) not in ("GRU", "LSTM", "RNN_TANH", "RNN_RELU"):
@@ -45,7 +45,7 @@ class AtenPlan:
         stack: The cells, and the form of the input.
         weights: All weights of the stack.
         dropout: Share of the outputs of every layer but the last that torch drops, also without gradients.
-        amp: The type that autocast computes in, and to which torch casts what it is given; None without autocast.
+        amp: The type that autocast computes in, and to which torch casts its arguments; None without autocast.
     """
 
     backend = "aten"
@@ -86,7 +86,7 @@ class AtenPlan:
             x: Of the plan's shape and type, contiguous.
             states: h, or h and c, in torch's form and contiguous; empty for the initial state.
             weights: All weights of the stack.
-            train: Whether something needs a gradient.
+            train: Whether a gradient is needed.
 
         Returns:
             The output and the last state, in torch's form.
@@ -126,7 +126,7 @@ class AtenPlan:
     def _differentiate_twice(
         self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]
     ) -> Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...] | None]:
-        """Return a hook that computes the gradients by the loop if they must have gradients themselves."""
+        """Return a hook that computes the gradients with the loop if they must be differentiable."""
 
         def hook(gradients: Sequence[Any], grads: Sequence[Any]) -> tuple[Any, ...] | None:
             if not torch.is_grad_enabled():

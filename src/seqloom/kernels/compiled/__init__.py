@@ -1,1 +1,1 @@
-"""Run what the compiler made of a cell: packed rows, programs, and gradients."""
+"""Run compiled cells: packed rows, programs, and gradients."""

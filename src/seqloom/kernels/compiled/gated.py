@@ -1,7 +1,7 @@
 """Compiled cells in the gated GPU kernels, which carry rows through time without leaving the GPU's registers.
 
 Torch computes what needs no state, for all steps, and the gradients of all weights; the kernels run the rest of the
-step, with its derivative, as text that the compiler generates for one unit.
+step and its derivative, as source code that the compiler generates for one unit.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Prepared:
     Attributes:
         plan: The compiled step, for what torch computes before the loop.
         fitted: The cell as code for one unit.
-        kind: The same for the kernels.
+        kind: The cell for the kernels.
     """
 
     plan: Plan
@@ -103,12 +103,12 @@ class Prepared:
 
     @property
     def output(self) -> int:
-        """Which of the cell's states is the output; their number, if the output is none of them."""
+        """The index of the state that is the output; the number of states if none is."""
         return self.fitted.states[self.fitted.output]
 
     @cached_property
     def verdicts(self) -> Verdicts:
-        """What the checks against the loop found."""
+        """Results of the checks against the loop."""
         return Verdicts(self.plan, "gated")
 
     @cached_property
@@ -158,7 +158,7 @@ class Prepared:
     def _join(self, planes: Sequence[Plane | None], known: Known, H: int, rows: int = 0) -> Tensor:
         """Return planes side by side: (rows, planes * H), or without rows (planes * H,); zeros for None.
 
-        Neighbours inside one node are one piece, and a single piece is not copied.
+        Adjacent planes of one node are one slice, and a single slice is not copied.
         """
         pieces: list[tuple[Plane | None, int]] = []
         for plane in planes:

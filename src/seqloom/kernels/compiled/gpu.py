@@ -1,11 +1,11 @@
 """Run compiled programs on NVIDIA GPUs.
 
-A program whose weights the caches hold is one generated kernel, launched once: each block carries some rows of the
-batch through all steps. With larger weights, cuBLAS computes the products, and generated kernels what lies between
-them. Such a program becomes a CUDA graph of a chunk of steps. Everything that differs between calls and chunks (the
-addresses of buffers, the lengths, the step a chunk begins with) lies in a table in the GPU's memory, so that one graph
-serves every call with the same batch size, and no Python runs per step. In ragged batches products take all rows of the
-batch; the kernels, which know the lengths, neither read nor write rows that have ended.
+A program whose weights fit into the caches is one generated kernel, launched once: each block runs all steps of some
+rows of the batch. With larger weights, cuBLAS computes the products and generated kernels everything between them. Such
+a program becomes a CUDA graph of a chunk of steps. Everything that differs between calls and chunks (the addresses of
+buffers, the lengths, the first step of a chunk) is in a table in the GPU's memory, so that one graph serves every call
+with the same batch size, and no Python runs per step. In ragged batches products process all rows of the batch; the
+kernels, which know the lengths, neither read nor write rows that have ended.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ def run_on_gpu(scan: Scan, tensors: Sequence[Tensor | None], packing: Packing) -
 
 
 def choose_rows(scan: Scan, B: int, size: int) -> int:
-    """Return how many rows of the batch a block should carry through all steps; 0 for products by cuBLAS.
+    """Return how many rows of the batch a block should process in all steps; 0 to use cuBLAS for products.
 
     Args:
         scan: The program.
         B: Rows of the batch.
-        size: Bytes of a number.
+        size: Bytes per element.
     """
     rows = 1
     while rows < heuristics.COMPILED_MOST_ROWS and rows * heuristics.COMPILED_BLOCKS < B:
@@ -94,7 +94,7 @@ def choose_rows(scan: Scan, B: int, size: int) -> int:
 
 
 def _find_text(scan: Scan, dtype: torch.dtype, rows: int) -> CudaText:
-    """Return the text of a program; scans are told apart by identity, which is faster than by value."""
+    """Return the source code of a program; scans are compared by identity, which is faster than by value."""
     key = id(scan), dtype, rows
     if key not in _texts:
         _texts[key] = scan, write_cuda(scan, str(dtype).removeprefix("torch."), rows)  # the scan keeps its id
@@ -140,7 +140,7 @@ def _allocate_rows(cuda: CudaText, B: int, like: Tensor) -> dict[int, Tensor]:
 
 
 def _fill(table: Tensor, base: int, packing: Packing, buffers: Sequence[Tensor | None]) -> None:
-    """Write a program's table. Its numbers travel as arguments of a kernel, so that the host does not wait."""
+    """Write a program's table. Its values are passed as arguments of a kernel, so that the host does not wait."""
     ragged = packing.order is not None
     places = [t.data_ptr() if ragged else 0 for t in (packing.count, packing.offset)]
     values = [base, packing.T, packing.B, *places, *(0 if t is None else t.data_ptr() for t in buffers)]
@@ -177,7 +177,7 @@ class _Chunk:
             self.weights = {p.weight: like.new_zeros(p.heads, p.K, p.N) for p in products}
 
     def prepare(self, tensors: Sequence[Tensor | None], packing: Packing) -> None:
-        """Take the weights and the addresses of one call."""
+        """Set the weights and the addresses of one call."""
         for number, weight in self.weights.items():
             value = tensors[number]
             assert value is not None

@@ -36,19 +36,19 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
 
 
 def prepare(cell: Cell, job: ScanJob) -> Found | str:
-    """Return what runs jobs like this one as long as the cell does not change, or why there is nothing."""
+    """Return an object that runs jobs like this one as long as the cell does not change, or why there is none."""
     found = _find(cell, job)
     return found if isinstance(found, str) else Found(found)
 
 
 class Found:
-    """A compiled cell, as it was found for one job.
+    """A compiled cell that was found for one job.
 
     Args:
-        code: Programs, or the gated kernels of a GPU.
+        code: Programs, or a cell for the gated GPU kernels.
 
     Attributes:
-        is_unfit: Whether it did not fit the cell after all, so that another one was found.
+        is_unfit: Whether it turned out not to fit the cell, so that another one was found.
     """
 
     def __init__(self, code: Prepared | Compiled) -> None:
@@ -97,7 +97,7 @@ def _find(cell: Cell, job: ScanJob) -> Prepared | Compiled | str:
 
 
 def _find_again(plan: Plan, error: Exception, cell: Cell, job: ScanJob) -> Prepared | Compiled | str:
-    """Trace a cell again, whose stored plan cannot be used; raise the error if its plan was traced here."""
+    """Retrace a cell whose stored plan cannot be used; raise the error if the plan was traced in this process."""
     if not plan.is_loaded:
         raise error
     discard(plan, f"{type(error).__name__}: {error}")
@@ -131,7 +131,7 @@ def _why_not_recording(job: ScanJob) -> str | None:
 
 
 def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
-    """Return why another kernel is better for this job; None if none is."""
+    """Return why another kernel should run this job; None if this one should."""
     reason = why_not_fused()  # before the length is read: an export would keep it
     if reason is not None:
         return reason
@@ -156,7 +156,7 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
 
 
 def _run_in_type(compiled: Compiled, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
-    """Run programs in the type of the cell's weights, also under autocast."""
+    """Run programs in the type of the cell's weights, even under autocast."""
     if job.x.is_cuda and autocast_dtype("cuda") is not None:
         matched = _leave_autocast(cell, job)
         with torch.autocast("cuda", enabled=False):

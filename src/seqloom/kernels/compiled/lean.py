@@ -35,7 +35,7 @@ class LeanForward:
     Args:
         compiled: The compiled cell.
         stage: The program.
-        encoded: The same for the engine.
+        encoded: The program for the engine.
         names: The cell's names for the weights of a call.
     """
 
@@ -118,7 +118,7 @@ class LeanForward:
         return states, known
 
     def _start(self, state: Tensor | None, rows: Tensor, packing: Packing) -> Tensor:
-        """Return memory for the states of all steps, with the first ones."""
+        """Allocate memory for the states of all steps, and copy the first ones there."""
         B, many = packing.B, packing.B + packing.N
         if state is not None:
             steps = self.compiled.allocate(state, many, *state.shape[1:])
@@ -137,7 +137,7 @@ def _is_transpose(step: Step) -> bool:
 
 
 def why_not_lean(stage: Stage, encoded: Encoded, numbers: int) -> str | None:
-    """Return why a program has no lean forward pass over so many rows and steps; None if it has one."""
+    """Return why a program has no lean forward pass over this many rows and steps; None if it has one."""
     if any(kind != "named" or not (name == "x" or name.startswith("weight ")) for _, kind, name in stage.leaves):
         return "it reads more than the input and weights"
     if any(s.kind == "weight" and i not in encoded.factors for i, s in enumerate(stage.sources)):

@@ -1,4 +1,4 @@
-"""The compiler's kernel for cells that torch has kernels for too: taken on GPUs where it is faster than cuDNN."""
+"""The compiler's kernel for cells that torch has kernels for, too: used on GPUs where it is faster than cuDNN."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
 
 
 def prepare(cell: Cell, job: ScanJob) -> Found | str:
-    """Return what runs jobs like this one, or why there is nothing."""
+    """Return an object that runs jobs like this one, or why there is none."""
     return kernel.prepare(cell, job) if job.x.is_cuda else "it is for CUDA tensors"
 
 

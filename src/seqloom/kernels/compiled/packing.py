@@ -59,7 +59,7 @@ class Packing:
         device: torch.device | None = None,
         is_time_first: bool = False,
     ) -> Packing:
-        """Find the packing of a batch.
+        """Compute the packing of a batch.
 
         The number of packed rows must be known to allocate memory, so lengths on a GPU are waited for, once.
 
@@ -101,7 +101,7 @@ class Packing:
         return self._flatten(x).index_select(0, self.place)
 
     def _flatten(self, x: Tensor) -> Tensor:
-        """Put the rows of all steps, (B, length, ...), one below the other."""
+        """Stack the rows of all steps, (B, length, ...), in one dimension."""
         return (x.transpose(0, 1) if self.is_time_first else x).flatten(0, 1)
 
     def pack_steps(self, x: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ class Packing:
         return self.sort(self.unpack(packed).sum(1))  # deterministic on GPUs, where index_add is not
 
     def states_before(self, states: Tensor) -> Tensor:
-        """Take the state before each packed row from (B + N, ...)."""
+        """Gather the state before each packed row from (B + N, ...)."""
         return states[: self.N] if self.before is None else states.index_select(0, self.before)
 
     def take_ends(self, states: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ class Packing:
 
 
 def _pack_few(length: int, lengths: Sequence[int], is_time_first: bool) -> Packing:
-    """Find the packing of a few rows as `Packing.of` does, on a CPU: a call of torch takes longer than one number."""
+    """Compute the packing of a few rows as `Packing.of` does, in Python: a call of torch takes longer."""
     B = len(lengths)
     order = sorted(range(B), key=lengths.__getitem__, reverse=True)  # stable
     steps = [lengths[i] for i in order]
@@ -189,7 +189,7 @@ def _pack_few(length: int, lengths: Sequence[int], is_time_first: bool) -> Packi
 
 
 def _move(indices: Sequence[Tensor], device: torch.device | None) -> Sequence[Tensor]:
-    """Copy tensors to a device in one piece, without waiting for it."""
+    """Copy tensors to a device in one transfer, without waiting for it."""
     if device is None or device.type == "cpu":
         return indices
     whole = torch.cat(list(indices))
@@ -200,6 +200,6 @@ def _move(indices: Sequence[Tensor], device: torch.device | None) -> Sequence[Te
 
 @lru_cache(maxsize=64)
 def _pack_equal(B: int, length: int, device: torch.device | None) -> Packing:
-    """Find the packing of rows of equal length; the same for every call of a layer with the same shape."""
+    """Return the packing of rows of equal length; it is cached by shape."""
     offset = torch.arange(length, device=device) * B
     return Packing(B, length, length, torch.full((length,), B, device=device), offset)

@@ -1,6 +1,6 @@
-"""A prepared call of compiled cells on a CPU: programs that were found and checked before.
+"""A prepared call of compiled cells on a CPU: programs that were found and checked earlier.
 
-What a step reads is compared in every call, as `compile_cell` compares it; only the search is left out.
+What a step reads is compared in every call, as in `compile_cell`; only the search is skipped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _PreparedCell:
 
     Args:
         cell: The cell, whose `project` is part of its programs.
-        names: The places of its weights among those of the layer.
+        names: The indices of its weights among those of the layer.
         found: Its programs.
         stack: The form of the input.
     """
@@ -65,7 +65,7 @@ class _PreparedCell:
         self.lean = self._find_lean(found.code, stack)
 
     def _find_lean(self, compiled: Compiled, stack: Stack) -> LeanScan | None:
-        """Return the lean pass of short calls in one direction; None if the cell has none."""
+        """Return the lean pass for short calls in one direction; None if the cell has none."""
         encoded, many = encode_plan(compiled.plan), stack.B * stack.T
         pairs = [(compiled.infer, encoded[compiled.plan.infer]), (compiled.train, encoded[compiled.plan.train])]
         if stack.ways == 2 or len(stack.shape) == 2 or any(why_not_lean(*pair, many) for pair in pairs):
@@ -113,7 +113,7 @@ class _PreparedCell:
     def run(
         self, x: Tensor, state: State, own: Sequence[Tensor], lengths: Tensor | None, train: bool
     ) -> tuple[Tensor, ...]:
-        """Return the outputs and the last states of x (B, T, D); `own` are all weights of the layer."""
+        """Return the outputs and the last states of x (B, T, D); `own`: all weights of the layer."""
         call = Call(x, state or self.cell.start(x), self.read_weights(own), lengths=lengths, train=train)
         return run_prepared(self.scan, call)
 
@@ -150,12 +150,12 @@ class CompiledStack:
 
     @property
     def dictionaries(self) -> list[Items] | None:
-        """The dictionaries whose items stand for what steps read; None if there are values that may change inside."""
+        """The dictionaries whose items represent what steps read; None if one of these values is mutable."""
         snapshots = [cell.watch.snapshot for cell in self.cells]
         return [d for s in snapshots for d in s.dictionaries] if all(s.is_possible for s in snapshots) else None
 
     def run_compared(self, *arguments: Any) -> tuple[Tensor, Any] | None:  # noqa: ANN401  # those of `run`
-        """Do what `run` does if the items of `dictionaries` are known to be the same."""
+        """Do what `run` does if the items of `dictionaries` are known to be unchanged."""
         return self._run(*arguments) if all(cell.watch.holds_beside() for cell in self.cells) else None
 
     def run(

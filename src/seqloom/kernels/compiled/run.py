@@ -111,7 +111,7 @@ class CompiledScan:
         compiled: The programs.
         names: The cell's names for the weights of a call.
         enter: As in `Compiled.run_cell`.
-        slow: Returns the function `slow` of `Compiled.run_cell` for a call; None if there is none.
+        slow: Returns the argument `slow` of `Compiled.run_cell` for a call; None if there is none.
     """
 
     compiled: Compiled
@@ -277,7 +277,7 @@ def _leave(
     dstart: Sequence[Tensor | None],
     own_grads: dict[str, Tensor | None],
 ) -> Tensor | None:
-    """Return the gradient of x from that of the step's input, and add to those of the cell's tensors."""
+    """Return the gradient of x from that of the step's input, and accumulate those of the cell's tensors."""
     rows = entered.rows
     ends, pulls = [], []
     if dx is not None and rows.requires_grad:

@@ -99,8 +99,8 @@ class Stages:
         Args:
             scan: The program.
             known: The nodes that are known before it runs.
-            after: The nodes that are known when it has run, beside those that it stores.
-            ends: The nodes that torch computes then.
+            after: The nodes that are known when it has run, besides those that it stores.
+            ends: The nodes that torch computes afterwards.
         """
         plan, ends = self.plan, tuple(ends)
         rows = {n: name for name, n in plan.inputs.items() if name == "mask" or name.startswith("start_")}
@@ -139,7 +139,7 @@ class Stages:
     # --- running ---
 
     def allocate(self, like: Tensor, *shape: int) -> Tensor:
-        """Return memory with any values, with the type and on the device of another tensor."""
+        """Return uninitialised memory with the type and on the device of another tensor."""
         return new_empty(like, shape) if self.given is None else self.given(like, *shape)
 
     def evaluate(self, steps: Iterable[Step], known: dict[int, Any], rows: int, like: Tensor) -> None:
@@ -184,7 +184,7 @@ class Stages:
         packing: Packing,
         memory: Mapping[str, Sequence[Tensor]],
     ) -> None:
-        """Run a program; what it stores for all steps is known afterwards.
+        """Run a program, and add what it stores for all steps to `known`.
 
         Args:
             stage: The program.
@@ -259,7 +259,7 @@ class Source(NamedTuple):
             "row", one value per row for all steps; "weight", of a product; "shared", by all rows; "rows", one value
             per packed row.
         node: The node, or the number of a state.
-        size: The numbers of a row; of all, for weights and what is shared.
+        size: Elements per row; in total for weights and shared values.
         value: The shape of the node's value.
         name: The input, for "row".
         is_transposed: Whether a weight's node holds (N, K).
@@ -280,10 +280,10 @@ class Stage:
     Attributes:
         scan: The program.
         sources: Where the memory of its buffers comes from.
-        leaves: The weights and inputs that are needed: node, kind and name, see `Stages._find_leaves`.
+        leaves: The required weights and inputs: node, kind and name, see `Stages._find_leaves`.
         first: What torch computes before the program.
         then: What torch computes after it.
-        after: The nodes that are states after the step and needed then: node, number of the state.
+        after: The nodes that are states after the step and are needed afterwards: node, index of the state.
     """
 
     scan: Scan
@@ -295,7 +295,7 @@ class Stage:
 
 
 def as_rows(value: Value | None, t: Tensor, N: int) -> Tensor:
-    """Return a node's value as (N, numbers of a row)."""
+    """Return a node's value as (N, elements per row)."""
     assert value is not None
     d = value.batch
     assert d is not None
@@ -305,7 +305,7 @@ def as_rows(value: Value | None, t: Tensor, N: int) -> Tensor:
 
 
 def as_node(value: Value | None, t: Tensor, N: int) -> Tensor:
-    """Return (N, numbers of a row) in a node's own shape and kind."""
+    """Return (N, elements per row) in a node's own shape and kind."""
     assert value is not None
     d = value.batch
     assert d is not None

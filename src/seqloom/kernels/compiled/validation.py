@@ -1,7 +1,7 @@
 """Check a compiled cell once against the reference loop, before its results are used.
 
-The compiler has faults that no test has found yet. A user's cell is therefore run on a few random rows when it is first
-compiled for a kind of call: outputs, last states and, in training, all gradients must be those of the loop.
+The compiler may have bugs that no test has found. A user's cell is therefore run on a few random rows when it is first
+compiled for a kind of call: outputs, last states and, in training, all gradients must match those of the loop.
 """
 
 from __future__ import annotations
@@ -103,10 +103,10 @@ class Kind(NamedTuple):
 
 @dataclass
 class Verdicts:
-    """What the check of one compiled cell found, by kind of call.
+    """Results of the checks of one compiled cell, by kind of call.
 
     Attributes:
-        plan: The compiled cell. That it matches the loop is kept beside it on disk.
+        plan: The compiled cell. The results are stored beside it on disk.
         form: How it runs: "programs" or "gated".
         known: The verdicts of this process.
     """
@@ -156,7 +156,7 @@ class Verdicts:
 
 @cache
 def _digest_code(device: torch.device) -> str:
-    """Return a digest of what runs compiled cells: code of another version is checked again."""
+    """Return a digest of the code that runs compiled cells: another version of it requires new checks."""
     kernels = Path(__file__).parents[1]
     files = [*sorted(kernels.glob("compiled/*.py")), *sorted(kernels.glob("cpu/*.py")), *list_libraries()]
     if device.type == "cuda":
@@ -220,10 +220,10 @@ def _describe(error: Exception) -> str:
 
 
 class OtherRounding(TorchDispatchMode):
-    """Change the results of operators as much as rounding them in another way might.
+    """Perturb the results of operators as much as a different rounding might.
 
     Args:
-        share: The share by which numbers change.
+        share: The relative size of the perturbation.
         seed: Of the random numbers.
     """
 
@@ -250,7 +250,7 @@ class _Case:
 
     Args:
         cell: The cell.
-        job: The call that it stands for.
+        job: The call that it represents.
         kind: The kind.
     """
 
@@ -290,7 +290,7 @@ class _Case:
         return torch.rand(shape, generator=self.random).to(like.device, like.dtype)
 
     def skip_projection(self) -> None:
-        """Let the cell's input be what `project` returns."""
+        """Make the cell's input the result of `project`."""
         with torch.no_grad():
             self.job = replace(self.job, x=self.cell.project(self.job.x).detach())
         self.projects = False
@@ -336,12 +336,12 @@ def _start(cell: Cell, x: Tensor, like: State) -> State:
 
 
 def _differs(ours: dict[str, Tensor], loops: Sequence[dict[str, Tensor]], allowed: float) -> str:
-    """Return the name of the first result that differs by more than rounding; empty if none does.
+    """Return the name of the first result that differs by more than rounding errors; empty if none does.
 
     Args:
         ours: The results.
         loops: Those of the loop, and of the loop with results that are rounded in other ways.
-        allowed: The difference that is allowed, as a share of the largest number.
+        allowed: The allowed difference, relative to the largest value.
     """
     exact = loops[0]
     for name, mine in ours.items():

@@ -1,4 +1,4 @@
-"""Find the plan of a repeated call of a layer with one call of the engine (csrc/bound_call.hpp).
+"""Find the plan of a repeated call of a layer in one call of the engine (csrc/bound_call.hpp).
 
 The engine compares the layer's settings, cells and weights, the input and the states with those of earlier calls, on
 any device. If torch or the engine lacks a function that this needs, the comparison is made in Python.
@@ -71,12 +71,12 @@ Known = TypeVar("Known")
 
 
 class BoundLayer(Generic[Known]):
-    """The kinds of calls of a layer, and what is known about each.
+    """The kinds of calls of a layer, each with its known plan.
 
     `find(own, input, state)` takes the layer's `__dict__`, the input, and the state in torch's form or None. It returns
-    what is known about a call like this, and None for anything that is not as it was, also if it would run in the same
-    way: an input that is not contiguous, another object that is equal to a setting, a tensor of a subclass, a mode that
-    intercepts operations.
+    what is known about such a call. It returns None if anything differs, even if the call would run in the same way: an
+    input that is not contiguous, a different object equal to a setting, a tensor of a subclass, a mode that intercepts
+    operations.
 
     Args:
         weights: All weights of the layer, contiguous and of one type, in the order of its `_parameters`.
@@ -116,7 +116,7 @@ class BoundLayer(Generic[Known]):
         self.find = bind(ctypes.addressof(table), (ctypes.addressof(layer), *alive))
 
     def add(self, x: torch.Size, state_shapes: Sequence[torch.Size], train: bool, known: Known) -> None:
-        """Let `find` return something for calls of one kind from now on.
+        """Register what `find` returns for calls of one kind.
 
         Args:
             x: The shape of the input.
@@ -140,4 +140,4 @@ class BoundLayer(Generic[Known]):
 
 
 def _find_nothing(own: dict[str, Any], input: object, state: object) -> None:
-    """Find nothing, so that the caller compares in Python."""
+    """Return None, so that the caller compares in Python."""

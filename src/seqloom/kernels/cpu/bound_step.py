@@ -1,8 +1,8 @@
-"""A step of the engine as a function of Python: its checks, its results and the step itself in one call of C.
+"""A step of the engine as a Python function: its checks, its results and the step itself in one call of C.
 
-ctypes and the checks in Python take longer than a step of 100 units. Here the engine gets the addresses of functions of
-Python's stable interface and of torch's C interface, so it is still linked to neither (docs/decisions/0006). Where one
-of them is missing, steps run through `step.py` alone.
+ctypes and checks in Python take longer than a step of 100 units. Here the engine gets the addresses of functions of
+Python's stable ABI and of torch's C API, so it is still linked to neither (docs/decisions/0006). If one of them is
+missing, steps run through `step.py`.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _find_extension_functions(native: ctypes.CDLL) -> list[int | None]:
 
 
 def _load_torch(name: str = "torch_cpu") -> ctypes.CDLL:
-    """Return one of torch's libraries, which is loaded already."""
+    """Return one of torch's libraries, which are already loaded."""
     folder = Path(torch.__file__).parent / "lib"
     names = (f"lib{name}.so", f"lib{name}.dylib", f"{name}.dll")
     return ctypes.CDLL(str(next((folder / n for n in names if (folder / n).exists()), folder / names[0])))
@@ -191,7 +191,7 @@ def bind_step(
     """Return a function that runs a step; None if there is none.
 
     The function takes the layer's `__dict__`, the input and the state. It returns the output and the new state, or None
-    for anything that is not as it was when the function was made, or needs gradients.
+    if anything differs from when the function was made, or gradients are needed.
 
     Args:
         records: The layers of the stack, StepStruct each.
@@ -199,7 +199,7 @@ def bind_step(
         x: An input, contiguous.
         y: An output.
         states: The states, of one shape.
-        home: The layer's weights, all that it has.
+        home: All weights of the layer.
         settings: The layer's settings by their names in its `__dict__`.
     """
     interface = load_interface()

@@ -40,7 +40,7 @@ class Args(ctypes.Structure):
 
 @cache
 def load_library() -> ctypes.CDLL | str:
-    """Load the engine for this machine's instruction set, or return the reason why it cannot be used."""
+    """Load the engine for this machine's instruction set, or return why it cannot be used."""
     problem = ""
     for file in list_libraries():
         try:
@@ -80,7 +80,7 @@ def why_not_cpu(cell: Cell, job: ScanJob, takes_dt: bool = False) -> str | None:
 
     Args:
         cell: The cell.
-        job: What it runs over.
+        job: The job.
         takes_dt: Whether time spans are supported.
     """
     if job.x.device.type != "cpu":
@@ -121,7 +121,7 @@ def _has_expected_sizes(cell: Cell, job: ScanJob) -> bool:
 
 
 class ThreadSplit(NamedTuple):
-    """How threads share a call: their number, and whether they divide columns of products or rows of the batch."""
+    """How threads share a call: their number, and whether they split columns of products or rows of the batch."""
 
     threads: int
     columns: bool
@@ -130,7 +130,7 @@ class ThreadSplit(NamedTuple):
 def split_threads(batch: int, hidden: int, slots: int = 1) -> ThreadSplit:
     """Decide how threads share a call.
 
-    They divide the columns if there are too few rows, or if each would read large weights for a few rows.
+    They split the columns if there are too few rows, or if each would read large weights for only a few rows.
 
     Args:
         batch: Number of rows, including slots.
@@ -147,7 +147,7 @@ def split_threads(batch: int, hidden: int, slots: int = 1) -> ThreadSplit:
 
 
 def record_size(cell: str, dtype: torch.dtype, args: Args) -> int:
-    """Return how many numbers the engine saves per step and row for the backward."""
+    """Return how many values the engine saves per step and row for the backward pass."""
     engine = load_library()
     assert isinstance(engine, ctypes.CDLL)
     return int(engine.seqloom_record(CELLS.index(cell), TYPES[dtype], ctypes.byref(args)))

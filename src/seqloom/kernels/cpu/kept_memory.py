@@ -1,8 +1,8 @@
 """Memory that is kept between calls and reused.
 
-A training step frees what it kept for the backward pass, and the C library returns large pieces to the operating system
-at once. In the next step every page must be requested again, which takes half of the time of both passes of small cells
-(Linux with glibc).
+A training step frees the memory of its backward pass, and the C library immediately returns large blocks to the
+operating system. In the next step every page must be requested again, which takes half of the time of both passes of
+small cells (Linux with glibc).
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def _round_up(size: int) -> int:
 
 
 class KeptMemory:
-    """Pieces of memory that are handed out again as soon as no tensor refers to them.
+    """Blocks of memory that are reused as soon as no tensor refers to them.
 
     Args:
-        limit: Bytes to keep at most; the pieces that were not used for longest are dropped first.
+        limit: Maximum number of bytes to keep; the least recently used blocks are dropped first.
     """
 
     def __init__(self, limit: int) -> None:
@@ -50,7 +50,7 @@ class KeptMemory:
         self.forget()
 
     def forget(self) -> None:
-        """Keep nothing of what was handed out so far."""
+        """Forget all blocks."""
         self.bytes = 0
         self.pieces: list[tuple[int, torch.UntypedStorage]] = []  # bytes and memory; the latest one last
         self.lock = Lock()
@@ -80,7 +80,7 @@ class KeptMemory:
         return self.allocate(like, *like.shape)
 
     def _find(self, size: int) -> torch.UntypedStorage | None:
-        """Remove a piece of this size that no tensor refers to, and return it."""
+        """Remove a block of this size that no tensor refers to, and return it."""
         assert _count_uses is not None
         for i in range(len(self.pieces) - 1, -1, -1):
             kept, piece = self.pieces[i]

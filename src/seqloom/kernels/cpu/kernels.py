@@ -37,7 +37,7 @@ class OnCpu:
         return why_not_cpu(cell, job) or why_not_fused()
 
     def why_not_auto(self, cell: Cell, job: ScanJob) -> str | None:
-        """Return why another kernel is faster for this job; None if none is."""
+        """Return why another kernel is faster for this job; None if this one is the fastest."""
         even = job.is_plain and job.lengths is None and job.x.dtype == torch.float32
         if self.name != "lstm" or not (HAS_ONEDNN_LSTM and even and cell.hidden_size < heuristics.ONEDNN_LSTM_HIDDEN):
             return None

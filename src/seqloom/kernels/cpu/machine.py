@@ -53,10 +53,10 @@ class Encoded:
     Attributes:
         program: The program.
         code: (length), int64.
-        constants: (length), float64: the numbers that the code mentions.
+        constants: (length), float64: the constants that the code uses.
         sizes: For each buffer its name, its size and its entry of `ROWS`.
         factors: For weights that only products read, by buffer: their shape, (heads, K, N).
-        hidden: The widest left factor of a product, or the longest nest; decides how threads divide the work.
+        hidden: The widest left factor of a product, or the longest nest; determines how threads divide the work.
     """
 
     program: Program
@@ -129,9 +129,9 @@ def run_program(
     Args:
         encoded: The program.
         buffers: One contiguous CPU tensor, float32 or float64, for each buffer of the program, of any shape. With P
-            packed rows in all, a buffer has `size` numbers (WEIGHT), B * size (ROW), P * size (TIME) or (B + P) * size
+            packed rows in all, a buffer has `size` elements (WEIGHT), B * size (ROW), P * size (TIME) or (B + P) * size
             (BEFORE and AFTER). Two buffers may share their memory. The weight of a product may also be the transpose of
-            a contiguous tensor. None for a buffer with a value per row (ROW) that only this program needs.
+            a contiguous tensor. None for a buffer with values per row (ROW) that only this program needs.
         B: Number of rows of the batch.
         offset: (T), int64: the first packed row of every step.
         count: (T), int64: the number of rows of every step, never more than in the step before.
@@ -140,7 +140,7 @@ def run_program(
     Raises:
         ValueError: If a tensor has the wrong size, type, device or layout.
         MemoryError: If the engine cannot allocate memory.
-        RuntimeError: If the engine cannot be used; `why_not_machine` tells before.
+        RuntimeError: If the engine cannot be used; `why_not_machine` tells this beforehand.
     """
     problem = why_not_machine()
     if problem is not None:
@@ -170,10 +170,10 @@ def run_trusted(
 ) -> None:
     """Run a program as `run_program` does, on buffers of one type that are contiguous, or transposed weights.
 
-    The engine compares their lengths with those that the program needs.
+    The engine checks their lengths.
 
     Raises:
-        ValueError: If the rows do not fit each other.
+        ValueError: If the counts and offsets of rows are inconsistent.
         UnfitError: If a buffer is too short.
         MemoryError: If the engine cannot allocate memory.
     """
@@ -219,7 +219,7 @@ def run_addresses(
 
 
 def _read_last(numbers: Tensor) -> int:
-    """Read the last number of an int64 tensor by address: indexing a tensor takes microseconds."""
+    """Read the last element of an int64 tensor by address: indexing a tensor takes microseconds."""
     return ctypes.c_int64.from_address(numbers.data_ptr() + 8 * (numbers.shape[0] - 1)).value
 
 

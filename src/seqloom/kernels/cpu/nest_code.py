@@ -1,7 +1,7 @@
 """Translate a nest of the compiler's intermediate form into the instructions of the engine's vector machine.
 
-The machine (csrc/nest.hpp) runs every instruction over a block of numbers along one dimension, the vector. Here that
-dimension is chosen, neighbouring loops are merged, short chains of instructions become one, and registers get slots.
+The machine (csrc/nest.hpp) runs every instruction over a block of elements along one dimension, the vector. This module
+chooses that dimension, merges neighbouring loops, fuses short chains of instructions, and assigns slots to registers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def encode_nest(nest: Nest, program: Program, constants: list[float]) -> list[in
     Args:
         nest: The nest.
         program: The program that it belongs to.
-        constants: The numbers that programs mention; new ones are appended.
+        constants: The constants that programs use; new ones are appended.
 
     Raises:
         ValueError: If the nest has more loops than the machine runs.
@@ -50,7 +50,7 @@ def encode_nest(nest: Nest, program: Program, constants: list[float]) -> list[in
 
 
 def _merge_loops(nest: Nest) -> Nest:
-    """Remove loops of size 1, and merge a loop with the next one where every access walks both as one."""
+    """Remove loops of size 1, and merge a loop with the next one if every access is contiguous across both."""
     sizes, inner = list(nest.sizes), nest.inner
     accesses = {a: list(a.strides) for a in [*nest.reads(), *nest.writes()]}
     for k in reversed(range(len(sizes))):
@@ -147,7 +147,7 @@ def _fuse_one(instruction: Instruction, made_of: Sequence[Instruction | None]) -
 
 
 class _Value(NamedTuple):
-    """An operand: its kind and its slot among those of that kind, and whether it is one number of a row."""
+    """An operand: its kind, its slot among those of that kind, and whether it is a single value of a row."""
 
     kind: str  # "register", "single", "sum", "access" or "constant"
     slot: int
@@ -253,7 +253,7 @@ class _Encoder:
         return self._assemble()
 
     def _find_direct_stores(self) -> dict[int, Access]:
-        """Return for each register the place in memory where its instruction can write it."""
+        """Return for each register the memory to which its instruction can write directly."""
         targets: dict[int, Access] = {}
         for store in self.nest.stores:
             if isinstance(store.value, Register) and self._stride(store.to) == 1 and all(store.to.strides):
@@ -306,7 +306,7 @@ class _Encoder:
             self._emit(steps, "scatter", target, [self._widen(value)])
 
     def _widen(self, value: _Value) -> _Value:
-        """Return a value as a whole register."""
+        """Return a value as a full register."""
         if not value.is_single:
             return value
         register = _Value("register", self.pools["register"].take(), False)

@@ -1,9 +1,9 @@
-"""The CPU engine made ready for one form of call: a stack of cells over sequences, in one node of the graph.
+"""A prepared call of the CPU engine for one form of input: a stack of cells over sequences, in one graph node.
 
-It belongs to one stack of cells with its weights and to one shape of the input. All that does not change from call
-to call is decided and checked when it is made, so that a call allocates, multiplies the input by the weights, and calls
-the engine. A layer compares what it depends on at every call (`layers/recurrent/plans.py`); a job of one cell
-(`kernels.py`) makes one for itself, without the product with the input.
+It belongs to one stack of cells with its weights and to one shape of the input. Everything that does not change from
+call to call is decided and checked at construction, so that a call only allocates, multiplies the input by the weights,
+and calls the engine. A layer compares what it depends on at every call (`layers/recurrent/plans.py`); a job of one cell
+(`kernels.py`) constructs its own, without the product with the input.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def why_not_stack(cell: Cell) -> str | None:
 
 
 class Saved(NamedTuple):
-    """What the backward pass needs, for each cell: its input, the product with it, outputs, second state, record."""
+    """What the backward pass needs of each cell: its input, the input's product, outputs, second state and record."""
 
     inputs: tuple[Maybe, ...]
     products: tuple[Maybe, ...]
@@ -78,7 +78,7 @@ class Saved(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """One cell in one direction: its place among the weights of the stack, and the arguments that do not change."""
+    """One cell in one direction: the indices of its weights in the stack, and the arguments that do not change."""
 
     cell: Cell
     number: int  # of the cell in the engine
@@ -183,7 +183,7 @@ class PreparedStack:
         Args:
             x: Of the prepared shape and type, contiguous.
             states: h, or h and c, (cells, B, H) each and contiguous; empty for the initial state.
-            weights: All weights, those that this was prepared for.
+            weights: All weights that this was prepared for.
             train: Whether something needs a gradient.
             lengths: (B,) int64, the real steps of each row, which nobody else changes; None if all are real.
 
@@ -194,7 +194,7 @@ class PreparedStack:
         return y, end[0] if self.states == 1 else tuple(end)
 
     def _list_constants(self, call: Call) -> list[tuple[str, Tensor]]:
-        """Return what all cells read, by the engine's names, with one row for each slot."""
+        """Return the arguments that all cells read, by the engine's names, with one row for each slot."""
         given = ("lengths", call.lengths), ("reset", call.reset), ("mask", call.mask)
         found = [(name, self._split_slots(t)) for name, t in given if t is not None]
         many = (k if self.slots == 1 else k.transpose(1, 2).reshape(self.y_like.shape) for k in call.keep)
@@ -208,7 +208,7 @@ class PreparedStack:
         constants: Sequence[tuple[str, Tensor]],
         saved: tuple[Any, ...],
     ) -> Any:  # noqa: ANN401  # fields of ctypes have any type
-        """Return the engine's arguments for a cell, with the addresses of all that both passes read."""
+        """Return the engine's arguments for a cell, with the addresses of everything that both passes read."""
         _, gx, y, c, record = saved
         args = Args.from_buffer_copy(template)
         args.x, args.y = _address(gx), _address(y)
@@ -344,7 +344,7 @@ class PreparedStack:
         needs: Gradients,
         is_inner: bool,
     ) -> Tensor:
-        """Write the gradients of the matrix and the bias of the input, and return that of the input if it is needed."""
+        """Write the gradients of weight_ih and bias_ih, and return that of the input if it is needed."""
         assert part.weight is not None
         flat = dgx.view(-1, part.width)
         if needs.weights[part.weight]:

@@ -152,7 +152,7 @@ class CellStack:
         self.alive: list[Any] = []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
-        """Leave the stack out of a copy of the layer, also if its class was changed, as by torch's parametrize."""
+        """Leave the stack out of a copy of the layer, even if its class was changed, as by torch's parametrize."""
 
     def has_changed(self, home: Mapping[str, Tensor]) -> bool:
         """Return whether a setting of a cell or the strides of a weight have changed."""
@@ -162,11 +162,11 @@ class CellStack:
         return transposed or any(getattr(cell, name) != known for cell, name, known in self.settings)
 
     def start(self, x: Tensor, time: int | None = None) -> HiddenState:
-        """Return the state a stream begins with, in torch's form.
+        """Return the initial state of a stream, in torch's form.
 
         Args:
             x: The input.
-            time: The dimension of the time, if the input is a sequence of one step.
+            time: The time dimension, if the input is a sequence of one step.
         """
         x = x if time is None else x.squeeze(time)
         row = x if x.dim() == 2 else x.unsqueeze(0)
@@ -176,7 +176,7 @@ class CellStack:
         return whole[0] if len(whole) == 1 else whole
 
     def find(self, shape: torch.Size, time: int | None = None) -> StepFunction:
-        """Return the function that runs a step for inputs of one shape, and make the bound one the latest."""
+        """Return the function that runs a step for inputs of one shape, and make its bound version the latest."""
         is_sequence = time is not None
         run = (self.by_sequence if is_sequence else self.by_shape).get(shape) or self.add(shape, time)
         bound = self.bound_by_shape.get((shape, is_sequence))
@@ -194,7 +194,7 @@ class CellStack:
 
         Args:
             shape: (B, D) or (D,), or that of a sequence of one step.
-            time: The dimension of the time, if it is a sequence.
+            time: The time dimension, if the input is a sequence.
         """
         table = self.by_shape if time is None else self.by_sequence
         if len(table) >= SHAPES_KEPT:
@@ -263,7 +263,7 @@ _address, _empty_like, _pack = Tensor.data_ptr, empty_like, _call.pack
 
 
 def _decline(x: Tensor, hx: HiddenState) -> None:
-    """Return None, for shapes that need the checks of `forward`."""
+    """Return None: the shape needs the checks of `forward`."""
 
 
 def _record(cell: Cell, own: dict[str, Tensor]) -> StepStruct:

@@ -25,7 +25,7 @@ class _BoundLinear(ctypes.Structure):
 
 @cache
 def load_step() -> BoundLinear | None:
-    """Return the function; None if this engine, Python or torch has none."""
+    """Return the engine's function; None if this engine, Python or torch does not support it."""
     interface, engine = load_interface(), load_library()
     if isinstance(interface, str) or isinstance(engine, str):
         return None
@@ -55,7 +55,7 @@ def run_step(
 ) -> tuple[Tensor, Tensor] | None:
     """Return the output (B, 1, H, V) and the next state of a short recurrence, or None if `run_linear` has to run it.
 
-    It runs small states on the CPU without gradients, and checks all that `make_job` checks.
+    It runs small states on the CPU without gradients, and checks everything that `make_job` checks.
 
     Args:
         q: (B, 1, H, K).

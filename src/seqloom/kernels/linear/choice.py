@@ -1,4 +1,4 @@
-"""Which kernel a linear recurrence chose, for `explain`."""
+"""Record which kernel each linear recurrence chose, for `explain`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def note(choice: Choice) -> None:
 
 
 def is_recording() -> bool:
-    """Return whether a `record_choices` is open."""
+    """Return whether a `record_choices` is active."""
     return _notes.choices is not None
 
 

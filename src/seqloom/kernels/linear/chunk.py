@@ -97,8 +97,8 @@ def _run_chunks(
 class _Inverse(torch.autograd.Function):
     """(I + L)^-1 for strictly lower triangular L (..., C, C), from blocks of twice the size at every step.
 
-    The inverse of [[A, 0], [M, B]] is [[A^-1, 0], [-B^-1 M A^-1, B^-1]]: a few batched products, where torch's
-    triangular solver on a GPU takes one small system at a time. As stable as substitution, unlike powers of L.
+    The inverse of [[A, 0], [M, B]] is [[A^-1, 0], [-B^-1 M A^-1, B^-1]]: a few batched products, whereas torch's
+    triangular solver on a GPU solves one small system at a time. As stable as substitution, unlike powers of L.
     """
 
     generate_vmap_rule = True
@@ -155,7 +155,7 @@ def _pass_states(added: Tensor, kept: Tensor, S: Tensor) -> tuple[Tensor, Tensor
 
 
 def _advance_all(added: Tensor, kept: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """Do what `_pass_states` does, in one kernel for each chunk."""
+    """Do what `_pass_states` does, with one kernel per chunk."""
     kept = kept.expand(*added.shape[:3], *kept.shape[3:])
     before = []
     for A, new in zip(kept.unbind(2), added.unbind(2), strict=True):
@@ -172,7 +172,7 @@ def _advance(S: Tensor, A: Tensor, new: Tensor) -> Tensor:
 
 
 class _PassStates(torch.autograd.Function):
-    """`_advance_all` with one kernel for each chunk in the backward as well: it runs from the last chunk to the first.
+    """`_advance_all` with one kernel per chunk in the backward pass as well, which starts with the last chunk.
 
     The gradient of the state before chunk n is g_n = A_n^T g_(n+1) + (the gradient of that output).
     """

@@ -19,13 +19,13 @@ from seqloom.kernels.scan import scan_steps
 def scan_diagonal(
     a: Tensor, b: Tensor, h: Tensor, *, lengths: Tensor | None = None, reset: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return h after every step, (B, T, N), and the last one, (B, N).
+    """Return h after every step, (B, T, N), and after the last, (B, N).
 
     Args:
         a: (B, T, N), real or complex.
         b: (B, T, N), of the type of a.
         h: (B, N), the state before the first step.
-        lengths: (B,), the real steps of each row; the state stays as it is after them.
+        lengths: (B,), the real steps of each row; the state does not change after them.
         reset: (B, T), True where the state is set to 0 before the step.
     """
     if reset is not None:
@@ -76,7 +76,7 @@ def scan_pairs(
 
 
 def scan_states(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
-    """Return h after every step; the backward is a scan from the end where torch allows an own backward."""
+    """Return h after every step; the backward pass is a reverse scan where torch allows a custom one."""
     y: Tensor = linear_scan(a, b, h) if why_not_fused() else _DiagonalScan.apply(a, b, h)
     return y
 
@@ -115,7 +115,7 @@ def _forward(a: Tensor, b: Tensor, h: Tensor) -> Tensor:
 
 
 class _DiagonalScan(torch.autograd.Function):
-    """The scan with a backward that is a scan in the other direction; it stores a and h only."""
+    """The scan with a backward pass that is a reverse scan; it saves only a and h."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, h: Tensor) -> Tensor:  # noqa: ANN401  # takes any attribute

@@ -48,9 +48,9 @@ def _load() -> dict[str, Callable[..., Any]] | str:
 
 @cache
 def _lacks_scalar_backward() -> bool:
-    """Return whether the package refuses the backward with one decay for each head; one for each channel works.
+    """Return whether the package refuses the backward pass with one decay per head; one per channel works.
 
-    Triton 3.4 to 3.7.0 compiles one of its kernels wrongly for Hopper GPUs (flash-linear-attention, issue 640).
+    Triton 3.4 to 3.7.0 miscompiles one of its kernels for Hopper GPUs (flash-linear-attention, issue 640).
     """
     import triton
 
@@ -75,7 +75,7 @@ def why_not(job: LinearJob) -> str | None:
 
 
 def why_not_auto(job: LinearJob) -> str | None:
-    """Return why `kernel="auto"` should take another kernel; None if it should take this one."""
+    """Return why `kernel="auto"` should choose another kernel; None if it should choose this one."""
     if job.erase is not None and job.beta is None:
         return (
             "its kernel for this recurrence has not been compared with the definition on a GPU; kernel='fla' takes it"

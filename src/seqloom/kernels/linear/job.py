@@ -1,4 +1,4 @@
-"""The one form of a linear recurrence with a matrix state."""
+"""The common form of all linear recurrences with a matrix state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from seqloom.core.masks import make_mask
 
 @dataclass(frozen=True, eq=False)
 class LinearJob:
-    """The input of a linear recurrence of H heads, each with a state S of K x V numbers.
+    """The input of a linear recurrence of H heads, each with a state S of size K x V.
 
         S_t = diag(exp(decay_t)) S_(t-1) + k_t (v_t - S_(t-1)^T erase_t)^T
         y_t = S_t^T q_t
@@ -92,7 +92,7 @@ def make_job(
     reset: Tensor | None = None,
     writes: int = 1,
 ) -> LinearJob:
-    """Check the arguments of a linear recurrence, and express lengths and resets by decay, keys and erasure.
+    """Check the arguments of a linear recurrence, and express lengths and resets through decay, keys and erasure.
 
     A step past a row's length neither decays nor writes; a reset empties the state before a step.
 

@@ -1,4 +1,4 @@
-"""The definition of a linear recurrence: one step after the other."""
+"""The definition of a linear recurrence, step by step."""
 
 from __future__ import annotations
 

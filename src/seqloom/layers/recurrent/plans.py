@@ -241,7 +241,7 @@ class LayerPlans:
         return [p for _, _, module in self.inner for p in module.__dict__["_parameters"].values() if p is not None]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
-        """Leave the plans out of a copy of the layer, also if its class was changed, as by torch's parametrize."""
+        """Leave the plans out of a copy of the layer, even if its class was changed, as by torch's parametrize."""
 
     def fits(self, own: dict[str, Any], weights: list[Tensor]) -> bool:
         """Return whether the layer is what it was when these plans were made."""

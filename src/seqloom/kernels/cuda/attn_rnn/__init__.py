@@ -1,1 +1,1 @@
-"""AttnRNN: Python that prepares and launches, and the CUDA text beside it."""
+"""AttnRNN: Python that prepares and launches kernels, and the CUDA source beside it."""

@@ -22,16 +22,16 @@ WEIGHTS = ("q", "bias_q", "o", "bias_o", "g", "bias_g", "scale", "bias")  # the 
 
 
 def count_pieces(rows: int, hidden: int, dtype: torch.dtype) -> int:
-    """Return into how many pieces a sum over rows is divided: sums of pieces, then of these, are never long."""
+    """Return the number of split-K slices of a sum over rows, so that no single sum is long."""
     return max(1, min(rows // heuristics.PIECE_ROWS[dtype], heuristics.PIECE_NUMBERS // hidden**2))
 
 
 class Chunk:
-    """What is inside some steps, and its gradients: planes of (rows, H), padded to whole pieces.
+    """Intermediates of some steps and their gradients: planes of (rows, H), padded to full split-K slices.
 
-    The kernels' arguments and the views for products are made once for all chunks, and may serve several backward
-    passes on one stream, to save time on the host; each begins with `load`. Only the first chunk of a pass, which is
-    the last in time, may have fewer than `steps` steps.
+    To save time on the host, the kernels' arguments and the operands of the GEMMs are created once for all chunks and
+    may be reused by several backward passes on one stream; each pass begins with `load`. Only the first chunk of a
+    pass, which is the last in time, may have fewer than `steps` steps.
     """
 
     def __init__(self, setting: AttnRNNSetting, B: int, steps: int, u: Tensor) -> None:
@@ -72,11 +72,11 @@ class Chunk:
         self.first = True
 
     def count_bytes(self) -> int:
-        """Return the size of its memory, of which the planes and the products are nearly all."""
+        """Return the approximate size of its memory: that of the planes and the products."""
         return self.inside.nbytes + self.back.nbytes + self.products.nbytes
 
     def go_back(self, begin: int, steps: int) -> None:
-        """Go back through the steps begin .. begin + steps - 1, and add up the gradients of the weights."""
+        """Run the backward pass of steps begin .. begin + steps - 1, and accumulate the gradients of the weights."""
         rows = self.B * steps
         if self.first:
             self.clear_padding(rows)
@@ -84,13 +84,13 @@ class Chunk:
         self.add_products(rows)
 
     def clear_padding(self, rows: int) -> None:
-        """Set what follows this many rows to 0, for the products."""
+        """Set everything after this many rows to 0, for the products."""
         if rows < self.back.shape[1]:
             self.inside[:3, rows:] = 0
             self.back[:, rows:] = 0
 
     def add_products(self, rows: int) -> None:
-        """Add up the gradients of the weights over the planes."""
+        """Accumulate the gradients of the weights over the planes."""
         self.sums.rows, self.sums.first = rows, int(self.first)
         self.setting.sums.launch(self.sums, self.parts, self.device)
         if self.takes_halves(rows):
@@ -101,7 +101,7 @@ class Chunk:
         self.first = False
 
     def takes_halves(self, rows: int) -> bool:
-        """Return whether products over this many rows are made of halves, under torch's present flags."""
+        """Return whether products over this many rows use the fp16 hi/lo split, under torch's current flags."""
         return self.is_exact and rows % 8 == 0 and not allows_tf32()
 
     def _add_halves(self, rows: int) -> None:
@@ -132,13 +132,13 @@ def name_weights(weights: Weights) -> dict[str, Tensor | None]:
 
 
 def align(t: Tensor) -> Tensor:
-    """Return the tensor contiguous, from a multiple of 16 bytes."""
+    """Return the tensor, contiguous and aligned to 16 bytes."""
     t = t.contiguous()
     return t if t.data_ptr() % 16 == 0 else t.clone()
 
 
 def _add_product(total: Tensor, d: Tensor, r: Tensor, first: bool) -> None:
-    """Compute total (+)= d r in float32, for every piece."""
+    """Compute total = d r, or total += d r, in float32, for every slice."""
     if d.dtype == torch.float32:
         torch.bmm(d, r, out=total) if first else total.baddbmm_(d, r)
     elif not d.is_cuda:
@@ -151,7 +151,7 @@ def _add_product(total: Tensor, d: Tensor, r: Tensor, first: bool) -> None:
 
 
 class FusedChunk(Chunk):
-    """A chunk of attn_rnn_cuda or attn_rnn_slots: one kernel for the inside of the steps, one back through them."""
+    """A chunk of attn_rnn_cuda or attn_rnn_slots: a kernel for the intermediates, and one for the backward steps."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ def count_steps(u: Tensor) -> int:
 
 
 class DividedChunk(Chunk):
-    """A chunk of attn_rnn_row, _cluster or _grid: the inside of the steps by batched products, then one kernel back."""
+    """A chunk of attn_rnn_row, _cluster or _grid: intermediates by batched GEMMs, backward steps by a kernel."""
 
     find_code: Callable[..., Any]  # of the kernel "reverse"
 
@@ -214,12 +214,12 @@ class DividedChunk(Chunk):
         self._make_views(rows)
 
     def find_reverse(self) -> CudaCode:
-        """Return the kernel that goes back through the steps, under torch's present flags."""
+        """Return the kernel that runs the backward steps, under torch's current flags."""
         code: CudaCode = self.find_code(self.setting, "reverse", self.B, self.device)
         return code
 
     def _pack_arguments(self) -> dict[str, Any]:
-        """Return the arguments of each kernel; those of a pass follow with `load`, the steps with `go_back`."""
+        """Return the arguments of each kernel; `load` sets those of a pass, `go_back` the steps."""
         H, inside = self.setting.hidden, self.planes
         values = inside | {"past": self.past, "attention": self.attention, "deviation": self.deviation}
         values |= {"q": self.qg, "gate": inside["g"]}
@@ -249,7 +249,7 @@ class DividedChunk(Chunk):
         self.Wq, self.Wo, self.Wgh, self.Wgo = Wq.t(), Wo.t(), Wg[:, :H].t(), Wg[:, H:].t()
 
     def turn_weights(self) -> None:
-        """Transpose the weights, for the backward pass, and put those of the state side by side."""
+        """Transpose the weights for the backward pass, and concatenate those of the state."""
         torch.cat((self.Wq, self.Wo, self.Wgh, self.Wgo), out=self.turned)
         weights, biases = self.of_state
         torch.cat(weights, out=self.Wqg)
@@ -264,7 +264,7 @@ class DividedChunk(Chunk):
             launch.fill(self.arguments[name], norm | {"w": norm})
 
     def _make_views(self, rows: int) -> None:
-        """Make the views of this many rows that products take."""
+        """Slice the operands of the weight-gradient GEMMs to this many rows."""
         self.rows = rows
         self.seen, self.aC, self.o, self.s = (self.inside[i, :rows] for i in (0, 1, 2, 4))
         self.both = self.qg[:rows]
@@ -281,7 +281,7 @@ class DividedChunk(Chunk):
         self.reverse.start(self.arguments["reverse"], self.B, self.device)
 
     def find_inside(self) -> None:
-        """Compute what is inside the steps, from the states before them and their input."""
+        """Compute the intermediates of the steps from the states before them and their input."""
         if self.takes_halves(self.rows):
             self._find_inside_by_halves()
             return

@@ -1,8 +1,8 @@
-"""AttnRNN on an NVIDIA GPU in one kernel: a block takes 8 rows of the batch through all of time.
+"""AttnRNN on an NVIDIA GPU in one kernel: a block runs all time steps of 8 rows of the batch.
 
-The forward saves the outputs alone. The backward takes one chunk of time after another, the last first: one kernel
-computes the inside of its steps again, one goes back through them, and batched products make the gradients of the
-weights. The state and its gradient are carried in float32. No host synchronisation; deterministic (no atomics).
+The forward pass saves only the outputs. The backward pass processes chunks of time, the last one first: one kernel
+recomputes the intermediates of a chunk, another runs its backward steps, and batched GEMMs compute the gradients of the
+weights. The state and its gradient are kept in float32. No host synchronisation; deterministic (no atomics).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
 
 
 def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
-    """Return why another kernel is faster for this job; None if none is."""
+    """Return why another kernel is faster for this job; None if this one is the fastest."""
     return why_not_fastest("cuda", cell, job)
 
 
@@ -60,7 +60,7 @@ def _make_chunk(inputs: AttnRNNInputs, steps: int, u: Tensor) -> FusedChunk:
 
 
 def count_steps(u: Tensor, slots: int = 1) -> int:
-    """Return the steps of a chunk of the backward."""
+    """Return the number of steps in a chunk of the backward pass."""
     B, T, H = u.shape
     each, (least, most) = B * slots * H, heuristics.BLOCK_CHUNK_NUMBERS
     return min(T, max(1, min(most, max(least, -(-T // heuristics.BLOCK_CHUNKS) * each)) // each))

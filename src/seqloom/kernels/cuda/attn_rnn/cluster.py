@@ -1,10 +1,11 @@
-"""AttnRNN on NVIDIA GPUs from Hopper on: a cluster of blocks takes some rows of the batch through all of time.
+"""AttnRNN on NVIDIA GPUs from Hopper on: a cluster of blocks runs all time steps of some rows of the batch.
 
 The blocks divide the units. They hold their weights in registers, and what does not fit there in shared memory, and
-send their parts of the state to each other's shared memory. The state is carried in float32. The forward saves the
-outputs alone. The backward takes one chunk of time after another, the last first: batched products compute the inside
-of its steps again, clusters go back through them, and batched products make the gradients of the weights. In float32
-the products are as exact as torch's flags say: 19 bits, or all. No host synchronisation; deterministic (no atomics).
+send their parts of the state to each other's shared memory. The state is kept in float32. The forward pass saves only
+the outputs. The backward pass processes chunks of time, the last one first: batched GEMMs recompute the intermediates
+of a chunk, clusters run its backward steps, and batched GEMMs compute the gradients of the weights. Products of float32
+have the precision that torch's flags allow: TF32 (19 bits) or full. No host synchronisation; deterministic (no
+atomics).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
 
 
 def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
-    """Return why another kernel is faster for this job; None if none is."""
+    """Return why another kernel is faster for this job; None if this one is the fastest."""
     return why_not_fastest("cluster", cell, job, {"grid": grid.why_not})
 
 
@@ -64,7 +65,7 @@ class ClusterDivision:
         return 16 * self.each
 
     def count_registers(self, size: int) -> int:
-        """Return the number of a thread's registers that hold weights of this size in bytes."""
+        """Return the number of registers per thread that weights of this size in bytes occupy."""
         return (4 - self.in_shared) * self.deep * 2 * size
 
     def splits_weights(self, size: int) -> bool:
@@ -77,7 +78,7 @@ class ClusterDivision:
         return self.count_registers(size) <= registers and self.shared_bytes(head, size) <= heuristics.SHARED_BYTES
 
     def shared_bytes(self, head: int, size: int) -> int:
-        """Return the bytes of cluster.cuh: parts of sums, buffers, a stage, sums over heads and rows, weights."""
+        """Return the bytes of shared memory in cluster.cuh: sums, buffers, a stage and weights."""
         U, D, R, wide = self.units, head, self.rows, self.split * self.deep
         pieces = U // D if U % D == 0 else 1 if D % U == 0 else (U + D - 2) // D + 1
         crossed = U % D != 0 and self.cluster > 1
@@ -88,7 +89,7 @@ class ClusterDivision:
 
 
 def list_feasible(hidden: int, head: int, size: int, rows: int) -> list[ClusterDivision]:
-    """Return for each size of a cluster that holds the weights the division with the fewest in shared memory."""
+    """Return the division with the fewest weights in shared memory, for each cluster size that can hold all."""
     tiles, ways = hidden // 16, []
     for cluster in heuristics.CLUSTER_SIZES:
         splits = ((n, s) for n, s in heuristics.CLUSTER_SPLITS[rows].items() if n * cluster >= tiles)
@@ -131,7 +132,7 @@ def make_code(setting: AttnRNNSetting, name: str, way: ClusterDivision, tf32: bo
 
 
 def find_code(setting: AttnRNNSetting, name: str, B: int, device: torch.device) -> ClusterCode:
-    """Return the kernel for B rows, in tf32 if torch allows it now."""
+    """Return the kernel for B rows, in tf32 if torch's current flags allow it."""
     tf32 = allows_tf32()
     return make_code(setting, name, choose_division(setting, B, launch.multiprocessors(device), tf32), tf32)
 

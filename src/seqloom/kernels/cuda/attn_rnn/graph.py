@@ -1,8 +1,8 @@
-"""AttnRNN on an NVIDIA GPU, any size and type: products by torch, what lies between them fused, a CUDA graph of both.
+"""AttnRNN on an NVIDIA GPU, for any size and type: a CUDA graph of torch's products and fused kernels between them.
 
-Six launches a step in each pass, recorded once for a chunk of steps and replayed for every chunk. The forward saves the
-outputs alone; the backward computes the inside of a chunk again, and adds up the gradients of the weights chunk by
-chunk. With slots the graph is of plain torch, and the states are saved.
+Each pass has six launches per step, recorded once for a chunk of steps and replayed for every chunk. The forward pass
+saves only the outputs; the backward pass recomputes the intermediates of a chunk, and accumulates the gradients of the
+weights chunk by chunk. With slots the graph consists of plain torch operators, and the states are saved.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
 def _find_chunk(
     kinds: tuple[type, type], inputs: AttnRNNInputs, u: Tensor
 ) -> AbstractContextManager[tuple[Any, Callable[[], None]]]:
-    """Provide the recorded chunk, of the second kind with several slots, and the function that replays it."""
+    """Provide the recorded chunk (of the second class with several slots) and the function that replays it."""
     (B, T, _), m = u.shape, inputs.cell.slots
     kind: Any = kinds[m > 1]
     slots = () if m == 1 else (m,)
@@ -55,7 +55,7 @@ def _find_chunk(
 
 
 def _count_left(lengths: Tensor | None, u: Tensor, steps: int) -> Tensor:
-    """Return how many steps of each chunk a row has: (chunks, B)."""
+    """Return the number of steps of each row in each chunk: (chunks, B)."""
     B, T, _ = u.shape
     begins = torch.arange(0, T, steps, device=u.device).unsqueeze(1)
     ends = torch.full((B,), T, device=u.device) if lengths is None else lengths.clamp(max=T)
@@ -105,5 +105,5 @@ class GraphScan(NamedTuple):
             return Gradients(du, (chunk.dh.clone(),), gradients, dstart)
 
     def differentiate(self, call: Call, grads: Sequence[Tensor | None]) -> Gradients:
-        """Return the gradients by the loop."""
+        """Return the gradients computed by the loop."""
         return scan.differentiate(self.inputs, call, grads)

@@ -1,4 +1,4 @@
-"""Some steps of AttnRNN on memory that belongs to the object, forward and back: what attn_rnn_graph records.
+"""Chunks of AttnRNN's forward and backward steps on preallocated memory, which attn_rnn_graph records.
 
 Time comes first in the planes, (steps, B, ..), so that the operands of a product are contiguous.
 """
@@ -63,7 +63,7 @@ class _GraphChunk:
 
 
 class ForwardChunk(_GraphChunk):
-    """Some steps forward: updates h and writes y."""
+    """Forward pass of some steps: updates h and writes y."""
 
     def __init__(self, setting: AttnRNNSetting, B: int, steps: int, device: torch.device) -> None:
         super().__init__(setting, B, steps, device)
@@ -95,7 +95,7 @@ class ForwardChunk(_GraphChunk):
 
 
 class BackwardChunk(_GraphChunk):
-    """Some steps back: updates dh, writes du, adds up the gradients of the weights."""
+    """Backward pass of some steps: updates dh, writes du, accumulates the gradients of the weights."""
 
     def __init__(self, setting: AttnRNNSetting, B: int, steps: int, device: torch.device) -> None:
         super().__init__(setting, B, steps, device)
@@ -117,13 +117,13 @@ class BackwardChunk(_GraphChunk):
         self.pieces = next(n for n in range(count_pieces(rows, H, setting.dtype), 0, -1) if rows % n == 0)
 
     def clear(self, dlast: Tensor) -> None:
-        """Start at the last chunk."""
+        """Begin with the last chunk."""
         self.dh.copy_(dlast)
         for d in (*self.gradients, self.dstart):
             d.zero_()
 
     def take_back(self, h0: Tensor, y: Tensor, dy: Tensor, begin: int, n: int) -> None:
-        """Copy the states before the steps, as the forward saved them, and the gradient of the outputs."""
+        """Copy the states before the steps, as saved by the forward pass, and the gradient of the outputs."""
         self.dy[:n].copy_(dy[:, begin : begin + n].transpose(0, 1))
         self.past[0].copy_(h0 if begin == 0 else y[:, begin - 1])
         self.past[1:n].copy_(y[:, begin : begin + n - 1].transpose(0, 1))
@@ -159,7 +159,7 @@ class BackwardChunk(_GraphChunk):
             total.add_(gradient)
 
     def _inside(self, rows: int, H: int) -> None:
-        """Compute the inside of all steps at once."""
+        """Compute the intermediates of all steps at once."""
         qg, o = self.qg.view(rows, 2 * H), self.o.view(rows, H)
         g = qg[:, H:]
         torch.addmm(self.bqg, self.seen.view(rows, H), self.Wqg.T, out=qg)
@@ -172,7 +172,7 @@ class BackwardChunk(_GraphChunk):
         self._launch("end", rows, end | {"gate": self.g, "n": self.n, "deviation": self.deviation})
 
     def _end(self, t: int) -> None:
-        """Go back through the end of step t; t = -1 computes the gradient of the state before the chunk alone."""
+        """Run the last part of backward step t; t = -1 computes only the gradient of the state before the chunk."""
         values: dict[str, Any] = {} if t < 0 else {name: part[t] for name, part in self._parts().items()}
         values |= {"scale": self.scale, "bias": self.bias, "mask": self.mask, "left": self.left, "step": t}
         values |= {"dh": self.dh, "dstart": self.dstart, "acc": self.acc, "dz": self.dz}
@@ -189,12 +189,12 @@ class BackwardChunk(_GraphChunk):
 
 
 def sum_gradients(back: Tensor, planes: Tensor, n: int) -> tuple[Tensor, ...]:
-    """Return the gradients of weight_q, bias_q, .. bias_n in float32: sums of n pieces, then of these.
+    """Return the gradients of weight_q, bias_q, .. bias_n in float32, as sums of n split-K slices.
 
     Args:
         back: dq, ds, dg, dn, (4, rows, H).
         planes: seen, aC, o, n, (4, rows, H).
-        n: Pieces.
+        n: Number of slices.
     """
     H = back.shape[-1]
     d, r = back.view(4, n, -1, H), planes.view(4, n, -1, H)
@@ -252,7 +252,7 @@ class _SlotsChunk:
         self._clear(self.u)
 
     def _clear(self, t: Tensor) -> None:
-        """Write zeros past a length: anything may stand there, and 0 times NaN is NaN."""
+        """Write zeros past each length: the padding may hold any value, and 0 times NaN is NaN."""
         t.masked_fill_(~self.job.valid_steps()[(...,) + (None,) * (t.dim() - 2)], 0)
 
 
@@ -271,7 +271,7 @@ class SlotsForwardChunk(_SlotsChunk):
 
 
 class SlotsBackwardChunk(_SlotsChunk):
-    """Some steps back: updates dh, writes du, adds up the gradients of the weights."""
+    """Backward pass of some steps: updates dh, writes du, accumulates the gradients of the weights."""
 
     def __init__(self, setting: AttnRNNSetting, B: int, steps: int, device: torch.device, slots: int) -> None:
         super().__init__(setting, B, steps, device, slots)
@@ -284,7 +284,7 @@ class SlotsBackwardChunk(_SlotsChunk):
         return self.du_rows.transpose(0, 1)
 
     def clear(self, dlast: Tensor) -> None:
-        """Start at the last chunk."""
+        """Begin with the last chunk."""
         self.dh.copy_(dlast)
         for d in (*self.gradients, self.dstart):
             d.zero_()

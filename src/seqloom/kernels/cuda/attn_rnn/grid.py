@@ -1,9 +1,9 @@
-"""AttnRNN on a large NVIDIA GPU: a group of blocks anywhere on it takes some rows of the batch through all of time.
+"""AttnRNN on a large NVIDIA GPU: a group of blocks anywhere on it runs all time steps of some rows of the batch.
 
-A block has 32 units, in float32 16 or 32, and their weights in its registers and shared memory; a group has as many
-blocks as the units take. They send each other packets through the GPU's memory, which carry the number of their
-message. A cooperative launch makes all blocks run at the same time; a large batch takes several launches. The equations
-and the backward are those of attn_rnn_cluster.
+A block has 32 units (16 or 32 in float32) and keeps their weights in its registers and shared memory; a group has as
+many blocks as the units require. Blocks exchange packets, each with the sequence number of its message, through global
+memory. A cooperative launch makes all blocks run at the same time; a large batch takes several launches. The equations
+and the backward pass are those of attn_rnn_cluster.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
 
 
 def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
-    """Return why another kernel is faster for this job; None if none is."""
+    """Return why another kernel is faster for this job; None if this one is the fastest."""
     return why_not_fastest("grid", cell, job)
 
 
@@ -49,7 +49,7 @@ def find_code(setting: AttnRNNSetting, name: str, B: int, device: torch.device) 
 
 
 def choose_division(setting: AttnRNNSetting, B: int, device: torch.device) -> tuple[int, int]:
-    """Return the rows of a group and the units of a block: the first of these whose groups all run at once."""
+    """Return the rows of a group and the units of a block: the first choice whose groups all run at once."""
     size = setting.dtype.itemsize
     ways = [(rows, units) for rows in (8, 16) for units in heuristics.GRID_UNITS[size]]
     known = heuristics.GRID_WEIGHTS_IN_SHARED
@@ -59,13 +59,13 @@ def choose_division(setting: AttnRNNSetting, B: int, device: torch.device) -> tu
 
 
 def count_rounds(setting: AttnRNNSetting) -> int:
-    """Return in how many rounds a warp receives from its sources, which are 64 bytes of a row each."""
+    """Return the number of rounds in which a warp receives from its sources of 64 bytes of a row each."""
     return 1 if setting.hidden * setting.dtype.itemsize <= 64 * heuristics.GRID_ONE_ROUND_SOURCES else 2
 
 
 @cache
 def make_code(setting: AttnRNNSetting, name: str, rows: int, units: int, tf32: bool = False) -> GridCode:
-    """Return the kernel attn_rnn_cluster_<name> on a grid: eight warps, each with a part of every sum."""
+    """Return the kernel attn_rnn_cluster_<name> on a grid: eight warps, each with a split-K slice of every sum."""
     size, rounds = setting.dtype.itemsize, count_rounds(setting)
     blocks, tiles = -(-setting.hidden // units), units // 16
     tf32 = tf32 and setting.dtype == torch.float32

@@ -1,8 +1,8 @@
-"""AttnRNN with its backward written by hand, in plain torch: for every device and type, and any number of slots.
+"""AttnRNN in plain torch with a handwritten backward pass: for every device and type, and any number of slots.
 
-The backward computes the inside of all steps again in batched products, goes back through time with three small
-products a step, and makes the gradients of the weights in batched products. Nothing here synchronises with a GPU, so
-that a CUDA graph may record it.
+The backward pass recomputes the intermediates of all steps with batched products, runs the steps in reverse with three
+small products each, and computes the gradients of the weights with batched products. Nothing here synchronises with a
+GPU, so a CUDA graph can record it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
 
 
 class ManualScan(NamedTuple):
-    """The passes of a projected input (`Prepared` of `../../autograd.py`); the job has what has no gradient."""
+    """The passes of a projected input (`Prepared` of `../../autograd.py`); other inputs are in the job."""
 
     cell: Cell
     job: ScanJob
@@ -86,7 +86,7 @@ def run_forward(
 
 
 class _StateCell:
-    """The cell for the loop, with the state as its output: the backward needs every slot."""
+    """The cell for the loop, with the state as its output: the backward pass needs every slot."""
 
     def __init__(self, cell: Cell | Equations, start: Tensor | None, own: Sequence[Tensor]) -> None:
         self.cell, self.own, self.first = cell, own, start

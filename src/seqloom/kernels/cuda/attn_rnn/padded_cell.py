@@ -1,7 +1,7 @@
-"""One AttnRNN cell of a prepared call whose heads are padded to whole tiles inside the kernels.
+"""One AttnRNN cell of a prepared call whose heads are padded to full tiles inside the kernels.
 
-Both passes begin and end with padding and cutting, small launches that take the host longer than the GPU, so both are
-recorded.
+Both passes begin with padding and end with its removal: small launches that take the host longer than the GPU, so both
+are recorded.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PaddedCell(PreparedCell):
         return pad_units(start, self.inputs.setting)
 
     def go_forward(self, x: Tensor, h0: Maybe, own: AttnRNNWeights) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Do what `PreparedCell.go_forward` does: the outputs and the last state have no padding."""
+        """Do what `PreparedCell.go_forward` does; the outputs and the last state have no padding."""
 
         def launch(tensors: Any) -> tuple[Tensor, ...]:  # noqa: ANN401  # a tree
             x, h0 = tensors
@@ -70,7 +70,7 @@ class PaddedCell(PreparedCell):
         own: AttnRNNWeights,
         needs: tuple[bool, bool, bool, bool],
     ) -> Gradients:
-        """Do what `PreparedCell.launch_back` does: only the input and all states of the kernel have padding."""
+        """Do what `PreparedCell.launch_back` does; only the input and all states of the kernel have padding."""
         is_direct = own.weight_u is None  # the kernel takes x itself
         ends = tuple(None if d is None else self._pad(d) for d in grads)
         found = super().launch_back(saved.u if is_direct else x, saved, ends, self._pad_weights(own), needs)

@@ -1,4 +1,4 @@
-"""A prepared call of AttnRNN's GPU kernels: a stack of cells over sequences of equal lengths, one node for each cell.
+"""A prepared call of AttnRNN's GPU kernels: a stack of cells over sequences of equal lengths, one graph node per cell.
 
 Its owner compares what it depends on at every call (`layers/recurrent/plans.py`).
 """

@@ -1,6 +1,6 @@
 """One AttnRNN cell of a prepared call: its kernels, their arguments and the memory of its backward passes.
 
-All of it is found when a plan is made, so that a call allocates, sets a few addresses and launches.
+All of it is determined when a plan is made, so that a call only allocates, sets a few addresses and launches.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _with_pass: deque[weakref.ref[PreparedCell]] = deque()  # the cells that keep me
 
 
 class CellSaved(NamedTuple):
-    """What a backward pass reads beside the call.
+    """What a backward pass reads besides the call.
 
     Attributes:
         u: The projected input, in the order of the input.
@@ -101,7 +101,7 @@ class PreparedCell:
         return torch.full(self.last_shape, self.initial, dtype=self.dtype, device=self.device).float()
 
     def find_weights(self, weights: Sequence[Tensor]) -> AttnRNNWeights:
-        """Return those of this cell."""
+        """Return the weights of this cell."""
         return AttnRNNWeights(*(None if i is None else weights[i] for i in self.indices))
 
     def run(self, x: Tensor, h0: Maybe, weights: Sequence[Tensor], train: bool) -> tuple[Tensor, ...]:
@@ -116,7 +116,7 @@ class PreparedCell:
         return (y, last), CellSaved(*saved)
 
     def backward(self, call: Call, saved: CellSaved, grads: Sequence[Maybe], needs: Gradients) -> Gradients:
-        """Return the gradients; most launches are replayed when passes of this form have been made often enough."""
+        """Return the gradients; most launches are replayed once passes of this form have run often enough."""
         wanted = AttnRNNWeights(*needs.weights)
         ends = tuple(None if d is None else d.contiguous() for d in grads)
         asked = bool(needs.x), any(needs.states), bool(wanted.weight_u), bool(wanted.bias_u)
@@ -134,7 +134,7 @@ class PreparedCell:
         return Gradients(dx, rest[:k], rest[k:])
 
     def go_forward(self, x: Tensor, h0: Maybe, own: AttnRNNWeights) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Return the outputs and the last state, and of the kernel the input, all states and the first one.
+        """Return the outputs, the last state, and the kernel's input, states and first state.
 
         Outputs, input and states are in the order of x, the first state is in float32.
         """
@@ -203,7 +203,7 @@ class PreparedCell:
         own: AttnRNNWeights,
         form: tuple[bool, ...],
     ) -> Any:  # noqa: ANN401  # trees
-        """Run a pass, most of whose launches are replayed when passes of this form have been made often enough."""
+        """Run a pass; most launches are replayed once passes of this form have run often enough."""
         stream = self._find_recording_stream()
         if stream is None:
             return launch(tensors)
@@ -283,7 +283,7 @@ class PreparedCell:
         dy: Maybe,
         dlast: Maybe,
     ) -> tuple[Tensor, Tensor, list[Maybe]]:
-        """Do what `go_back` does, with kernels that take (B, T, H)."""
+        """Do what `go_back` does, with kernels that expect (B, T, H)."""
         first, chunk = saved.first, self._make_chunk(saved.u)
         u, y = map(self._put_rows_first, (saved.u, saved.states))
         dy = torch.zeros_like(u) if dy is None else self._put_rows_first(align(dy))

@@ -1,9 +1,9 @@
-"""AttnRNN on an NVIDIA GPU, for small layers: a block takes one row of the batch through all of time.
+"""AttnRNN on an NVIDIA GPU, for small layers: a block runs all time steps of one row of the batch.
 
-Its threads hold the weights in registers, and of more than 96 units some in shared memory, in float32. A product is a
-plain sum in float32, whatever the type and torch's flags, shared by a few lanes. A step takes three barriers, four if a
-head lies in several warps. With more than 96 units and few rows, a row has a second block of a cluster, which computes
-the product that is needed last (row_pair.cuh). The backward is that of attn_rnn_cluster, with another kernel.
+Its threads hold the weights in registers in float32, and above 96 units some of them in shared memory. A product is a
+plain sum in float32, shared by a few lanes, whatever the type and torch's flags. A step takes three barriers, or four
+if a head spans several warps. With more than 96 units and few rows, a second block of a cluster computes the product of
+each row that is needed last (row_pair.cuh). The backward pass is that of attn_rnn_cluster, with another kernel.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _why_no_room(setting: AttnRNNSetting, device: torch.device) -> str | None:
 
 
 def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
-    """Return why another kernel is faster for this job; None if none is."""
+    """Return why another kernel is faster for this job; None if this one is the fastest."""
     return why_not_fastest("row", cell, job)
 
 
@@ -54,7 +54,7 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
 
 @cache
 def find_code(setting: AttnRNNSetting, name: str, paired: bool = False) -> CudaCode:
-    """Return the kernel attn_rnn_row_<name>, forward or reverse; attn_rnn_row_pair_<name> has two blocks to a row."""
+    """Return the kernel attn_rnn_row_<name>, forward or reverse; attn_rnn_row_pair_<name> has two blocks per row."""
     H, D, deep = setting.hidden, setting.hidden // setting.heads, -(-setting.hidden // 32)
     in_shared = next(quads for largest, quads in heuristics.ROW_QUADS_IN_SHARED[name].items() if largest >= H)
     in_shared = 0 if paired else in_shared
@@ -73,7 +73,7 @@ def find_code(setting: AttnRNNSetting, name: str, paired: bool = False) -> CudaC
 
 
 def is_paired(setting: AttnRNNSetting, B: int, device: torch.device) -> bool:
-    """Return whether a row has two blocks: the weights do not fit into the registers of one, and there is room."""
+    """Return whether a row gets two blocks: if one lacks the registers for the weights and the GPU has room."""
     is_large, has_room = setting.hidden > heuristics.ROW_PAIR_HIDDEN, launch.multiprocessors(device) >= 2 * B
     return is_large and has_room and groups.has_clusters(device)
 

@@ -1,4 +1,4 @@
-"""AttnRNN over time on a GPU, forward and backward: what its fused kernels have in common."""
+"""AttnRNN over time on a GPU, forward and backward: the shared parts of its fused kernels."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class AttnRNNWeights(NamedTuple):
 
     @property
     def recurrent(self) -> tuple[Any, ...]:
-        """Those of the recurrence, as in WEIGHT_NAMES."""
+        """The weights of the recurrence, in the order of WEIGHT_NAMES."""
         return self[: len(WEIGHT_NAMES)]
 
 
 @dataclass(frozen=True, eq=False)
 class Tier:
-    """One way to divide the work over a GPU."""
+    """One way to divide the work among blocks of a GPU."""
 
     find_code: Callable[
         [AttnRNNSetting, str, int, torch.device], Any
@@ -70,9 +70,10 @@ def why_not(
 
     Args:
         types: Types that the kernel computes in.
-        heads: Most heads.
-        largest: Largest hidden size, heads padded to whole tiles; with slots a multiple of HIDDEN_MULTIPLE. None: any.
-        slots: Most slots.
+        heads: Largest number of heads.
+        largest: Largest hidden size, with heads padded to full tiles; with slots a multiple of HIDDEN_MULTIPLE. None:
+            any.
+        slots: Largest number of slots.
     """
     dtype, multiple = autocast_dtype("cuda") or job.x.dtype, heuristics.HIDDEN_MULTIPLE
     if not job.x.is_cuda:
@@ -96,7 +97,7 @@ def why_not(
 
 
 def pad_head(cell: Cell) -> int:
-    """Return the units of a head with which all heads have whole tiles."""
+    """Return the units per head with which every head fills its tiles."""
     multiple = heuristics.HIDDEN_MULTIPLE // math.gcd(heuristics.HIDDEN_MULTIPLE, cell.heads)
     return -(-cell.hidden_size // cell.heads // multiple) * multiple
 
@@ -115,7 +116,7 @@ def read_setting(cell: Cell, job: ScanJob) -> AttnRNNSetting:
 
 
 def read_padded(cell: Cell, job: ScanJob) -> AttnRNNSetting:
-    """Return the setting of the cell with heads of whole tiles."""
+    """Return the setting of the cell with heads that fill their tiles."""
     setting, head = read_setting(cell, job), pad_head(cell)
     real = cell.hidden_size // cell.heads
     if head == real:
@@ -162,7 +163,7 @@ def cut_weight(w: Tensor, setting: AttnRNNSetting) -> Tensor:
 
 
 def prepare(cell: Cell, job: ScanJob) -> tuple[Any, ...]:
-    """Return the inputs, u, h0 and the start of a reset in float32, and the weights in the order of WEIGHT_NAMES."""
+    """Return the inputs, u, h0 and the state after a reset in float32, and the weights in the order of WEIGHT_NAMES."""
     dtype, w = autocast_dtype("cuda") or job.x.dtype, cell.own_parameters()
     u = cell.project(job.x).to(dtype)
     start = cell.start(job.x)[0].float() if job.reset is not None else None
@@ -181,7 +182,7 @@ def prepare(cell: Cell, job: ScanJob) -> tuple[Any, ...]:
 
 
 def differentiate(inputs: AttnRNNInputs, call: Call, grads: Sequence[Tensor | None]) -> Gradients:
-    """Compute the gradients by the loop, so that they have gradients themselves."""
+    """Compute the gradients with the loop, so that they are differentiable."""
     setting, like = inputs.setting, call.x
     first = (call.x, *call.states, call.starts[0] if call.starts else None)
     tensors = *first, *call.weights
@@ -211,7 +212,7 @@ def differentiate(inputs: AttnRNNInputs, call: Call, grads: Sequence[Tensor | No
 
 
 class Saved(NamedTuple):
-    """What a backward pass needs beside the call: the states after all steps, (B, T, ..)."""
+    """What a backward pass needs besides the call: the states after all steps, (B, T, ..)."""
 
     states: Tensor
 
@@ -220,8 +221,8 @@ class TierScan(NamedTuple):
     """The passes of a projected input (`Prepared` of `../../autograd.py`).
 
     Attributes:
-        tier: How the work is divided over the GPU.
-        inputs: What has no gradient.
+        tier: How the work is divided among blocks.
+        inputs: The inputs without gradients.
     """
 
     tier: Tier
@@ -285,5 +286,5 @@ def read_options(inputs: AttnRNNInputs) -> dict[str, Any]:
 
 
 def is_aligned(t: Tensor) -> bool:
-    """Return whether every step begins at a multiple of 16 bytes."""
+    """Return whether every step is aligned to 16 bytes."""
     return t.stride(2) == 1 and t.data_ptr() % 16 == 0 and t.stride(0) % 8 == 0 and t.stride(1) % 8 == 0

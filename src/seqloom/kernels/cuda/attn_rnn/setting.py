@@ -1,4 +1,4 @@
-"""What AttnRNN's kernels are compiled for, and the kernels that every size shares."""
+"""Compile-time settings of AttnRNN's kernels, and the kernels that all sizes share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TYPES = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}  # FORMAT of the
 
 @dataclass(frozen=True)
 class AttnRNNSetting:
-    """The cell and the options of a job, as macros of the CUDA text."""
+    """The cell and the options of a job, as macros of the CUDA source."""
 
     hidden: int
     heads: int
@@ -61,7 +61,7 @@ class AttnRNNSetting:
 
     @cached_property
     def finish(self) -> CudaCode:
-        """The kernel that adds up the pieces of every gradient."""
+        """The kernel that adds up the split-K slices of every gradient."""
         return replace(self.sums, name="attn_rnn_finish", shared=0)
 
     @cached_property
@@ -96,5 +96,5 @@ class AttnRNNInputs:
 
 @cache
 def find_setting(*fields: Any) -> AttnRNNSetting:  # noqa: ANN401  # the fields of AttnRNNSetting
-    """Return one object for equal fields: it keeps the kernels that are loaded."""
+    """Return the same object for equal fields, since it caches the loaded kernels."""
     return AttnRNNSetting(*fields)

@@ -1,8 +1,8 @@
-"""AttnRNN with slots on an NVIDIA GPU in one kernel: a block takes the slots of a few sequences through all of time.
+"""AttnRNN with slots on an NVIDIA GPU in one kernel: a block runs all time steps of the slots of a few sequences.
 
-The eight columns that attn_rnn_cuda has for rows of the batch are slots here: of four sequences with two slots each, of
-one with five or more. The scores of slots with each other are a small product. The forward saves the states of all
-slots if a backward may follow; the backward is that of attn_rnn_cuda, with other kernels.
+The eight columns that attn_rnn_cuda uses for rows of the batch are slots here: those of four sequences with two slots
+each, or of one sequence with five or more. The scores between slots are a small product. The forward pass saves the
+states of all slots if a backward pass may follow; the backward pass is that of attn_rnn_cuda, with other kernels.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """AttnRNN with many units and rows on a large NVIDIA GPU, in tiles of 32 or 64 rows.
 
-A group of blocks anywhere on the GPU takes its rows through all of time, as on a grid; but the weights stay in the
-GPU's memory, and a block fetches chunks of both factors of a product to shared memory. So a group has as many rows as a
-tile of a large product, and a block waits for the others four times in a step. Float32 is multiplied in halves of fp16.
-On Hopper four warps multiply large tiles together (wgmma), and two blocks share their units: each fetches half of both
-factors of a product, and they exchange sums. The equations and the backward are those of attn_rnn_cluster.
+A group of blocks anywhere on the GPU runs all time steps of its rows, as on a grid; but the weights stay in global
+memory, and a block loads chunks of both operands of a product to shared memory. So a group has as many rows as a tile
+of a large GEMM, and a block waits for the others four times per step. Float32 products use the fp16 hi/lo split. On
+Hopper, warp groups multiply large tiles (wgmma), and two blocks share the same units: each loads half of both operands,
+and they exchange partial sums. The equations and the backward pass are those of attn_rnn_cluster.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
 
 
 def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
-    """Return why another kernel is faster for this job; None if none is."""
+    """Return why another kernel is faster for this job; None if this one is the fastest."""
     return why_not_fastest("tiles", cell, job)
 
 
@@ -56,7 +56,7 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
 
 @dataclass(frozen=True)
 class TilesCode(GridCode):
-    """A kernel of tiles, which reads weights that were packed for it."""
+    """A kernel with tiles, which reads weights that were packed for it."""
 
     pack_code: CudaCode | None = None  # the kernel that packs them
     hidden: int = 0
@@ -80,10 +80,10 @@ class TilesCode(GridCode):
 
 
 def split_weights(arguments: Any, H: int, is_turned: bool, device: torch.device) -> tuple[Tensor, Tensor]:  # noqa: ANN401  # a struct has any field
-    """Return the weights q, o and g in halves, each high, then low, and the units of their rows, 32 together.
+    """Return the fp16 hi/lo split of the weights q, o and g, and the inverse scale of every 32 of their rows.
 
     Args:
-        arguments: Of the kernel: has the addresses of the weights.
+        arguments: The kernel's arguments, with the addresses of the weights.
         H: Units.
         is_turned: Whether the weights are transposed: g is (2 H, H), not (H, 2 H).
         device: Where they are.
@@ -109,7 +109,7 @@ class Division(NamedTuple):
 
     @property
     def pair(self) -> int:
-        """Blocks that have the same units."""
+        """Number of blocks that share the same units."""
         return 2 if self.wgmma else 1
 
 
@@ -119,11 +119,11 @@ def find_code(setting: AttnRNNSetting, name: str, B: int, device: torch.device) 
 
 
 def list_divisions(setting: AttnRNNSetting, wgmma: bool) -> list[Division]:
-    """Return the divisions that suit such layers.
+    """Return the divisions that suit a setting.
 
     Args:
         setting: What the kernel is compiled for.
-        wgmma: Whether the GPU has products of four warps.
+        wgmma: Whether the GPU has wgmma.
     """
     H, head = setting.hidden, setting.hidden // setting.heads
     by_units = heuristics.TILES_HOPPER_DIVISIONS[setting.dtype.itemsize]
@@ -153,7 +153,7 @@ def has_wgmma(device: torch.device) -> bool:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What a block's shared memory is divided into."""
+    """Layout of a block's shared memory."""
 
     rows: int  # lines of a chunk of numbers
     columns: int  # lines of a chunk of the widest weight; all three have twice as many
@@ -162,7 +162,7 @@ class _Plan:
     room: int  # bytes
 
     def divide(self, planes: int) -> tuple[int, int, int, int]:
-        """Return the bytes of a line in a chunk, chunks of numbers and weights on their way, and those that stay."""
+        """Return the bytes of a row in a chunk, the stages of messages and of weights, and the resident chunks."""
         chunk = heuristics.TILES_CHUNK if self.length % heuristics.TILES_CHUNK == 0 else 128
         stage, of_weights, pieces = self.rows * chunk, self.columns * chunk, chunk // 128
         stages = max(heuristics.TILES_STAGES[planes] // pieces, self.parts // stage)
@@ -172,10 +172,10 @@ class _Plan:
         return chunk, stages, min(heuristics.TILES_MOST_STAGES, room // of_weights - 2 * resident), resident
 
     def divide_for_wgmma(self, behind: int) -> tuple[int, int, int, int]:
-        """Return the numbers of `divide` for products by wgmma.
+        """Return the result of `divide` for wgmma.
 
         Args:
-            behind: Chunks that products in the background still read while the next ones are fetched.
+            behind: Chunks that asynchronous products still read while the next ones are loaded.
         """
         if self.length % 256 == 0:
             rest = self.room - 2 * self.columns * self.length

@@ -1,7 +1,7 @@
 """A backward pass of AttnRNN over few steps, most of whose launches are replayed as two CUDA graphs.
 
-A pass over few steps takes the GPU less time than its twenty launches take the host. All but three of them read and
-write memory that stays where it is from pass to pass, and are recorded.
+A pass over few steps takes the GPU less time than its twenty launches take the host. All but three of the launches use
+memory at fixed addresses and are recorded.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class WholePass:
         self.reverse: CudaCode = chunk.reverse
 
     def take_weights(self, weights: Sequence[Maybe]) -> None:
-        """Read the weights where they are now; launches that were recorded with other addresses are discarded."""
+        """Set the addresses of the weights; launches that were recorded with other addresses are discarded."""
         self.weights = [None if w is None else align(w.detach()) for w in weights]
         self.present = [w for w in self.weights if w is not None]
         # an aligned copy has an address that no weight has, so that the next pass copies it again
@@ -66,7 +66,7 @@ class WholePass:
         self.inside = Recording(self._find_inside)
 
     def reads(self, weights: Sequence[Maybe]) -> bool:
-        """Return whether the launches read these weights, contiguous ones, where they are now."""
+        """Return whether the launches read these (contiguous) weights at their current addresses."""
         return list_addresses(weights) == self.addresses
 
     def _find_inside(self) -> None:
@@ -92,12 +92,12 @@ class WholePass:
         """Return the gradients of the weights, views of one tensor.
 
         Args:
-            tensors: The input and all states as the forward had them, the first state in float32, and the gradients of
-                the outputs and of the last state, contiguous; None for zeros.
-            du: For the gradient of the input, (B, T, H); None if it is not needed.
-            dh: For that of the first state, (B, H) in float32; None if it is not needed.
-            flags: Torch's switches that change numbers.
-            is_alone: Whether graphs may be recorded and replayed: the caller does not capture one itself.
+            tensors: The input and all states of the forward pass, the first state in float32, and the gradients of the
+                outputs and of the last state, contiguous; None for zeros.
+            du: Buffer for the gradient of the input, (B, T, H); None if it is not needed.
+            dh: Buffer for the gradient of the first state, (B, H) in float32; None if it is not needed.
+            flags: Torch's flags that change results.
+            is_alone: Whether graphs may be recorded and replayed, because the caller does not capture one.
         """
         if flags != self.flags:
             self.flags, self.reverse = flags, self.chunk.find_reverse()
@@ -118,7 +118,7 @@ class WholePass:
         return [None if w is None else next(found) for w in self.weights]
 
     def _make_gradients(self) -> Sequence[Tensor]:
-        """Return room for the gradients: one allocation, as cuDNN's layers have it."""
+        """Allocate the gradients in one piece, as cuDNN's layers do."""
         flat = new_empty(self.present[0], self.count)
         views: Sequence[Tensor] = torch._C._nn.unflatten_dense_tensors(flat, self.present)
         return views

@@ -1,1 +1,1 @@
-"""CUDA text for programs of the compiler: operators, and the table of their buffers."""
+"""CUDA source for programs of the compiler: operators, and the table of their buffers."""

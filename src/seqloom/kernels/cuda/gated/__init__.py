@@ -1,1 +1,1 @@
-"""GRU and LSTM, with and without layer normalisation: launch code, and the CUDA text beside it."""
+"""GRU and LSTM, with and without layer normalisation: launch code, and the CUDA source beside it."""

@@ -1,8 +1,8 @@
-"""A gated cell back through time on a GPU, one chunk of steps after another, the last first.
+"""The backward pass of a gated cell on a GPU, in chunks of steps, the last one first.
 
-Unless the forward pass kept it, a batched product computes U h of all steps of a chunk again; with layer normalisation
-one computes U^T U h. A kernel goes back through them, and a batched product makes the gradient of the weight. Those of
-biases and scales are summed on the way, for each row of the batch.
+Unless the forward pass saved it, a batched GEMM recomputes U h of all steps of a chunk; with layer normalisation
+another one computes U^T U h. A kernel runs the backward steps, and a batched GEMM computes the gradient of the weight.
+The kernel also sums the gradients of biases and scales for each row of the batch.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def go_back(
             are (T, B, ..), and `states` are the first state 0 and those after all steps, (T + 1, B, H).
         dlast: The gradients of the last states; None for zeros.
         heads: Number of heads.
-        in_halves: A list that gets the gradient of x (B * T, ..) in halves, if it was split.
+        in_halves: A list to which the fp16 hi/lo split of the gradient of x (B * T, ..) is appended, if it was
+            computed.
     """
     kind, H, x = setting.kind, setting.hidden, values["x"]
     time_first, wide, summed = bool(values.get("time_first")), kind.gates * H, setting.count_summed(True) * H
@@ -106,7 +107,7 @@ def go_back(
 
 
 def count_chunk_steps(setting: GatedSetting, B: int, time_first: bool) -> int:
-    """Return the largest number of steps in a chunk whose buffers, beside the gradient of x, fit into memory."""
+    """Return the largest number of steps in a chunk whose buffers, besides the gradient of x, fit into memory."""
     gates = setting.kind.gates
     planes = max(1, gates - setting.count_summed(True) + (not time_first))
     numbers = (1 + gates) * heuristics.GATED_CHUNK_NUMBERS * (heuristics.GATED_KEPT_CHUNKS if setting.kept else 1)
@@ -114,12 +115,12 @@ def count_chunk_steps(setting: GatedSetting, B: int, time_first: bool) -> int:
 
 
 def _list_gradients(dx: Tensor, du: Tensor, summed: int) -> list[Tensor]:
-    """Return the gradients of U h as matrices beside each other: the first columns are those of x, du has the others.
+    """Return the gradients of U h as two matrices: the first columns come from the gradient of x, the others from du.
 
     Args:
         dx: (.., .., planes * H) of a chunk.
         du: (rows, columns).
-        summed: How many columns are those of x.
+        summed: The number of columns that come from dx.
     """
     parts = [dx[..., :summed].flatten(0, 1)] if summed else []
     return [*parts, du] if du.shape[1] else parts
@@ -128,7 +129,7 @@ def _list_gradients(dx: Tensor, du: Tensor, summed: int) -> list[Tensor]:
 def _make_totals(
     planes: dict[str, int], dlast: Sequence[Tensor | None], values: dict[str, Any]
 ) -> tuple[dict[str, Tensor | None], list[Tensor], list[Tensor]]:
-    """Return zeros for the sums of gradients, and the gradients of the last states and the starts, in one memory.
+    """Allocate zeros for the sums of gradients, and the gradients of the last states and the starts, in one piece.
 
     Args:
         planes: How many planes (B, H) each sum has.
@@ -161,9 +162,9 @@ def _add_rows(totals: dict[str, Tensor | None], heads: int, dtype: torch.dtype) 
 
 
 def _sum_bias(setting: GatedSetting, parts: Sequence[Tensor], heads: int) -> list[Tensor]:
-    """Return the gradient of the bias in a chunk; none where the kernel's own sum counts.
+    """Return the gradient of the bias in a chunk; none if the kernel's own sum is used.
 
-    The kernel sums step by step, which in float32 is up to 4 times as far from float64 as the loop.
+    The kernel sums step by step, whose error in float32 is up to 4 times that of the loop.
     """
     if setting.size == 2 or setting.kind.norm:
         return []
@@ -171,19 +172,19 @@ def _sum_bias(setting: GatedSetting, parts: Sequence[Tensor], heads: int) -> lis
 
 
 def _join(parts: Sequence[Tensor]) -> Tensor:
-    """Return (heads, columns, ..) of all parts, one after the other."""
+    """Concatenate (heads, columns, ..) of all parts."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), 1)
 
 
 def _add_pieces(parts: Tensor, heads: int) -> Tensor:
-    """Map a gradient in pieces, (heads * pieces, columns, H), to (heads, columns, H)."""
+    """Sum a gradient in split-K slices: (heads * pieces, columns, H) to (heads, columns, H)."""
     return parts.unflatten(0, (heads, -1)).sum(1) if len(parts) > heads else parts
 
 
 def _multiply_halves(
     parts: Sequence[Tensor], states: exact.SplitMatrix, dx: Tensor | None, in_halves: list[exact.SplitMatrix] | None
 ) -> Tensor:
-    """Compute du^T states, of the columns of all parts; dx, if given, begins with the first part and is split whole."""
+    """Compute du^T states for the columns of all parts; dx, if given, begins with the first part."""
     halves = [exact.split(part) for part in parts[dx is not None :]]
     if dx is not None and in_halves is not None:
         in_halves.append(exact.split(dx))
@@ -194,7 +195,7 @@ def _multiply_halves(
 def _square_weights(own: Tensor) -> Tensor:
     """Return U^T U / sqrt(H) of centred weights (.., H, H): (.. * H, H).
 
-    Its product with a state corrects what a normalised product sends back (reverse.cu).
+    Its product with a state corrects the gradient of a normalised product (reverse.cu).
     """
     squares = empty_like(own)
     return torch.baddbmm(
@@ -226,7 +227,7 @@ def _copy_states(seen: Tensor, values: dict[str, Any], begin: int) -> None:
 
 
 def _multiply_weight(u: Tensor, seen: Tensor, weight: Tensor, bias: Tensor | None, heads: int) -> None:
-    """Compute u = seen weight^T + bias, of each head by itself."""
+    """Compute u = seen weight^T + bias, separately for each head."""
     if heads > 1:
         each, by_head = seen.unflatten(0, (heads, -1)), u.unflatten(0, (heads, -1))
         turned = weight.unflatten(0, (heads, -1)).transpose(1, 2)
@@ -241,9 +242,9 @@ def _multiply_weight(u: Tensor, seen: Tensor, weight: Tensor, bias: Tensor | Non
 
 
 def _multiply(d: Tensor, r: Tensor, heads: int) -> Tensor:
-    """Compute d^T r of each head in float32, in pieces of rows: there are many rows and few columns.
+    """Compute d^T r of each head in float32, in split-K slices: there are many rows and few columns.
 
-    The sum over the pieces of a head is left to the caller: (heads * pieces, ..).
+    The caller sums the slices of each head: (heads * pieces, ..).
     """
     rows = len(d) // heads
     wanted = max(

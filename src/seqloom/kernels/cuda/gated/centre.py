@@ -1,4 +1,4 @@
-"""Weights of normalised gates without their mean over units, and their gradient, in one launch each."""
+"""Centre the weights of normalised gates over the units, and their gradient, in one launch each."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ COLUMNS, THREADS = 16, 512  # of a block, as in centre.cu
 
 
 def centre_weights(weight: Tensor, hidden: int) -> Tensor:
-    """Return weights as a normalisation sees them: without the mean over the units of a gate.
+    """Centre weights: subtract their mean over the units of a gate, which a normalisation removes anyway.
 
-    Their products have no mean then, and a kernel sums squares alone.
+    The mean of their products is then 0, so a kernel sums only squares.
 
     Args:
-        weight: (gates * H, H), contiguous, of 16 bits; with heads those of all, one after the other.
+        weight: (gates * H, H), contiguous, of 16 bits; with heads, those of all heads in order.
         hidden: H, a multiple of 16.
 
     Returns:

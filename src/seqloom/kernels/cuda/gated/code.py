@@ -1,4 +1,4 @@
-"""The two kernels that run gated cells on a GPU: how units are divided among blocks and warps, and sizes.
+"""The two kernels that run gated cells on a GPU: their sizes, and how units are divided among blocks and warps.
 
 The units of a row lie on one block or a cluster, or (`GatedSetting.grid`) on a group of blocks anywhere on the GPU.
 """
@@ -26,7 +26,7 @@ TILE = 512  # bytes of a tile of weights on a grid
 
 @dataclass(frozen=True)
 class Kind:
-    """A cell: its equations, in the file gated/<text>.cuh or (`unit`) generated, and its numbers."""
+    """A cell: its equations, in the file gated/<text>.cuh or generated (`unit`), and its sizes."""
 
     text: str
     gates: int
@@ -80,19 +80,19 @@ class GatedSetting:
         return (*sizes.items(), *((name, int(flag)) for name, flag in flags.items()))
 
     def count_summed(self, back: bool) -> int:
-        """Return the macro SUMMED: how many gates have a sum of input and product that the forward pass can keep.
+        """Return the macro SUMMED: for how many gates the forward pass can save the sum of input and product.
 
-        A backward pass is compiled with or without these sums. A forward pass always can keep them, and each call
-        says whether it does.
+        A backward pass is compiled with or without these sums. A forward pass can always save them; each call decides
+        whether it does.
         """
         return self.kind.summed if self.kept or not back else 0
 
     def list_kept(self, back: bool) -> dict[str, int]:
-        """Return the macros that say what is kept; a forward pass can always keep products."""
+        """Return the macros that define what is saved; a forward pass can always save products."""
         return {"SUMMED": self.count_summed(back)} | ({"KEPT": int(self.kept)} if back and self.kind.norm else {})
 
     def generate(self, source: str) -> str | None:
-        """Return the text of a kernel with the equations of a compiled cell; None if the file has them."""
+        """Return the source of a kernel with the equations of a compiled cell; None if the file has them."""
         return None if self.kind.unit is None else self.kind.unit + nvrtc.read_source(source)
 
 
@@ -112,7 +112,7 @@ class GatedDivision:
 
     @property
     def taken(self) -> int:
-        """Rows of the batch that a block or a cluster takes."""
+        """Rows of the batch per block or cluster."""
         return self.few or self.rows
 
     @property
@@ -140,7 +140,7 @@ class GatedDivision:
         return kind.norm and self.size == 2 and few
 
     def _handed_bytes(self, kind: Kind, back: bool, spans: int) -> int:
-        """Return the bytes of what warps hand to each other where half of them help the others."""
+        """Return the bytes that warps hand to each other if half of them help the others."""
         if not self.helps(kind, back):
             return 0
         gates, states, memory = kind.gates, kind.states, kind.memory
@@ -149,7 +149,7 @@ class GatedDivision:
 
 
 def place_weights(way: GatedDivision, kind: Kind, back: bool) -> GatedDivision | None:
-    """Place weights in registers first, then in shared memory, then in the cache; None if not even buffers fit."""
+    """Place weights in registers first, then in shared memory, then in the cache; None if not even the buffers fit."""
     every, free = kind.gates * way.deep, heuristics.SHARED_BYTES - way.shared_bytes(kind, back)
     room = free // (way.tile_bytes * way.warps)
     if room < 0:
@@ -182,7 +182,7 @@ def list_divisions(kind: Kind, hidden: int, back: bool, size: int = 2) -> tuple[
     """Return the fastest division first, then those for larger batches."""
 
     def cost(way: GatedDivision) -> tuple[int, int, int]:
-        """Return what orders divisions: weights read from the cache, then those in shared memory, then messages.
+        """Return a sort key of divisions: weights read from the cache, then those in shared memory, then messages.
 
         A block of 16 warps has few registers for each: two blocks of eight are faster if there are three gates, four in
         a normalised cell, or if its weights do not fit (LOG, layer normalisation, second look; the table of speed).
@@ -203,7 +203,7 @@ def list_divisions(kind: Kind, hidden: int, back: bool, size: int = 2) -> tuple[
 def choose_division(kind: Kind, hidden: int, back: bool, B: int, multiprocessors: int, size: int = 2) -> GatedDivision:
     """Return the first division whose clusters all run at once, or the one that takes the most rows at once.
 
-    A division takes fewer rows than it can if half of the GPU is enough: two directions run at the same time.
+    A division uses fewer rows than possible if half of the GPU is enough, since two directions run at the same time.
     """
     ways = list_divisions(kind, hidden, back, size)
     fewest = heuristics.GATED_FEWEST_ROWS if ways[0].cluster == 1 and size == 2 else ()
@@ -258,7 +258,7 @@ class GridDivision:
 def place_grid(setting: GatedSetting, name: str, rows: int, units: int, clustered: bool = False) -> GridDivision:
     """Return how a grid with `units` units in each block holds its weights: in registers first, then in shared memory.
 
-    On a cluster (`clustered`) there is room for sums over units, too.
+    On a cluster (`clustered`), shared memory also holds sums over units.
     """
     kind, back = setting.kind, name == "reverse"
     blocks = -(-setting.hidden // units)
@@ -281,7 +281,7 @@ def place_grid(setting: GatedSetting, name: str, rows: int, units: int, clustere
 
 @cache
 def make_grid_code(setting: GatedSetting, name: str, rows: int, units: int, clustered: bool = False) -> GridCode:
-    """Return the kernel gated_<name> on a grid: eight warps, each with a part of every sum."""
+    """Return the kernel gated_<name> on a grid: eight warps, each with a split-K slice of every sum."""
     way = place_grid(setting, name, rows, units, clustered)
     sizes = {"ROWS": rows, "CLUSTER": way.blocks, "TALL": units // 16, "IN_SHARED": way.in_shared}
     sizes |= {"CLUSTERED": int(clustered), **setting.list_kept(name == "reverse")}
@@ -321,10 +321,10 @@ def find_code(setting: GatedSetting, name: str, B: int, device: torch.device) ->
 
 
 def choose_kept(setting: GatedSetting, B: int, device: torch.device) -> GatedSetting:
-    """Return the setting of a prepared call, or of any call of a normalised cell: whether its products are kept.
+    """Return the setting of a prepared call, or of any call of a normalised cell, with the products that it saves.
 
-    One block has no time to write what it keeps (64 units: 0.05 us a step, the product 0.01); several wait for each
-    other meanwhile.
+    For a single block, saving costs more than recomputing (64 units: 0.05 us per step, the product 0.01 us); several
+    blocks save while they wait for each other.
     """
     norm = setting.kind.norm
     kept = find_code(setting, "forward", B, device).blocks > 1 if norm else setting.kind.summed > 0
@@ -332,10 +332,10 @@ def choose_kept(setting: GatedSetting, B: int, device: torch.device) -> GatedSet
 
 
 def arrange_weights(setting: GatedSetting, w: Tensor) -> Tensor:
-    """Return weights (gates, H, H) as the kernel reads them: rows on a grid, else tiles as lanes take them.
+    """Return weights (gates, H, H) in the kernel's layout: rows on a grid, otherwise tiles in the order of lanes.
 
-    A lane takes eight numbers of a tile of 16 x 16: the A of mma.m16n8k16, or in float32 of two mma.m16n8k8, whose
-    columns are permuted: the lanes of a row have four columns each.
+    A lane has eight values of a 16 x 16 tile: operand A of mma.m16n8k16, or in float32 of two mma.m16n8k8 with permuted
+    columns: the lanes of a row have four columns each.
     """
     if setting.grid:
         return w.contiguous()
@@ -348,7 +348,7 @@ def arrange_weights(setting: GatedSetting, w: Tensor) -> Tensor:
 def why_not_job(
     cell: Cell, job: ScanJob, multiple: int = heuristics.HIDDEN_MULTIPLE, takes_float32: bool = False
 ) -> str | None:
-    """Return why no gated kernel can run this job for a cell of this size, a `multiple`; None if one may."""
+    """Return why no gated kernel can run this job for a cell of this size and multiple; None if one may."""
     dtype, H = autocast_dtype("cuda") or job.x.dtype, cell.hidden_size
     if not job.x.is_cuda:
         return "it is for CUDA tensors"

@@ -22,8 +22,8 @@ def normalise(product: Tensor, scale: Tensor, bias: Tensor, gates: int, keeps: b
         product: (.., gates * H), contiguous, of 16 bits.
         scale: (gates * H,) of the same type.
         bias: (gates * H,) of the same type.
-        gates: Number of gates; each is normalised by itself.
-        keeps: Whether gradients will be asked for.
+        gates: Number of gates; each is normalised separately.
+        keeps: Whether gradients will be needed.
     """
     H = len(scale) // gates
     vectors, y = product.numel() // H, empty_like(product)
@@ -49,7 +49,7 @@ def undo_norm(dy: Tensor, product: Tensor, spread: Tensor, scale: Tensor, gates:
 
 @cache
 def _make_code(name: str, gates: int, hidden: int, dtype: torch.dtype) -> CudaCode:
-    """Return a kernel of input_norm.cu; its rows are the vectors that a block has at a time."""
+    """Return a kernel of input_norm.cu; its rows are the vectors that a block processes at a time."""
     team = 1 if hidden <= 256 else 2 if hidden <= 512 else 4  # up to eight units to a lane
     macros = ("HIDDEN", hidden), ("GATES", gates), ("TEAM", team), ("FORMAT", TYPES[dtype])
     shared = 16 * WARPS if team > 1 else 0
@@ -57,5 +57,5 @@ def _make_code(name: str, gates: int, hidden: int, dtype: torch.dtype) -> CudaCo
 
 
 def _count_blocks(code: CudaCode, gates: int, vectors: int, most: int) -> int:
-    """Return the number of blocks for these vectors: a multiple of the gates, so that each team has one gate."""
+    """Return the number of blocks for these vectors: a multiple of the gates, so that a group of warps has one gate."""
     return -(-min(most, -(-vectors // code.rows)) // gates) * gates

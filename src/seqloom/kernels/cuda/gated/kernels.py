@@ -1,9 +1,9 @@
 """RNN, GRU and LSTM, the last two with and without layer normalisation, on NVIDIA GPUs, as kernels of the registry.
 
-A block, or a cluster of blocks, takes some rows of the batch through all of time (`<cell>_cuda`); above 448 units
-groups of blocks anywhere on the GPU do (`<cell>_grid`). They hold the weights in registers and shared memory; what does
-not fit comes from the cache in every step. The state is carried in float32. The forward saves the states alone, and the
-means and deviations of layer normalisation. No host synchronisation; deterministic (no atomics).
+A block, or a cluster of blocks, runs all time steps of some rows of the batch (`<cell>_cuda`); above 448 units groups
+of blocks anywhere on the GPU do (`<cell>_grid`). They hold the weights in registers and shared memory; weights that do
+not fit are read from the cache in every step. The state is kept in float32. The forward pass saves only the states, and
+the means and deviations of layer normalisation. No host synchronisation; deterministic (no atomics).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Gated:
         return reason or why_not_setting(self.read_setting(cell, round_up(cell.hidden_size), job, dtype), job)
 
     def why_not_auto(self, cell: Cell, job: ScanJob) -> str | None:
-        """Return why another kernel is faster for this job; None if none is."""
+        """Return why another kernel is faster for this job; None if this one is the fastest."""
         others = {"aten": _always, "grid": Gated(self.kind, grid=True).why_not}
         return why_not_fastest("grid" if self.grid else "cuda", cell, job, others)
 
@@ -86,7 +86,7 @@ def read_options(
 
     Args:
         cell: The cell.
-        hidden: Its units in the kernels.
+        hidden: The number of units in the kernels.
         dtype: The type that they compute in.
         grid: Whether its units are divided over blocks anywhere on the GPU.
         flags: Whether a call has a mask, zoneout and resets.
@@ -96,9 +96,9 @@ def read_options(
 
 
 def _always(_cell: Cell, _job: ScanJob) -> None:
-    """Return no reason against torch's operator, which runs every plain job."""
+    """Return None: torch's operator runs every plain job."""
 
 
 def round_up(hidden: int) -> int:
-    """Return the hidden size in whole tiles."""
+    """Return the hidden size rounded up to full tiles."""
     return -(-hidden // heuristics.HIDDEN_MULTIPLE) * heuristics.HIDDEN_MULTIPLE

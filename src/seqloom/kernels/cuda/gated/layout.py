@@ -1,4 +1,4 @@
-"""Where the rows, steps and units of a gated pass lie: in the layer's tensors and in those of the kernels."""
+"""Layouts of the rows, steps and units of a gated pass, in the layer's tensors and in those of the kernels."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Maybe = Tensor | None
 class Layout:
     """The order of rows, steps and units.
 
-    Kernels keep the layer's order of rows and steps, but of several heads they see the rows of one head after the
-    other, each padded to whole groups, and units are padded to whole tiles.
+    Kernels keep the layer's order of rows and steps. The rows of several heads are concatenated, each padded to full
+    groups, and units are padded to full tiles.
 
     Attributes:
-        shape: Of the input: (T, B, D), (B, T, D) with `batch_first`, or (T, D).
+        shape: Shape of the input: (T, B, D), (B, T, D) with `batch_first`, or (T, D).
         batch_first: Whether the rows come before the steps.
         heads: Number of heads.
-        units: Of a head.
+        units: Units of a head.
         hidden: Units of a head in the kernels.
         is_backwards: Whether the cell reads the steps from the last to the first.
     """
@@ -67,17 +67,17 @@ class Layout:
 
     @cached_property
     def order(self) -> tuple[int, int]:
-        """The first sizes of the projected input and its gradient, all heads side by side."""
+        """The leading sizes of the projected input and its gradient, all heads side by side."""
         return (self.T, self.B) if self.time_first else (self.B, self.T)
 
     @cached_property
     def lead(self) -> tuple[int, int]:
-        """The first sizes of what the kernels read and write at every step."""
+        """The leading sizes of the kernels' inputs and outputs of every step."""
         return self.order if self.heads == 1 else (self.rows, self.T)
 
     @cached_property
     def state_shape(self) -> tuple[int, ...]:
-        """Of a state of the layer: (1, B, units of all heads), or (1, units) for a single sequence."""
+        """The shape of a layer's state: (1, B, units of all heads), or (1, units) for a single sequence."""
         wide = self.heads * self.units
         return (1, wide) if len(self.shape) == 2 else (1, self.B, wide)
 
@@ -90,7 +90,7 @@ class Layout:
         return self._reverse(x if padding is None else padding.clear(x), padding)
 
     def restore(self, t: Tensor, padding: Padding | None) -> Tensor:
-        """Map what has B * T rows in the kernels' order to (.., n) in the order of the layer's input."""
+        """Map B * T rows in the kernels' order to (.., n) in the order of the layer's input."""
         if self.is_backwards:
             t = self._reverse(t.reshape(*self.order, -1), padding)
         if self.is_time_first != self.time_first:
@@ -104,7 +104,7 @@ class Layout:
         return x.flip(1 - self.time_first) if padding is None else padding.reverse(x)
 
     def divide(self, t: Tensor) -> Tensor:
-        """Put the rows of one head after those of the other: (B * T, heads * n) to (*lead, n)."""
+        """Concatenate the rows of all heads: (B * T, heads * n) to (*lead, n)."""
         if self.heads == 1:
             return t.reshape(*self.order, -1)
         t = t.reshape(self.B, self.T, self.heads, -1).permute(2, 0, 1, 3)
@@ -135,7 +135,7 @@ class Layout:
         return t.transpose(0, 1).reshape(self.state_shape)
 
     def repeat(self, t: Tensor) -> Tensor:
-        """Map (B, ..) to the rows of all heads; padded rows get 0."""
+        """Map (B, ..) to the rows of all heads; padding rows are 0."""
         if self.heads == 1:
             return t
         padded = F.pad(t, (*[0] * (2 * t.dim() - 2), 0, self.head_rows - self.B))

@@ -1,8 +1,8 @@
 """Prepared calls of the gated GPU kernels: a stack of RNN, GRU or LSTM cells, with heads, normalised or neither.
 
-The kernels, their arguments and the places of the weights are found when a plan is made. The owner of a plan compares
-what it depends on at every call (`layers/recurrent/plans.py`). A call is one node of the graph for each cell. Short
-passes are recorded as CUDA graphs when they have been made often enough (`runtime/recorded.py`).
+The kernels, their arguments and the indices of the weights are determined when a plan is made. The owner of a plan
+compares what it depends on at every call (`layers/recurrent/plans.py`). A call is one graph node per cell. Short passes
+are recorded as CUDA graphs once they have run often enough (`runtime/recorded.py`).
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class PreparedGated:
         self.recorder, self.back_recorder = self._make_recorders()
 
     def _make_recorders(self) -> tuple[Recorder, Recorder]:
-        """Return those of the forward and the backward pass."""
+        """Return the kernels of the forward and the backward pass."""
         kind, layout, dtype = self.scan.kind, self.scan.layout, self.scan.dtype
         width, size = layout.shape[-1] // layout.heads, layout.rows * layout.T * dtype.itemsize
         gates, H = kind.gates * (1 + kind.norm) * layout.hidden, layout.hidden
@@ -121,7 +121,7 @@ class PreparedGated:
         return (found.y, *found.ends), saved
 
     def _find_start(self) -> tuple[Tensor, ...]:
-        """Return the first states, zeros that the current stream may read."""
+        """Return zeros as first states, in memory that the current stream may read."""
         if self.stream is not None and self.stream == find_stream(self.device):
             return self.start
         return self.scan.make_start()

@@ -1,7 +1,7 @@
 """A gated cell over sequences of one form: its forward and its backward pass, launch by launch.
 
 The only implementation: calls of a layer (`plan.py`), jobs (`kernels.py`, `heads.py`) and compiled cells
-(`../../compiled/gated.py`) all run it. The product of the input is part of it, unless the input is projected already.
+(`../../compiled/gated.py`) all run it. It includes the product of the input, unless the input is already projected.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ FORMS_KEPT = 256  # of calls, whose scans a process keeps: no tensors, the argum
 
 
 class GatedWeights(NamedTuple):
-    """The weights of a cell, or what stands in their places; None for those that it lacks.
+    """The weights of a cell, or values in their places; None for those that it lacks.
 
-    Those of heads have one dimension more, the first. `vectors` meet the units of a compiled cell elementwise.
+    With heads they have one more dimension, the first. `vectors` are elementwise weights of a compiled cell.
     """
 
     weight_hh: Any
@@ -52,13 +52,13 @@ class GatedWeights(NamedTuple):
 
     @classmethod
     def of(cls, named: dict[str, Any]) -> GatedWeights:
-        """Take those of these names; the others are None."""
+        """Return the weights of these names; the others are None."""
         return cls(*map(named.get, cls._fields))
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where a forward pass read its weights, and their shapes; compared in the backward pass, never read from.
+    """The addresses at which a forward pass read its weights, and their shapes; only compared in the backward pass.
 
     FSDP and ZeRO-3 free a weight after the forward pass and bring it back elsewhere.
     """
@@ -68,19 +68,19 @@ class Places:
 
     @classmethod
     def of(cls, weights: Sequence[Any]) -> Places:
-        """Read them."""
+        """Read the tensors that the forward pass saved."""
         return cls(list_addresses(weights), [None if w is None else w.shape for w in weights])
 
 
 @dataclass(frozen=True)
 class GatedForm:
-    """What a call looks like.
+    """The form of a call.
 
     Attributes:
         setting: The cell and the options of the call.
-        layout: Where its rows, steps and units lie.
-        device: Where it runs.
-        is_projected: Whether the input is what `cell.project` returns, so that the kernels may not write there.
+        layout: The layout of its rows, steps and units.
+        device: The device.
+        is_projected: Whether the input is the result of `cell.project`, which the kernels must not overwrite.
     """
 
     setting: GatedSetting
@@ -90,7 +90,7 @@ class GatedForm:
 
 
 class Saved(NamedTuple):
-    """What a backward pass needs beside the call.
+    """What a backward pass needs besides the call.
 
     Attributes:
         projected: The projected input (*lead, gates * H), to which some gates have added their product with the state
@@ -98,9 +98,9 @@ class Saved(NamedTuple):
         paths: The states after all steps; with `Layout.time_first` state 0 before them, too.
         first: The first states in float32, (rows, H).
         kept: The products of the other gates.
-        centred: With layer normalisation the centred weights.
+        centred: With layer normalisation, the centred weights.
         product: The products of the input before their normalisation, (*order, gates * H).
-        normed: What that normalisation saved.
+        normed: What the normalisation of the input saved.
         spread: What the normalisations of the steps saved.
         copies: The weights in the type of the kernels, if they were cast.
         places: Where the forward pass read the weights.
@@ -218,7 +218,7 @@ class GatedScan:
     def _project(
         self, x: Tensor, own: GatedWeights, padding: Padding | None, train: bool
     ) -> tuple[Tensor, Maybe, Maybe]:
-        """Return the projected input, its products before a normalisation, and what that saved."""
+        """Return the projected input, the products before their normalisation, and what the normalisation saved."""
         layout, inputs = self.layout, self.layout.take(x, padding)
         if self.form.is_projected:
             return layout.divide(inputs).contiguous(), None, None
@@ -230,7 +230,7 @@ class GatedScan:
         return u, product, normed
 
     def _read_options(self, call: Call, padding: Padding | None) -> dict[str, Any]:
-        """Return what has no gradient, and the states after a reset, by the names of the kernels' arguments."""
+        """Return the inputs without gradients, and the states after a reset, by the names of the kernels' arguments."""
         layout = self.layout
         options: dict[str, Any] = {"lengths": None if padding is None else padding.lengths}
         options["mask"] = None if call.mask is None else layout.divide_state(call.mask.to(self.dtype)).contiguous()
@@ -256,7 +256,7 @@ class GatedScan:
             call: The tensors of the call.
             saved: What the forward pass saved.
             grads: The gradients of the outputs and of the last states; None for zeros.
-            needs: Which gradients are needed; those of the recurrence always come.
+            needs: Which gradients are needed; those of the recurrence are always returned.
         """
         if autocast_dtype(self.device.type) is None:
             return self._run_backward(call, saved, grads, needs)
@@ -313,7 +313,7 @@ class GatedScan:
         return layout.join(du)
 
     def _sum_bias(self, du: Tensor, recurrent: Maybe) -> Tensor:
-        """Return the gradient of bias_ih; the first gates have that of bias_hh."""
+        """Return the gradient of bias_ih; for the first gates it is that of bias_hh."""
         if recurrent is None or not self.setting.kept or self.layout.heads > 1:
             return du.sum(0)
         same, recurrent = self.kind.summed * self.layout.units, recurrent.view(-1)
@@ -330,7 +330,7 @@ class GatedScan:
         padding: Padding | None,
         splits: list[exact.SplitMatrix],
     ) -> Any:  # noqa: ANN401  # GatedGradients
-        """Go back through the steps; `splits` gets the gradient of the projected input if it was split (exact.py)."""
+        """Run the backward steps; `splits` gets the hi/lo split of the projected input's gradient, if there is one."""
         layout, (dy, *dlast), u = self.layout, grads, saved.projected
         values: dict[str, Any] = {"mask": None, "reset": None} | self._read_options(call, padding)
         values |= {"x": u, "weight": own.weight_hh.reshape(-1, layout.hidden), "bias": _flatten(own.bias_hh)}
@@ -386,7 +386,7 @@ class GatedScan:
 
 
 class BoundScan(NamedTuple):
-    """A scan, and the cell whose weights a call has: a `Prepared` for jobs (`../../autograd.py`)."""
+    """A scan with the cell of a call, as a `Prepared` for jobs (`../../autograd.py`)."""
 
     scan: GatedScan
     bind: Callable[[dict[str, Tensor]], Cell]
@@ -462,9 +462,9 @@ def cast_weights(own: GatedWeights, dtype: torch.dtype) -> GatedWeights:
 
 
 def pad_weight(name: str, w: Tensor, gates: int, more: int) -> Tensor:
-    """Return a weight for `more` units, with zeros for them: a GRU then halves their state at every step.
+    """Return a weight padded with zeros for `more` units, whose state a GRU then halves at every step.
 
-    An LSTM halves their memory. So they stay 0, and no other unit sees them.
+    An LSTM halves their memory. So they stay 0 and do not affect other units.
     """
     columns = (0, more if name == "weight_hh" else 0) if w.dim() == 2 else ()
     return F.pad(w.unflatten(0, (gates, -1)), (*columns, 0, more)).flatten(0, 1)

@@ -1,1 +1,1 @@
-"""Exact products of float32 matrices on tensor cores: launch code, and the CUDA text beside it."""
+"""Full-precision products of float32 matrices on tensor cores: launch code, and the CUDA source beside it."""

@@ -1,7 +1,8 @@
-"""Products of large float32 matrices on a GPU, as exact as torch's and faster.
+"""Products of large float32 matrices on a GPU, as accurate as torch's and faster.
 
-Tensor cores do not multiply float32. A number is split into two of fp16 with 11 bits each, and three products of such
-halves make one of 22 bits; sums are in float32. torch's exact products of float32 run without tensor cores.
+Tensor cores do not multiply float32. Each value is split into two fp16 parts of 11 bits each (hi/lo split), and three
+products of such parts give one product of 22 bits; sums are in float32. torch's full-precision float32 products do not
+use tensor cores.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ HOPPER, HOPPER_STAGES = (9, 0), 6  # the generation of hopper.cu, and its stages
 
 
 def is_faster(like: Tensor, rows: int, columns: int, depth: int) -> bool:
-    """Return whether (rows, depth) times (depth, columns) is faster in halves of fp16.
+    """Return whether (rows, depth) times (depth, columns) is faster with the fp16 hi/lo split.
 
     Args:
         like: One of the factors.
@@ -44,7 +45,7 @@ def is_faster(like: Tensor, rows: int, columns: int, depth: int) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class SplitMatrix:
-    """A matrix (rows, columns) of float32 in two of fp16: (parts[0] + parts[1]) * units, one unit for 32 rows."""
+    """A float32 matrix (rows, columns) as two in fp16: (parts[0] + parts[1]) * units, with one unit per 32 rows."""
 
     parts: Tensor  # (2, rows, columns)
     units: Tensor
@@ -130,7 +131,7 @@ def differentiate_linear(
         x: As in `linear`.
         weight: As in `linear`.
         needs: Whether each of the two is needed.
-        halves: d in halves, if it was split already.
+        halves: The hi/lo split of d, if it was already computed.
     """
     depth = x.shape[-1]
     if any(needs) and is_faster(d, len(d), d.shape[1], depth):
@@ -142,7 +143,7 @@ def differentiate_linear(
 
 @cache
 def choose_depth(M: int, N: int, K: int, room: int) -> int:
-    """Return how many rows of a sum a block takes, so that blocks fill `room` a whole number of times."""
+    """Return the depth of a split-K slice, such that the blocks fill `room` an integral number of times."""
     tiles = -(-M // TILE) * -(-N // (32 * WIDE))
     most = max(1, K // heuristics.EXACT_PIECE_ROWS)
     ways = [max(1, min(most, room * waves // tiles)) for waves in (1, 2, 3, 4)]
@@ -184,7 +185,7 @@ def find_split_code() -> CudaCode:
 
 
 def has_wgmma(device: torch.device, depth: int) -> bool:
-    """Return whether the GPU runs products with sums of `depth` numbers by wgmma."""
+    """Return whether the GPU uses wgmma for products with sums over `depth` values."""
     return depth >= heuristics.EXACT_WGMMA_DEPTH and device.type == "cuda" and _read_capability(device) == HOPPER
 
 

@@ -1,1 +1,1 @@
-"""Compile with NVRTC, launch kernels, record graphs; CUDA text that several kernels share."""
+"""Compile with NVRTC, launch kernels, record graphs; CUDA source that several kernels share."""

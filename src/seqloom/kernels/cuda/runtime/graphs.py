@@ -17,7 +17,7 @@ from seqloom.kernels import heuristics
 
 
 class Work(Protocol):
-    """Launches that are always the same, on memory that belongs to the object."""
+    """Launches that never change, on memory that the object owns."""
 
     def launch(self) -> None: ...
 
@@ -32,12 +32,12 @@ _lock = threading.RLock()
 
 @contextmanager
 def record(key: Hashable, make: Callable[[], W]) -> Iterator[tuple[W, Callable[[], None]]]:
-    """Provide the work of this key, made and recorded if it is new, and a function that runs it.
+    """Provide the work of this key, created and recorded if it is new, and a function that runs it.
 
-    Other threads wait until the block ends, which writes the work's memory, runs it and reads its results. A recording
-    repeats the products as they were chosen under torch's flags (tf32, reduced sums, deterministic,
-    autocast), so other flags make another one. While the caller captures a graph, the work is launched as it is and
-    becomes part of that graph.
+    Other threads wait until the end of the block, which writes the work's memory, runs it and reads its results. A
+    recording repeats the products that torch chose under its flags (tf32, reduced sums, deterministic, autocast), so
+    other flags require another recording. While the caller captures a graph, the work is launched as it is and becomes
+    part of that graph.
     """
     with _lock:
         yield _find_work(key, make)
@@ -68,7 +68,7 @@ def _capture(work: Work) -> torch.cuda.CUDAGraph:
 
 
 def _record_launches(launch: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    """Record launches as `torch.cuda.graph` does, but leave the memory that torch holds for later tensors alone."""
+    """Record launches as `torch.cuda.graph` does, but without emptying torch's cache of free memory."""
     before = torch.cuda.current_stream()
     graph, stream = torch.cuda.CUDAGraph(), _find_side_stream(torch.cuda.current_device())
     with _lock, _pause_collection(), torch.cuda.stream(stream):
@@ -100,10 +100,10 @@ def _find_side_stream(_device: int) -> torch.cuda.Stream:
 
 
 class Recording:
-    """Launches on memory that stays where it is: recorded after some runs, which alone are worth the recording.
+    """Launches on memory at fixed addresses, recorded once they have run often enough to be worth it.
 
     Args:
-        launch: Makes the launches.
+        launch: Performs the launches.
     """
 
     def __init__(self, launch: Callable[[], None]) -> None:
@@ -112,10 +112,10 @@ class Recording:
         self.flags: tuple[object, ...] | None = None
 
     def run(self, flags: tuple[object, ...], is_alone: bool) -> None:
-        """Make or replay the launches.
+        """Perform or replay the launches.
 
         Args:
-            flags: Torch's switches that change numbers; a graph repeats what was chosen under its own.
+            flags: Torch's flags that change results; a graph repeats what torch chose under the flags of its recording.
             is_alone: Whether the device is a GPU and the caller does not capture a graph itself.
         """
         if self.graph is not None and is_alone and flags == self.flags:
@@ -128,10 +128,10 @@ class Recording:
 
 
 class RecordedLaunches:
-    """A CUDA graph of launches, which are not made while it is recorded.
+    """A CUDA graph of launches, which are not executed while they are recorded.
 
     Args:
-        launch: Makes the launches.
+        launch: Performs the launches.
     """
 
     graph: torch.cuda.CUDAGraph | None = None

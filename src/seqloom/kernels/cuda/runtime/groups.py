@@ -1,4 +1,4 @@
-"""Kernels whose blocks work together: on a cluster (Hopper and later), or in groups anywhere on a GPU."""
+"""Kernels whose blocks cooperate: on a cluster (Hopper and later), or in groups anywhere on a GPU."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class GridCode(CudaCode):
         return (*super().attributes, *([(LARGE_CLUSTERS, 1)] if self.clustered else []))
 
     def start(self, arguments: ctypes.Structure, B: int, device: torch.device) -> None:
-        """Launch all groups that fit on the GPU and have enough rows, several times for a large batch."""
+        """Launch as many groups as fit on the GPU; repeat for a large batch."""
         room = count_groups(self.blocks, device, self.clustered)
         for begin in range(0, B, self.rows * room):
             group_rows = min(self.rows, max(self.least, -(-(B - begin) // room)))  # fewer rows, less to send

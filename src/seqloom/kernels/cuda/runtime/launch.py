@@ -22,7 +22,7 @@ SCALARS = {"int": ctypes.c_int, "i64": ctypes.c_longlong}  # types of arguments 
 
 @dataclass(frozen=True)
 class CudaCode:
-    """A kernel's text and the settings that it is compiled with."""
+    """A kernel's source and the settings that it is compiled with."""
 
     name: str
     source: str  # the .cu file, with its folder
@@ -45,7 +45,7 @@ class CudaCode:
         return read_arguments(self.source, self.name)
 
     def start(self, arguments: ctypes.Structure, B: int, device: torch.device) -> None:
-        """Launch as many blocks as a batch of B rows takes."""
+        """Launch as many blocks as a batch of B rows requires."""
         self.launch(arguments, self.blocks * -(-B // self.rows), device)
 
     def pack(self, values: Mapping[str, object]) -> ctypes.Structure:
@@ -131,7 +131,7 @@ def pack(kind: type[ctypes.Structure], values: Mapping[str, object]) -> ctypes.S
 
 
 def fill(arguments: Any, values: Mapping[str, object]) -> None:  # noqa: ANN401  # a struct has any field
-    """Set those fields of a struct that have a value here, as `pack` does; None clears an address."""
+    """Set the fields of a struct for which a value is given, as `pack` does; None clears an address."""
     kind: type[ctypes.Structure] = type(arguments)
     for name in _list_given(kind, tuple(values)):
         value = values[name]
@@ -157,7 +157,7 @@ def _list_fields(kind: type[ctypes.Structure]) -> tuple[tuple[str, Any], ...]:
 
 @cache
 def read_arguments(source: str, kernel: str) -> type[ctypes.Structure]:
-    """Return the argument struct of a kernel, as its text declares it: KERNEL(kernel, <struct>, ...)."""
+    """Return the argument struct of a kernel, as its source declares it: KERNEL(kernel, <struct>, ...)."""
     match = re.search(rf"KERNEL\(\s*{kernel},\s*(\w+),", nvrtc.read_source(source))
     assert match, f"{source} has no kernel {kernel}"
     return read_struct(source, match[1])
@@ -165,7 +165,7 @@ def read_arguments(source: str, kernel: str) -> type[ctypes.Structure]:
 
 @cache
 def read_struct(source: str, name: str, base: type[ctypes.Structure] | None = None) -> type[ctypes.Structure]:
-    """Return a C struct as a ctypes structure, so that the C text is its only definition.
+    """Return a C struct as a ctypes structure, so that the C source is its only definition.
 
     It is declared in the file `source` or in arguments.cuh of the same folder; `base` is the struct that a template
     derives from. An array of pointers `keep[2]` becomes
@@ -186,7 +186,7 @@ def read_struct(source: str, name: str, base: type[ctypes.Structure] | None = No
 
 
 def _call(name: str, *arguments: object) -> None:
-    """Call a function of the driver; RuntimeError if it fails."""
+    """Call a function of the driver; raise RuntimeError if it fails."""
     code = getattr(_driver(), name)(*arguments)
     if code:
         _raise_error(name, code)

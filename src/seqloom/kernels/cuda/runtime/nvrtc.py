@@ -1,9 +1,9 @@
 """Compile the package's CUDA C++ when it is first needed, and cache the result on disk.
 
-NVRTC, the compiler, comes with torch's CUDA packages: nvcc is not needed. It gets a .cu file and every header by
-name (`#include "attn_rnn/block.cuh"`). The name of a cached build is a digest of the text, the macros, the GPU and the
-compiler's version; the file is signed with the user's secret (core/cache.py), and one with a wrong signature is built
-again, with a warning.
+The compiler, NVRTC, comes with torch's CUDA packages: nvcc is not needed. It receives a .cu file and every header by
+name (`#include "attn_rnn/block.cuh"`). The name of a cached build is a digest of the source, the macros, the GPU and
+the compiler's version. The file is signed with the user's secret (core/cache.py); a file with a wrong signature is
+rebuilt, with a warning.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ def folder() -> Path:
 
 
 def read_source(name: str) -> str:
-    """Return the text of a .cu or .cuh file, named with its folder."""
+    """Return the source of a .cu or .cuh file, named with its folder."""
     return (TEXT / name).read_text()
 
 
 @cache
 def read_headers() -> dict[str, str]:
-    """Return the text of every header by the name that #include lines use."""
+    """Return the source of every header by the name that #include lines use."""
     return {path.relative_to(TEXT).as_posix(): path.read_text() for path in sorted(TEXT.glob("*/*.cuh"))}
 
 
 def build(name: str, macros: Mapping[str, int | str], architecture: str, text: str | None = None) -> bytes:
-    """Return machine code, from the cache or compiled now.
+    """Return the cubin of a kernel, from the cache or compiled now.
 
     Args:
-        name: The .cu file, with its folder; for generated text, a name for messages.
-        macros: What is defined beforehand.
+        name: The .cu file, with its folder; for generated source, a name for messages.
+        macros: The macros to define.
         architecture: The GPU's, such as "sm_90".
-        text: Generated text; None for that of the file.
+        text: Generated source; None to read the file.
     """
     text = read_source(name) if text is None else text
     flags = [f"--gpu-architecture={architecture}", "--std=c++17", *(f"-D{k}={v}" for k, v in macros.items())]
@@ -59,10 +59,10 @@ def build(name: str, macros: Mapping[str, int | str], architecture: str, text: s
 
 
 def compile_source(name: str, text: str, flags: Sequence[str]) -> bytes:
-    """Return the machine code of a text; the name is for messages.
+    """Compile CUDA source to a cubin; the name is for messages.
 
     Raises:
-        RuntimeError: If NVRTC refuses the text; the message has its log.
+        RuntimeError: If the source does not compile; the message includes NVRTC's log.
     """
     library, program, headers = compiler(), ctypes.c_void_p(), read_headers()
     texts, names = (

@@ -1,7 +1,7 @@
-"""A pass whose launches are recorded once as a CUDA graph, and replayed on other tensors of the same shapes.
+"""Passes whose launches are recorded once as a CUDA graph, and replayed on other tensors of the same shapes.
 
-A short pass takes the GPU less time than its launches take the host. What it reads is copied to memory that stays where
-it is, and what it finds is copied from there: two launches and a replay in place of some thirty.
+A short pass takes the GPU less time than its launches take the host. Its arguments are copied to memory at fixed
+addresses, and its results from there: two launches and a replay instead of about thirty launches.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _owners: deque[weakref.ref[Recorder]] = deque()  # those that keep a pass, the o
 
 
 class Recorder:
-    """Run a pass; record it when it has run often enough to be worth it.
+    """Run a pass; record it once it has run often enough to be worth it.
 
     Args:
         device: Where it runs.
-        size: Bytes that its arguments, its results and all between them take.
-        share: It is recorded only if it takes at most 1 / `share` of the device's memory.
+        size: Bytes of its arguments, results and temporaries.
+        share: It is recorded only if it needs at most 1 / `share` of the device's memory.
     """
 
     def __init__(self, device: torch.device, size: int, share: int = heuristics.RECORDED_PASS_SHARE) -> None:
@@ -42,12 +42,12 @@ class Recorder:
         self.kept: RecordedPass | None = None
 
     def run(self, launch: Launch, key: Hashable, tensors: Any) -> Any:  # noqa: ANN401  # trees
-        """Return what the pass finds, in memory that belongs to the caller.
+        """Return the results of the pass, in memory that belongs to the caller.
 
         Args:
-            launch: Finds it. All that it reads beside its arguments stays where it is.
-            key: What a recording depends on: the stream, torch's switches that change numbers, addresses of what the
-                pass reads beside its arguments, which arguments are None.
+            launch: Runs the pass. Everything that it reads besides its arguments stays at the same addresses.
+            key: What a recording depends on: the stream, torch's flags that change results, addresses of what the pass
+                reads besides its arguments, and which arguments are None.
             tensors: The arguments: contiguous tensors and None, in tuples of any depth, as the result.
         """
         if self.size > self.most:
@@ -72,7 +72,7 @@ class Recorder:
 
 
 def list_addresses(tensors: Sequence[Maybe]) -> tuple[int, ...]:
-    """Return where tensors are, for the key of a recording; 0 for None."""
+    """Return the addresses of tensors, for the key of a recording; 0 for None."""
     return tuple(0 if t is None else t.data_ptr() for t in tensors)
 
 
@@ -84,7 +84,7 @@ def _read_room(device: torch.device) -> int:
 
 
 def _make_room(newest: Recorder) -> None:
-    """List a recorder as the newest that keeps a pass; discard those of the oldest if all take too much memory."""
+    """Register a recorder as the newest that holds a pass; discard passes of the oldest if all need too much memory."""
     owners = [owner for ref in _owners if (owner := ref()) is not None and owner is not newest]
     while owners and sum(owner.size for owner in owners) + newest.size > newest.room:
         oldest = owners.pop(0)
@@ -97,7 +97,7 @@ class RecordedPass:
     """The memory and the recorded launches of a pass.
 
     Args:
-        launch: Returns what the pass finds.
+        launch: Returns the results of the pass.
         tensors: Arguments like those of every later run.
     """
 
@@ -112,7 +112,7 @@ class RecordedPass:
             self.graph = RecordedLaunches(record)
 
     def run(self, tensors: Any) -> Any:  # noqa: ANN401  # trees
-        """Return what the pass finds for these arguments."""
+        """Return the results of the pass for these arguments."""
         _copy(self.arguments, list(list_tensors(tensors)))
         self.graph.replay()
         copies = map_tensors(empty_like, self.found)
@@ -121,7 +121,7 @@ class RecordedPass:
 
 
 def map_tensors(f: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
-    """Return the same tree with each tensor replaced by what `f` returns for it."""
+    """Return the same tree with `f` applied to each tensor."""
     if isinstance(tree, Tensor):
         return f(tree)  # type: ignore[return-value]
     if not isinstance(tree, (tuple, list)):
@@ -140,6 +140,6 @@ def list_tensors(tree: object) -> Iterator[Tensor]:
 
 
 def _copy(to: Sequence[Tensor], source: Sequence[Tensor]) -> None:
-    """Copy each tensor of `source` into that of `to`, with one launch for each type."""
+    """Copy each tensor of `source` into that of `to`, with one launch per type."""
     for dtype in {t.dtype for t in to}:
         torch._foreach_copy_([t for t in to if t.dtype == dtype], [t for t in source if t.dtype == dtype])
