@@ -45,7 +45,7 @@ def report_error(text: str) -> None:
 
 
 def write_as_flags(text: str) -> str:
-    """Rewrite Python options in a text as flags: rows=... as --rows, input=a as --input a, x=False as --no-x."""
+    """Rewrite Python options in a text as flags: rows=... becomes --rows, input=a --input a, x=False --no-x."""
     text = OPTION_OFF.sub(lambda m: "--no-" + m[1].replace("_", "-"), text)
     return OPTION_WITH_VALUE.sub(r"--\1 ", OPTION.sub(lambda m: "--" + m[1].replace("_", "-"), text))
 
@@ -112,8 +112,8 @@ def show_json(document: object) -> None:
 def show_table(rows: Sequence[Mapping[str, Any]], optional: Sequence[str] = ()) -> None:
     """Print rows as a table with their keys as headings and numbers right-aligned.
 
-    A table that is wider than the terminal folds its long texts; if that is not enough, it leaves out optional columns,
-    says so on stderr, and continues below with the columns repeated that identify a row.
+    A table that is wider than the terminal wraps its long texts; if that is not enough, it omits optional columns, with
+    a note on stderr, and continues below, repeating the columns that identify a row.
 
     Args:
         rows: The rows, all with the same keys.
@@ -230,7 +230,7 @@ def is_notebook() -> bool:
 
 
 def _show_notebook_bar(total: int) -> Callable[[str], None]:
-    """Show a progress bar below the cell of a notebook; return what moves and renames it."""
+    """Show a progress bar below the cell of a notebook; return functions that move and rename it."""
     from IPython.display import HTML, display
 
     done = 0

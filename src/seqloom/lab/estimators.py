@@ -88,7 +88,7 @@ class _SequenceEstimator(BaseEstimator):  # type: ignore[misc]
             self.task_, self.model_ = run.task, run.model()
 
     def _split(self, n: int, strata: Array | None, seed: int) -> dict[str, Array]:
-        """Return the row numbers to train on and those that choose the best epoch."""
+        """Return the indices of the rows to train on and of those that select the best epoch."""
         if not 0 <= self.validation < 1:
             raise UserError(f"validation must be a share from 0 to below 1, got {self.validation}")
         held, every = round(self.validation * n), np.arange(n)
@@ -261,7 +261,7 @@ class SequenceTagger(_SequenceEstimator):
         return [names[ids.numpy()].tolist() for ids in tags]
 
     def score(self, X: Iterable[Any], y: Iterable[Iterable[Any]]) -> float:
-        """Return the share of steps with the right tag."""
+        """Return the share of steps with the correct tag."""
         tags = self.predict(X)
         return float(accuracy_score(np.concatenate([np.asarray(list(t)) for t in y]), np.concatenate(tags)))
 

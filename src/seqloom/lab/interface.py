@@ -1,7 +1,7 @@
 """The lab in Python: `compare`, `advise`, `train` and `load`, with the options of the commands of the same name.
 
-An option is the command's flag with `_` for `-`: `seqloom compare my.csv --budget 2m` is
-`seqloom.compare("my.csv", budget="2m")`. Data are what the command takes, or a DataFrame of polars or pandas.
+An option is the command's flag with `_` for `-`: `seqloom compare my.csv --budget 2m` is `seqloom.compare("my.csv",
+budget="2m")`. Data are given as for the command, or as a polars or pandas DataFrame.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MEGABYTE = 1e6
 
 
 class Comparison:
-    """What `seqloom.compare` found; a notebook shows its verdict and its table.
+    """The results of `seqloom.compare`; a notebook shows the verdict and the table.
 
     Attributes:
         folder: The folder on disk, with a report and a run for every model.
@@ -110,11 +110,11 @@ class Comparison:
 
 
 class Recommendation:
-    """What `seqloom.advise` found; a notebook shows its sentence and its table.
+    """The results of `seqloom.advise`; a notebook shows the sentence and the table.
 
     Attributes:
         sentence: Which models to try first.
-        rules: Which rules apply, with what they rest on.
+        rules: Which rules apply, with their evidence.
         commands: The commands that compare the first models, and that train the best sequence model.
         document: All of it, as `seqloom advise --json` prints it.
     """
@@ -137,7 +137,7 @@ class Recommendation:
 
     @cached_property
     def facts(self) -> Frame:
-        """What was found out about the data."""
+        """Facts about the data."""
         return make_frame(self._facts, self._like)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Settings of recurrent layers that torch.nn does not have, dropout inside the recurrence among them."""
+"""Settings of recurrent layers that torch.nn lacks, including dropout inside the recurrence."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Dropouts(metaclass=Checked):
         return F.dropout(x.new_ones(x.shape[0], cell.output_size), self.recurrent)
 
     def draw_zoneout(self, x: Tensor, state: State, training: bool) -> tuple[Tensor, ...]:
-        """Draw, for one scan of x (B, T, D), the share of each state's old value that stays: (B, T, ...) each."""
+        """Draw the share of each state's old value that is kept, for one scan of x (B, T, D): (B, T, ...) each."""
         rates = self.zoneout if isinstance(self.zoneout, tuple) else (self.zoneout,) * len(state)
         if not any(rates):
             return ()
@@ -100,7 +100,7 @@ class Dropouts(metaclass=Checked):
 
 
 class Options(TypedDict, total=False):
-    """Settings of every named layer besides torch's and those of its cell; `Recurrent` documents them."""
+    """Settings of every named layer in addition to torch's and those of its cell; `Recurrent` documents them."""
 
     dropouts: Dropouts
     init: Init
@@ -116,6 +116,6 @@ def _recurrent_weights(cell: Cell) -> dict[str, Tensor]:
 
 
 class HeadsOptions(Options, total=False):
-    """Those settings, and that of layers whose units can be divided into heads."""
+    """The same settings, plus `heads` for layers whose units can be divided."""
 
     heads: int | None

@@ -268,7 +268,7 @@ def _convolve(
 
 
 def _split_state(state: State | None, *sizes: int) -> list[State | None]:
-    """Split into parts of these sizes, then the state of the recurrence."""
+    """Split a state into parts of these sizes, followed by the state of the recurrence."""
     if state is None:
         return [None] * (len(sizes) + 1)
     parts: list[State | None] = []

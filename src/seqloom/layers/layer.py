@@ -23,8 +23,8 @@ class Layer(nn.Module, metaclass=Checked):
     """Base class of all layers. A subclass sets `input_size` and `output_size` and defines `run`.
 
     `run(x, state, lengths) -> (y, state)` receives x (B, T, D) with zeros past each row's length. Its outputs there are
-    ignored. Its state is that of each row's last real step: a flat tuple of tensors, batch first. A layer with
-    `causal = False` looks ahead and has no state.
+    ignored. The state is that of each row's last real step: a flat tuple of tensors, batch first. A layer with `causal
+    = False` looks ahead and has no state.
     """
 
     batch_first: bool = True
@@ -123,7 +123,7 @@ class Layer(nn.Module, metaclass=Checked):
 
         Args:
             state: What a call returned.
-            rows: (N,), row numbers in any order; a row may occur more than once.
+            rows: (N,), row indices in any order; a row may occur more than once.
         """
         return map_state(lambda s: s.index_select(0, rows), state)
 
@@ -137,8 +137,8 @@ def select_rows(layer: nn.Module, state: StateT, rows: Tensor) -> StateT:
 
     Args:
         layer: A layer with `select(state, rows)`, or a recurrent layer of torch.nn.
-        state: What a call returned; None, the state before the first step, stays None.
-        rows: (N,), row numbers in any order; a row may occur more than once.
+        state: A returned state; None, the state before the first step, stays None.
+        rows: (N,), row indices in any order; a row may occur more than once.
     """
     if state is None:
         return state

@@ -73,7 +73,7 @@ class Segmented(Layer):
         self.input_size = self.output_size = inner.input_size
 
     def pieces(self, x: Tensor, lengths: Lengths, done: int) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yield x cut where segments end, and the lengths inside each piece, after `done` steps of a segment."""
+        """Yield slices of x that end with segments, and the lengths inside each, after `done` steps of a segment."""
         lengths = None if lengths is None else read_lengths(lengths, x.shape[0], x.shape[1], x.device)
         start = 0
         while start < x.shape[1]:
@@ -229,7 +229,7 @@ class MemoryTransformer(Segmented):
 
 
 def _count_steps(state: State) -> int:
-    """Return the steps S in the first layer's cache; the state is (count, keys (B, heads, S, d), ...)."""
+    """Return the number of steps S in the first layer's cache; the state is (count, keys (B, heads, S, d), ...)."""
     return state[1].shape[2]
 
 

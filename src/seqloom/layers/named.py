@@ -116,12 +116,12 @@ class AttnRNN(Recurrent):
     Args:
         heads: Attention heads; hidden_size must be a multiple.
         context: Rows that are attended to, some of "h", "x", "h+x" and "h*x".
-        norm: Whether the candidate is h + o with layer normalisation, or o alone.
+        norm: Whether the candidate is h + o with layer normalisation, or just o.
         gate_bias: Initial bias of the gate; a low one keeps the state. None for the default.
         slots: Rows of the state.
         initial: Value of the first state.
-        input_norm: Whether the projected input is brought to the scale of the state; a setting for inputs of any
-            scale, such as word vectors.
+        input_norm: Whether to normalise the projected input to the scale of the state, for inputs of any scale, such as
+            word vectors.
 
     Example:
         >>> seqloom.AttnRNN(8, 16, heads=2)(torch.randn(5, 3, 8))[0].shape  # (T, B, D) -> (T, B, H)
@@ -369,7 +369,7 @@ class RNNAttention(Recurrent):
     """RNN that attends to its own last outputs; see `Recurrent` and `RNNAttentionCell`.
 
     Args:
-        window: How many outputs it looks back at.
+        window: Number of past outputs to attend to.
 
     Example:
         >>> seqloom.RNNAttention(8, 16, window=4)(torch.randn(5, 3, 8))[0].shape  # (T, B, D) -> (T, B, H)

@@ -12,12 +12,12 @@ from seqloom.core.masks import make_mask
 class BatchNorm(nn.Module):
     """Give every feature mean 0 and variance 1 over all real steps of the batch, then scale and shift it.
 
-    Padding does not count. Outside of training the running averages are used, so that a row does not depend on others,
-    and a stream gives the results of the whole sequence.
+    Padding does not count. Outside training the running averages are used, so that a row does not depend on others, and
+    a stream matches the whole sequence.
 
     Args:
         size: Number of features.
-        momentum: Share of a batch in the running averages.
+        momentum: Weight of a batch in the running averages.
     """
 
     mean: Tensor

@@ -1,8 +1,7 @@
-"""Let torch.load read whole layers, with its default `weights_only=True`, before a layer has been imported.
+"""Let torch.load read complete layers, with its default `weights_only=True`, before a layer has been imported.
 
 torch reads only classes that were registered. Importing all layers for that would slow down `import seqloom`, so
-placeholders stand for them; the first one that torch.load makes an object of imports the layers, which register
-themselves.
+placeholders are registered; the first one that torch.load instantiates imports the layers, which register themselves.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ NAMES += ("ODEGRU", "RNNAttention")
 
 
 class _Placeholder:
-    """Stands for a layer; an object of it is one of the layer."""
+    """Placeholder for a layer; instantiating it creates the layer."""
 
     layer = ""
 

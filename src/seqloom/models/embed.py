@@ -1,4 +1,4 @@
-"""Tokens going into a model and coming out of it: special ids, embedding and output head."""
+"""Tokens as inputs and outputs of a model: special ids, embedding and output head."""
 
 from __future__ import annotations
 

@@ -24,8 +24,9 @@ class Forecast(nn.Module, metaclass=Checked):
     Args:
         layer: A layer with batch_first=True.
         horizon: Number of steps to forecast.
-        targets: How many features to forecast, the first ones; None for all.
-        known: How many features are known ahead, the last ones; `forward` takes their future. They are not normalised.
+        targets: Number of features to forecast, the first ones; None for all.
+        known: Number of features that are known ahead, the last ones; `forward` takes their future. They are not
+            normalised.
         mode: "direct" predicts all steps at once from the layer's last output. "autoregressive" predicts one step,
             feeds it back and repeats; all features must be targets. It is trained on each step of the true series.
         scale: How each series is normalised: "last" (minus its last value), "mean" (mean 0, variance 1) or "none"; or a

@@ -28,7 +28,7 @@ class SeriesScale(nn.Module):
 
     Args:
         kind: "none", "last" or "mean".
-        plain: How many features, the last ones, stay as they are, such as flags.
+        plain: Number of features, the last ones, that are not normalised, such as flags.
     """
 
     def __init__(self, kind: str, plain: int = 0) -> None:

@@ -26,7 +26,7 @@ class Transcribe(nn.Module, metaclass=Checked):
     Args:
         layer: A layer with batch_first=True; its input_size is `stack` times the features of a frame.
         symbols: Number of symbols.
-        stack: Frames that are joined to one step, which shortens sequences with many frames per symbol.
+        stack: Frames that are concatenated to one step, which shortens sequences with many frames per symbol.
         dropout: Dropout before the head.
 
     Raises:

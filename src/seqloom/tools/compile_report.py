@@ -1,4 +1,4 @@
-"""Show what the compiler makes of a cell."""
+"""Show how the compiler transforms a cell."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from seqloom.layers.recurrent.layer import Recurrent
 
 @dataclass(frozen=True)
 class CompileReport:
-    """What the compiler makes of a cell; `print` shows it as text.
+    """How the compiler transforms a cell; `print` shows it as text.
 
     Attributes:
         cell: The cell's class.
@@ -53,7 +53,7 @@ class CompileReport:
 
 
 def compile_report(cell: Cell | Recurrent, x: Tensor | None = None) -> CompileReport:
-    """Show what the compiler makes of a cell: its step, the stages, and the loops that are generated.
+    """Show how the compiler transforms a cell: its step, the stages, and the generated loops.
 
     Args:
         cell: A cell, or a layer, whose first cell is shown.

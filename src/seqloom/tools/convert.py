@@ -17,7 +17,7 @@ TORCH: dict[str, Any] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 def convert(model: nn.Module, kernel: str = "auto", *, to: Literal["seqloom", "torch"] = "seqloom") -> nn.Module:
     """Replace every recurrent layer of a model, in place.
 
-    The parameters stay the same objects, so an existing optimiser keeps working. If the model itself is such a layer,
+    The parameters remain the same objects, so an existing optimiser keeps working. If the model itself is such a layer,
     a new layer is returned.
 
     Args:

@@ -162,7 +162,7 @@ def run_self_test(name: str, device: str) -> Verdict:
 
 
 def _compare_with_loop(name: str, device: str, run: Run, cell: Cell, x: Tensor) -> Verdict:
-    """Check that outputs and gradients are at most twice as far from the float64 loop as the float32 loop is."""
+    """Check that the errors of outputs and gradients against float64 are at most twice those of the float32 loop."""
     exact = _run_with_gradients(any_loop.run, copy.deepcopy(cell).double().cpu(), x.double().cpu())
     try:
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):

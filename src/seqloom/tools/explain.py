@@ -31,7 +31,7 @@ class Explanation:
 
     Attributes:
         choices: Where and what: `l0` is the first layer, `l0_reverse` its backward direction.
-        step: What `layer.step`, which streams one step at a time, runs.
+        step: The kernel of `layer.step`, which streams one step at a time.
         autocast: Why autocast does not apply; empty if it does or is off.
     """
 

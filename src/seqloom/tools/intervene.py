@@ -1,4 +1,4 @@
-"""Run a model with its cells step by step: keep what happens inside, and change it on the way."""
+"""Run a model with its cells step by step, recording its internal values and changing them if requested."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Clamp:
         layer: A layer in one direction, by its name in a trace, such as "layer.l0".
         letter: A gate by its letter in the cell's equations, or "h" or "c" for the state.
         value: The value to hold.
-        units: Numbers of the units; all of them if empty.
+        units: Indices of the units; all of them if empty.
         steps: The first and the last step, counted from 0; None for all steps.
     """
 
@@ -61,7 +61,7 @@ class Clamp:
 
 @dataclass(eq=False)
 class Recording:
-    """What happened inside a model, filled while it runs.
+    """Internal values of a model, recorded while it runs.
 
     Attributes:
         layers: The layers of cells in each direction, by name, with the graph of their gradients.
@@ -78,7 +78,7 @@ class Recording:
 
 @contextmanager
 def record(model: nn.Module, clamps: Sequence[Clamp] = (), uniform_attention: bool = False) -> Iterator[Recording]:
-    """Run the cells inside a model step by step within this context, and keep states, gates and attention.
+    """Run the cells inside a model step by step within this context, and record states, gates and attention.
 
     Gradients flow through the recorded states, so that `torch.autograd.grad` gives dL/dh_t. The model itself does not
     change, but two threads must not use the same model at the same time.
@@ -90,7 +90,7 @@ def record(model: nn.Module, clamps: Sequence[Clamp] = (), uniform_attention: bo
 
     Raises:
         UserError: When the model runs, if a clamp names a gate or a unit that does not exist, or a gate from which
-            others are computed in a way that cannot be repeated.
+            others are computed in a way that cannot be reproduced.
 
     Example:
         >>> from seqloom.tools.intervene import Clamp, record
@@ -239,13 +239,13 @@ def _clamp_state(part: Tensor, index: int, clamps: Sequence[Clamp], step: Tensor
 
 
 def _read_output(cell: Cell, y: Tensor, state: State, valid: Tensor | None) -> Tensor:
-    """Return the output as a function of the recorded state, so that dL/dh_t includes what the output does."""
+    """Return the output as a function of the recorded state, so that dL/dh_t includes the path through the output."""
     output = cell.output(state)
     return output if valid is None else torch.where(expand_like(valid, output), output, torch.zeros_like(y))
 
 
 def _watch_gates(cell: Cell, clamps: Sequence[Clamp], gates: list[dict[str, Tensor]], x: Tensor, state: State) -> Cell:
-    """Return a view of a cell whose `gates` keeps its values and applies the clamps."""
+    """Return a view of a cell whose `gates` records its values and applies the clamps."""
     view = copy.copy(cell)
     plain: Callable[..., dict[str, Tensor]] = cell.gates
     letters = [clamp for clamp in clamps if clamp.letter not in STATE_LETTERS[: len(state)]]

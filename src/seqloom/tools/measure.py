@@ -58,7 +58,7 @@ class Cost:
 
 
 def parameters(module: nn.Module) -> int:
-    """Return the number of trained values of a module."""
+    """Return the number of trainable values of a module."""
     return sum(p.numel() for p in module.parameters())
 
 
@@ -88,7 +88,7 @@ def cost(
     x = torch.randn(4, T, input_size)
 
     def count(measure: Callable[[Tensor], int]) -> int:
-        """Return what two more rows add, per token: work on the weights alone is done once for all rows."""
+        """Return the cost that two more rows add, per token: work on the weights alone is done once for all rows."""
         return (measure(x) - measure(x[:2])) // (2 * T)
 
     return Cost(
@@ -112,12 +112,12 @@ def count_flops(layer: nn.Module, x: Tensor) -> int:
 
 
 def saved_bytes(layer: nn.Module, x: Tensor) -> int:
-    """Return the bytes that autograd saves for the backward of layer(x), without parameters and input."""
+    """Return the bytes that autograd saves for the backward pass of layer(x), without parameters and input."""
     return kept_bytes(lambda: layer(x), *layer.parameters(), x)
 
 
 def kept_bytes(call: Callable[[], Any], *known: Tensor) -> int:
-    """Return the bytes that autograd saves for the backward of a call, without the tensors in `known`."""
+    """Return the bytes that autograd saves for the backward pass of a call, without the tensors in `known`."""
     own = {t.untyped_storage().data_ptr() for t in known}
     sizes: dict[int, int] = {}
     alive = []  # so that no address is used twice

@@ -20,8 +20,8 @@ Run = Callable[[], None]
 def time_call(run: Run, device: str) -> float:
     """Return the seconds of a call: the fastest of a round on a CPU, the median between events on a GPU.
 
-    The first call may find the caches filled by other code. On a GPU calls follow each other as in training, so the
-    result includes the host's time if the host is slower than the GPU.
+    The first call may find the caches filled by other code. On a GPU calls are queued back to back as in training, so
+    the result includes the host's time if the host is slower than the GPU.
     """
     return _time_on_gpu(run) if device == "cuda" else _time_on_cpu(run)
 

@@ -1,4 +1,4 @@
-"""Record what happens inside a layer: states and gates of every step, attention weights of every head."""
+"""Record the internal values of a layer: states and gates of every step, attention weights of every head."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LayerTrace:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The results of a call, and what happened inside."""
+    """The results of a call, with the internal values."""
 
     output: Any
     state: Any
@@ -42,13 +42,13 @@ class Trace:
 
 
 def trace(layer: nn.Module, *args: object, only: Sequence[str] | None = None, **kwargs: object) -> Trace:
-    """Run a layer and keep what happened inside: states, gates and attention weights.
+    """Run a layer and record its internal values: states, gates and attention weights.
 
     Args:
         layer: A layer of a cell, an attention, or a module that contains some, such as a Transformer or a model.
         *args: Arguments of the layer.
-        only: Names of layers and attentions to look at, such as ["layer.l0", "layers.2.attention"]; a name stands for
-            everything below it. The others are neither run twice nor kept. Default: all.
+        only: Names of layers and attentions to record, such as ["layer.l0", "layers.2.attention"]; a name stands for
+            everything below it. The others are neither run twice nor recorded. Default: all.
         **kwargs: Keyword arguments of the layer.
 
     Returns:
@@ -57,7 +57,7 @@ def trace(layer: nn.Module, *args: object, only: Sequence[str] | None = None, **
         Both are by the name of the module inside `layer`. A module that is called again has `#2` after its name. If
         `layer` is an attention itself, its weights are under "attention".
 
-    Modules inside `layer` are run a second time to look at them. In training mode their dropout is then drawn twice, so
+    Modules inside `layer` are run a second time to record them. In training mode their dropout is then drawn twice, so
     call `layer.eval()` first.
 
     Raises:
@@ -129,7 +129,7 @@ def has_weights(module: nn.Module) -> bool:
 def compute_weights(
     module: nn.Module, x: Tensor, state: State | None = None, lengths: Lengths = None, **others: object
 ) -> Tensor | None:
-    """Return the weights of one call; None if it has a state and the module takes none for its weights."""
+    """Return the weights of one call; None if it has a state that the module's `weights` does not accept."""
     compute: Callable[..., Tensor] = cast(Any, module).weights
     if "state" in inspect.signature(compute).parameters:
         return compute(x, state, lengths, **others)

@@ -60,7 +60,7 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class Advice:
-    """The models, best first, and what the ranking rests on."""
+    """The models, best first, and the basis of the ranking."""
 
     facts: Facts
     rules: list[MatchedRule]

@@ -196,7 +196,7 @@ def _generate(sample: Sample) -> Baseline:
 
 
 def _triples(sample: Sample, rows: range) -> tuple[Array, Array, Array]:
-    """Return the ids two before, one before and at every target; 0 before the start."""
+    """Return for every target its id and the two ids before it; 0 before the start."""
     parts = [np.concatenate([[0], sample.examples[r].x.numpy()]) for r in rows]
     y = np.concatenate([sample.examples[r].y.numpy() for r in rows])
     a, b = np.concatenate([p[:-1] for p in parts]), np.concatenate([p[1:] for p in parts])

@@ -62,7 +62,7 @@ class Facts:
 
     @property
     def traits(self) -> Kind:
-        """What is known of the kind of the task."""
+        """Description of the task's kind."""
         return KINDS[self.kind]
 
     @property
@@ -76,7 +76,7 @@ class Facts:
 
     @property
     def reach(self) -> float:
-        """Such steps within which 90% of the information about a target lies; 0 if no single step has any."""
+        """Number of such steps within which 90% of the information about a target lies; 0 if no single step has any."""
         return (self.information.reach or 0) / max(1, self.segment)
 
     @property

@@ -77,7 +77,7 @@ def _reach(curve: DistanceCurve, what: str) -> str:
 
 
 def ranking_table(advice: Advice) -> list[dict[str, Any]]:
-    """Build a table of the models, the best first, without those that nothing is known about."""
+    """Build a table of the models, the best first, without those about which nothing is known."""
     return [
         {
             "model": m.name,

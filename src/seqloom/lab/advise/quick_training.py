@@ -44,7 +44,7 @@ NOT_TRIED = QuickResult()
 
 
 def try_model(sample: Sample, settings: TrainSettings, device: torch.device, seconds: float) -> QuickResult:
-    """Train a new model for some seconds, timing and scoring included; an error is returned, not raised."""
+    """Train a new model for some seconds, including timing and scoring; an error is returned, not raised."""
     end = time.perf_counter() + seconds
     try:
         with isolate_training(settings.seed, device):
@@ -128,7 +128,7 @@ def typical_rows(sample: Sample, size: int) -> list[int]:
 
 @contextmanager
 def isolate_training(seed: int, device: torch.device) -> Iterator[None]:
-    """Train on one thread with this seed, leaving the caller's random state untouched."""
+    """Train on one thread with this seed, without changing the caller's random state."""
     with use_one_thread(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield

@@ -55,7 +55,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class MatchedRule:
-    """A rule that applies to some facts: because of what, and with which evidence."""
+    """A rule that applies to some facts, with the reason and the evidence."""
 
     rule: Rule
     because: str

@@ -26,9 +26,10 @@ HELD_OUT = 0.3  # share of the examples for scoring
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """One sequence without padding, its target, and what else the task has.
+    """One sequence without padding, its target, and further inputs of the task.
 
-    That is the times between steps, the letters (T, C) of words, or the known future (S, F) of a forecast.
+    The further inputs are the times between steps, the letters (T, C) of words, or the known future (S, F) of a
+    forecast.
     """
 
     x: Tensor

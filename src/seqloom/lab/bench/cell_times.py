@@ -1,4 +1,4 @@
-"""Stored times of cells: what `seqloom list cells` shows beside their cost."""
+"""Stored times of cells, which `seqloom list cells` shows beside their cost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read_cell_times() -> CellTimes:
 
 
 def summarise_times(record: Mapping[str, Any], dtype: str) -> dict[str, Any]:
-    """Return what the file holds, from a record of `research/speed/torchrecurrent_cells.py`.
+    """Return the content of the file, from a record of `research/speed/torchrecurrent_cells.py`.
 
     Args:
         record: The record.

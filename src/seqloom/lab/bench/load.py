@@ -1,8 +1,8 @@
-"""Requests to a server at a given rate, and how long their answers take.
+"""Send requests to a server at a given rate, and measure how long the answers take.
 
-An open loop sends each request at its time, whether earlier ones have been answered or not, and counts from that time:
-a server that stalls is charged for all requests that had to wait. A closed loop sends the next request when the last
-one has been answered, and finds how much a server can do.
+An open loop sends each request on schedule, whether or not earlier ones have been answered, and measures latency from
+the scheduled time, so that a stalled server is charged for all requests that had to wait. A closed loop sends the next
+request when the previous one has been answered, and measures the maximum throughput.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ async def send_closed(client: Client, connections: int, seconds: float) -> Answe
     Args:
         client: Sends the requests.
         connections: Requests at the same time.
-        seconds: How long.
+        seconds: How long to run.
     """
     answers, start = Answers(), time.perf_counter()
 
@@ -175,7 +175,7 @@ async def _time(client: Client, answers: Answers, due: float) -> None:
 
 @dataclass
 class StreamSteps:
-    """The steps of streams.
+    """Results of the steps of streams.
 
     Attributes:
         milliseconds: From the time at which a step was due to its result.
@@ -207,7 +207,7 @@ async def send_steps(
         streams: Number of streams.
         connections: Number of WebSockets; the streams of one share a message.
         rate: Steps per second of each stream.
-        seconds: How long.
+        seconds: How long to run.
         token: Bearer token; None for none.
     """
     done = StreamSteps()

@@ -109,7 +109,7 @@ def time_layers(
 
 
 def remember_checks() -> Check:
-    """Return a function that checks a kernel against the reference loop, once for each cell, device and type."""
+    """Return a function that checks a kernel against the reference loop, once per cell, device and type."""
     return cache(_check)
 
 

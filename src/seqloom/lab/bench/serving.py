@@ -84,12 +84,12 @@ class Level:
 
 
 def measure_requests(run: str, settings: ServeBenchSettings, report: Callable[[str], None]) -> dict[str, Any]:
-    """Measure the requests of one run on a server of its own.
+    """Measure the requests of one run on a separate server.
 
     Args:
         run: Folder of the run, or its name in runs/.
         settings: What to measure.
-        report: Is called with a line when a part is finished.
+        report: Called with a line when a part is finished.
 
     Returns:
         Rows per second offline and served, and a list of levels.
@@ -140,7 +140,7 @@ async def _measure_levels(
 
 
 def measure_streams(run: str, settings: ServeBenchSettings, report: Callable[[str], None]) -> dict[str, Any]:
-    """Measure streams of one run on a server of its own; arguments as in `measure_requests`.
+    """Measure streams of one run on a separate server; arguments as in `measure_requests`.
 
     Returns:
         How many steps were late or failed, and the times to their results.
@@ -160,7 +160,7 @@ def measure_streams(run: str, settings: ServeBenchSettings, report: Callable[[st
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return what the numbers depend on."""
+    """Return the conditions of the measurement."""
     import torch
 
     return {
@@ -203,7 +203,7 @@ def lengthen(example: Any, length: int) -> Any:  # noqa: ANN401  # a row
 
 @contextmanager
 def _start_model(run: str, rows: list[Any]) -> Iterator[Callable[[float], float]]:
-    """Load a run in another process; yields a function that measures its rows per second for some seconds."""
+    """Load a run in another process; yield a function that measures its rows per second for some seconds."""
     words = [sys.executable, "-P", "-m", "seqloom.lab.bench.offline", run]
     with subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **MODEL_THREADS}
@@ -238,7 +238,7 @@ def list_flags(settings: ServeBenchSettings) -> list[str]:
 
 @contextmanager
 def start_server(run: str, flags: Sequence[str]) -> Iterator[tuple[str, str, Any]]:
-    """Serve a run in another process; yields its address, the name of the run and an example row."""
+    """Serve a run in another process; yield its address, the name of the run and an example row."""
     words = [sys.executable, "-P", "-m", "seqloom", "serve", run, "--port", "0", "--quiet", "--json", *flags]
     # a pipe that nobody reads would fill, and stop the server
     with (

@@ -1,1 +1,1 @@
-"""Comparison of baselines and models on a person's data, within a time budget."""
+"""Compare baselines and models on a user's data, within a time budget."""

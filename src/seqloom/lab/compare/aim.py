@@ -1,4 +1,4 @@
-"""What all trainings of a comparison aim at: the metric, class weights, threshold and reject option."""
+"""The objective of all trainings of a comparison: metric, class weights, threshold and reject option."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The users' cells in a comparison: copies of their files, and what is executed of them.
+"""Users' cells in a comparison: copies of their files, and which of their code is executed.
 
 cells/SHA256/FILE.py    a copy; the name of its folder is its digest
 
-A comparison executes these copies alone, and only bytes that have this digest.
+A comparison executes only these copies, and only if their bytes have this digest.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def read_copies(
         models: the models of its settings.
         digests: the digest of each file, from its record.
         record: the file of the record, for messages.
-        trusted: whether the user has said that the code may be executed.
+        trusted: whether the user has allowed the code to be executed.
 
     Raises:
         UntrustedError: If this user has not trained with a cell on this machine, and `trusted` is False.

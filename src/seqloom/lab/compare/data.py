@@ -29,7 +29,7 @@ def _load_task(source: str) -> Task:
 
 
 def sample_held_out(task: Task, strides: Mapping[str, int]) -> Task:
-    """Return the task with every n-th row of some splits, or the task itself if there is nothing to leave out."""
+    """Return the task with every n-th row of some splits, or the task itself if no rows are left out."""
     return HeldOutSample(task, strides) if strides else task
 
 
@@ -98,7 +98,7 @@ class HeldOutSample(_Sample):
     """A task with every n-th row of its held-out splits.
 
     These splits have one fixed order, by length or by time, so that the sample is spread over short and long or early
-    and late rows. It does not depend on the size of a batch.
+    and late rows. The sample does not depend on the batch size.
     """
 
     def __init__(self, task: Task, strides: Mapping[str, int]) -> None:

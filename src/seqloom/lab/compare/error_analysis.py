@@ -33,14 +33,14 @@ def analyse_errors(
     out_of_fold: Columns | None = None,
     read: Originals = lambda _: {},
 ) -> list[PageBlock]:
-    """Return report blocks on a model's test errors, the most informative first.
+    """Return report blocks about a model's test errors, the most informative first.
 
     Args:
         model: the model.
         task: the task.
         columns: the scores of the test rows.
         batch: examples per batch.
-        is_late: whether to stop with what there is; asked between predictions that take long.
+        is_late: whether to stop with the results so far; called between predictions that take long.
         out_of_fold: the scores of the test rows of all folds, for tables and curves of classes.
         read: returns where test rows stand and their original text, given their positions.
     """

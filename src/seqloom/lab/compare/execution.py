@@ -128,13 +128,13 @@ def write_report(comparison: Comparison, finished: bool) -> tuple[Results, dict[
 
 
 def read_document(folder: Path) -> dict[str, Any]:
-    """Return what a comparison stored of its results."""
+    """Return the stored results of a comparison."""
     stored: dict[str, Any] = json.loads((folder / "study.json").read_text(encoding="utf-8"))
     return stored
 
 
 def describe_result(comparison: Comparison, result: Result) -> str:
-    """Return one line about a finished job: what it was, and its score, its time or its error."""
+    """Describe a finished job in one line, with its score, its time or its error."""
     title, value = comparison.job_factory.titles.get(result.key, result.key), result.value
     if value is None:
         return f"{title}: failed: {result.failed}"

@@ -149,7 +149,7 @@ def resume_comparison(
     Args:
         data: the data, from which the folder follows if `out` is None.
         options: how to read the data.
-        settings: those that were set explicitly must match the stored ones, except the number of workers.
+        settings: settings that were set explicitly must match the stored ones, except the number of workers.
         out: the folder.
         trust: whether the code of cells in the folder may be executed.
         began: when the budget began again, in seconds since the epoch. Default: when the data have been read.
@@ -255,7 +255,7 @@ def choose_name(model: str) -> str:
 
 
 def find_run_of(comparison: Comparison, row: Row) -> Path | None:
-    """Return the run of a row: of the seed, or the settings, that did best on the validation rows."""
+    """Return the run of a row: that of the seed or settings with the best validation score."""
     factory = comparison.job_factory
     if row.baseline:
         return factory.baseline_folder(row.name) if row.test is not None else None

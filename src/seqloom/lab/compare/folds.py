@@ -1,8 +1,8 @@
 """Cross-validation of small data: every row is a test row once.
 
-With few rows, the score of one small test split is mostly luck. The rows are divided into folds; every baseline and
-every final model is trained once for each fold, without it, and tested on it. The test rows of all folds together have
-one score with one interval. Screening and learning rates are those of the first fold.
+With few rows, the score of one small test split depends mostly on chance. The rows are divided into folds; every
+baseline and every final model is trained once for each fold, on the other rows, and tested on it. The test rows of all
+folds together yield one score with one interval. Screening and learning rates are those of the first fold.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def join_folds(columns: Mapping[str, Mapping[int, Columns]]) -> tuple[dict[str, 
 
 
 def find_common_folds(folds: Mapping[str, Collection[int]]) -> tuple[list[str], list[int]]:
-    """Return the folds that all models have, and these models: those without any fold of the others are left out."""
+    """Return the folds that all models have, and these models, without those that share no fold with the others."""
     common: set[int] = set()
     names: list[str] = []
     for name in sorted(folds, key=lambda name: -len(folds[name])):

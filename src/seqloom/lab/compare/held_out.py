@@ -52,7 +52,7 @@ def time_row(task: Task) -> float:
 
 
 def score_batch(model: ForTask, task: Task, batch: Batch) -> None:
-    """Do what scoring the rows of a batch takes: predictions, and translations of a text."""
+    """Do the work of scoring a batch: predictions, and translations of a text."""
     model.scores(batch)
     if kind_of(task).writes:
         model.predict(replace(batch, y=None, y_lengths=None))

@@ -38,7 +38,7 @@ class CandidateTrial:
 
     @property
     def title(self) -> str:
-        """The training in words: gru 1x72, learning rate 0.003."""
+        """Description of the training: gru 1x72, learning rate 0.003."""
         extra = f", dropout {self.settings.dropout:g}" if self.settings != Hyperparameters(self.settings.lr) else ""
         seed = f", seed {self.seed}" if self.seed else ""
         return f"{self.candidate.label(self.hidden)}, learning rate {self.settings.lr:g}{extra}{seed}"

@@ -95,7 +95,7 @@ def _format_test(metric: Metric, row: Row) -> str | None:
 
 
 def _format_half(metric: Metric, one: Estimate) -> str:
-    """Format half of an interval, to follow its middle; "" if it is unknown."""
+    """Format the half-width of an interval, to follow its centre; "" if it is unknown."""
     return f" +- {metric.format_difference(one.half, half=one.half)}" if one.has_interval else ""
 
 
@@ -156,7 +156,7 @@ def short_caption(results: Results) -> str:
 
 
 def caption(results: Results, seeds: int, valid: int | None) -> str:
-    """Explain how the numbers were obtained, and what to beware of.
+    """Explain how the numbers were obtained, and how to read them with caution.
 
     Args:
         results: the results.
@@ -184,7 +184,7 @@ def caption(results: Results, seeds: int, valid: int | None) -> str:
 
 
 def _describe_folds(results: Results) -> str:
-    """Say how many folds were tested, after a number of rows; "" without cross-validation."""
+    """Return a phrase with the number of folds, to follow a number of rows; "" without cross-validation."""
     if results.folds is None:
         return ""
     done, wanted = results.folds

@@ -11,7 +11,7 @@ from seqloom.lab.stats.metrics import Metric
 def rank(metric: Metric, valid: Mapping[str, float | None]) -> tuple[float, float]:
     """Return a sort key, smallest first: the metric, then the loss.
 
-    The loss stands in for a metric that was not computed, such as BLEU while a model is being trained.
+    The loss replaces a metric that was not computed, such as BLEU during training.
     """
     loss = _number(valid.get("loss"))
     if metric.name not in valid:

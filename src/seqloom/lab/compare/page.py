@@ -37,7 +37,7 @@ from seqloom.tools import doctor
 
 
 def build_page(comparison: Comparison, results: Results, finished: bool) -> Page:
-    """Build the report page; errors of the recommended row are analysed if the comparison is finished and in time."""
+    """Build the report page; errors of the recommended row are analysed if the comparison has finished in time."""
     metric = results.metric
     note = caption(results, comparison.seeds, comparison.valid_rows)
     blocks: list[PageBlock] = [Table("Leaderboard", build_leaderboard(results), note)]

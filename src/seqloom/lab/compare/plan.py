@@ -85,7 +85,7 @@ NO_TRAINING = TrainingPlan((), 1, 0, 0, 0, 1, 0, 0.0, is_short=True)
 
 @dataclass(frozen=True)
 class Limits:
-    """What a plan must respect; None where time decides."""
+    """Constraints of a plan; None where the time decides."""
 
     seconds: float  # that are left
     workers: int
@@ -97,7 +97,7 @@ class Limits:
 
 
 def plan_steps(models: tuple[str, ...], steps: int, seeds: int, rates: int | None) -> TrainingPlan:
-    """Plan a number of steps, rounded up to whole validations, whatever time they take."""
+    """Plan for a number of steps, rounded up to complete validation intervals, whatever time they take."""
     validations = max((n for n in VALIDATIONS if n <= steps), default=min(VALIDATIONS))
     every = -(-steps // validations)
     finalists = min(3, len(models))
@@ -121,8 +121,8 @@ def plan_budget(speeds: dict[str, TrainingCost], limits: Limits) -> TrainingPlan
 def share_time(plan: TrainingPlan, speeds: dict[str, TrainingCost]) -> dict[str, float]:
     """Return the share of the training time after which each stage must end.
 
-    The first two may take longer than planned, because the last one can better do without a seed than they without
-    a model.
+    The first two may take longer than planned, because dropping a seed from the last stage costs less than dropping a
+    model from them.
     """
     if not plan.is_screened:
         return {"final": 1.0}
@@ -170,7 +170,7 @@ def _list_shapes(models: Sequence[str], limits: Limits) -> list[TrainingPlan]:
 def _fill(
     shape: TrainingPlan, speeds: dict[str, TrainingCost], limits: Limits, choices: Sequence[int] = VALIDATIONS
 ) -> TrainingPlan:
-    """Add as many steps as the time allows; 0 if it allows none."""
+    """Set as many steps as the time allows; 0 if it allows none."""
     plan = replace(shape, steps=0)
     for validations in choices:
         fixed, each = _costs(shape, speeds, validations, limits.workers)
@@ -213,14 +213,14 @@ def _costs(shape: TrainingPlan, speeds: dict[str, TrainingCost], validations: in
 
 
 def _slow_mean(values: Sequence[float]) -> float:
-    """Return a power mean: which models reach the later rungs is unknown, so weight the slow ones more."""
+    """Return a power mean: it is unknown which models reach the later rungs, so slow ones get a larger weight."""
     return float((sum(v**4 for v in values) / len(values)) ** 0.25)
 
 
 def _find_short_plan(speeds: dict[str, TrainingCost], limits: Limits) -> TrainingPlan:
     """Train a few models once, for as many steps as possible; none if there is no time for a single step.
 
-    Fewer models get more steps, but models for which a worker would be idle cost hardly any.
+    Fewer models get more steps, but models that fill an otherwise idle worker cost hardly any.
     """
     names = list(speeds)
     most = len(names) if limits.all_models else min(SHORT_MODELS, len(names))
@@ -238,7 +238,7 @@ def _find_short_plan(speeds: dict[str, TrainingCost], limits: Limits) -> Trainin
 
 
 def _suggest_budget(plan: TrainingPlan, speeds: dict[str, TrainingCost], limits: Limits) -> str:
-    """Say what the next larger budget that at least doubles the steps would allow."""
+    """Describe what the next larger budget, with at least twice the steps, would allow."""
     for budget in BUDGETS:
         larger = _find_plan(speeds, replace(limits, seconds=budget - limits.spent))
         if larger is None or budget <= limits.seconds + limits.spent or larger.steps < 2 * plan.steps:

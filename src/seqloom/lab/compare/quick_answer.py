@@ -14,7 +14,7 @@ def score_quick_baselines(comparison: Comparison) -> Iterator[Result]:
     """Fit the baselines that take milliseconds, unless a baseline has been scored.
 
     On a busy machine the workers may need a short budget to start, and no job ends. This process has imported all that
-    a baseline needs. The first one is fitted even if time is up; the others until it is.
+    a baseline needs. The first one is fitted even if time is up, the others only until then.
 
     Args:
         comparison: The comparison, whose jobs have ended. The caller puts each result into its `results`.

@@ -53,12 +53,12 @@ class Results:
 
     @property
     def tested(self) -> str:
-        """How many examples were tested, in words: "38 test rows"."""
+        """The number of tested examples in words: "38 test rows"."""
         return count(self.test_rows, f"test {self.example}")
 
     @property
     def interval_note(self) -> str:
-        """What few test rows mean for the intervals, in a sentence; "" if there are enough."""
+        """A sentence about what few test rows mean for the intervals; "" if there are enough."""
         has_counts = any(one.right is not None for one in self.bootstraps.values())
         is_known = has_counts or not self.bootstraps  # intervals of shares do not need many rows
         return "" if is_known else explain_few_rows(self.test_rows, self.overlap, f"test {self.example}")

@@ -36,7 +36,7 @@ TEXT_METRICS = ("bleu", "chrf", "exact", "cer", "wer")  # of decoded translation
 
 @dataclass(frozen=True)
 class Deadline:
-    """When a rung must end, and what it still has to do after its last step."""
+    """The deadline of a rung, and the time that it needs after its last step."""
 
     at: float = math.inf  # seconds since the epoch
     valid: float = 0.0  # estimated seconds of a validation
@@ -97,7 +97,7 @@ def train_rung(
 
 
 def _read_deadline(deadline: Mapping[str, Any] | None, test: bool) -> Deadline:
-    """Read the time from its file, which a resumed comparison writes again; the job's settings stay the same."""
+    """Read the deadline from its file, which a resumed comparison rewrites; the job's settings stay the same."""
     if deadline is None:
         return Deadline()
     at = json.loads(Path(deadline["file"]).read_text())[deadline["stage"]]

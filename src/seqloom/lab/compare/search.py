@@ -1,9 +1,9 @@
 """The search for the best model: baselines, a plan, and successive halving of the models.
 
-Every decision follows from results on disk, in an order that does not depend on which job was faster. Resuming is
-therefore running the same search again: jobs that are done return their stored results. Only if the machine turns out
-to be slower than the plan assumed does the clock decide: trainings stop before their last step, and the last jobs of a
-stage are skipped, so that there is time to score and to report.
+Every decision follows from results on disk, in an order that does not depend on which job was faster. To resume is
+therefore to run the same search again: finished jobs return their stored results. Only if the machine turns out to be
+slower than the plan assumed does the clock decide: trainings stop before their last step, and the last jobs of a stage
+are skipped, so that there is time to score and to report.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Comparison:
         return self.end - self.clock()
 
     def _set_deadlines(self, plan: TrainingPlan) -> None:
-        """Divide the time that is left among the stages, and write it down for the jobs.
+        """Divide the remaining time among the stages, and write the deadlines to disk for the jobs.
 
         A resumed comparison has the whole budget again.
         """
@@ -201,10 +201,10 @@ class Comparison:
             yield None
 
     def _train(self, trials: Sequence[CandidateTrial], steps: int, stage: str) -> Jobs:
-        """Train seed by seed, so that an interrupted comparison has all models; slow models first, to end together.
+        """Train seed by seed, so that an interrupted comparison has all models; slow models first, so all end together.
 
-        If time is short, preferred models come first, because the last trainings may be skipped: those that could not
-        end in the time of the stage.
+        If time is short, preferred models come first, because trainings that could not end within the stage are
+        skipped.
         """
         assert self.plan is not None
         order = list(self.plan.models)
@@ -230,7 +230,7 @@ class Comparison:
         yield from self._wait(started)
 
     def _prepare(self, baseline_jobs: list[Job]) -> Jobs:
-        """Fit the baselines, and read the plan or make one from measured speeds; a stored plan never changes."""
+        """Fit the baselines, and read the plan or create one from measured speeds; a stored plan never changes."""
         place = self.folder / PLAN_FILE
         if place.exists():
             record = sealed.loads(place.read_bytes(), place, 1)
@@ -293,7 +293,7 @@ class Comparison:
         return plan if plan.models or not self.speeds else replace(plan, more=self._suggest_rows(plan.more))
 
     def _suggest_rows(self, more: str) -> str:
-        """Add to a suggestion how many rows could be scored in a small part of the budget."""
+        """Add to a suggestion the number of rows that could be scored in a small part of the budget."""
         scoring = min(cost.valid + cost.test for cost in self.speeds.values())
         total = sum(split.size or 0 for split in self.task.splits.values())
         rows = int(total * SCORING_SHARE * self.settings.seconds / max(scoring, 1e-6))

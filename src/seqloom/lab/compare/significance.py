@@ -24,7 +24,7 @@ RESAMPLES = 1000
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds with its 95% interval, mean +- half; half is infinite if there are too few rows for one."""
+    """A mean over seeds with its 95% interval, mean +- half; half is infinite if there are too few rows."""
 
     mean: float
     half: float

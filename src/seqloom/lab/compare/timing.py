@@ -36,7 +36,7 @@ LATENCY_SECONDS, LATENCY_CALLS = 0.15, 3  # a latency is measured for at least s
 
 @dataclass(frozen=True)
 class TaskSize:
-    """Sizes of a task from which times follow. A time step of a batch counts once for each row, padding included."""
+    """Sizes of a task from which times are estimated. A time step of a batch counts once per row, including padding."""
 
     batches: int | None  # of an epoch; None if the split is endless
     length: int  # median length of a sequence
@@ -123,7 +123,7 @@ def _measure_memory(stepper: Stepper, batch: Batch) -> int:
 
 @torch.no_grad()
 def _measure_forward(stepper: Stepper, task: Task, seconds: float) -> float:
-    """Return the seconds per time step of validation; batches are sorted by length, so start in the middle."""
+    """Return the seconds per time step of validation, starting in the middle: batches are sorted by length."""
     middle = (task.count("valid", **stepper.settings.sizes) or 1) // 2
     stepper.model.eval()
     spent, walked = 0.0, 0.0

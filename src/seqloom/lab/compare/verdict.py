@@ -91,7 +91,7 @@ def _compare_with_baseline(results: Results, row: Row, baseline: Row) -> str:
 
 
 def _name_better_rows(results: Results, choice: Choice) -> str:
-    """Name the rows that the validation rows did not choose and that lead the recommended one on the test rows."""
+    """Name rows that lead the recommended one on the test rows although validation did not choose them."""
     better = [row for row in results.rows if row.test is not None and _is_clearly_better(results, row, choice.row)]
     if not better:
         return ""
@@ -114,7 +114,7 @@ def _doubt(results: Results, choice: Choice) -> str:
 
 
 def _more_time(results: Results) -> str:
-    """Say how little was trained, and what a larger budget would allow."""
+    """Explain how little was trained, and what a larger budget would allow."""
     trained = ""
     if results.epochs is not None and results.epochs < 1 and results.models:
         trained = f"The models saw {results.epochs:.0%} of the training rows once. "

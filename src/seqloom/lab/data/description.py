@@ -1,4 +1,4 @@
-"""Describe a task in lines of text and as a JSON document."""
+"""Describe a task as lines of text or as a JSON document."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def tabulate_columns(columns: Sequence[Column]) -> list[dict[str, str | int]]:
 def _format_columns(columns: Sequence[Column]) -> list[str]:
     """Format columns as an aligned table; the example, which comes last, is not padded.
 
-    Of more than MOST_COLUMNS, neighbours of one type and use become one line between the first and the last of them.
+    If there are more than MOST_COLUMNS, consecutive columns of one type and use are shown as the first, a line for
+    those between, and the last.
     """
     table = tabulate_columns(columns)
     if len(table) > MOST_COLUMNS:

@@ -110,7 +110,7 @@ class DigitsTask(Task):
         return -(-len(self._parts[split][0]) // self.choose_batch_size(split, batch, tokens, self.steps))
 
     def encode(self, rows: Sequence[Any]) -> Batch:
-        """Stack images that are standardised already, as `load` returns them."""
+        """Stack images that are already standardised, as `load` returns them."""
         x = torch.stack([torch.as_tensor(row, dtype=torch.float32) for row in rows])
         return Batch(x, torch.full((len(x),), x.shape[1]), torch.arange(len(x)))
 

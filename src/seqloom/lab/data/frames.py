@@ -35,7 +35,7 @@ def make_frame(rows: Sequence[Mapping[str, Any]], like: object = None) -> Frame:
 
 
 def flatten_results(results: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Turn predictions into rows: the probability of each class in a column of its own, `probability_CLASS`."""
+    """Turn predictions into rows, with the probability of each class in a separate column, `probability_CLASS`."""
     rows = []
     for result in results:
         row = dict(result)

@@ -75,7 +75,7 @@ class MemoryTask(RowsTask):
 
 
 def _make_column(x: Sequence[Any]) -> pl.Series:
-    """Make one column of strings, lists of strings, or lists of steps."""
+    """Create one column of strings, lists of strings, or lists of steps."""
     if isinstance(x[0], str):
         return pl.Series(X, list(x), dtype=pl.String)
     if isinstance(x[0], (list, tuple)) and any(isinstance(token, str) for row in x for token in row[:1]):

@@ -25,7 +25,7 @@ def check_exists(data: str) -> None:
     """Check that `data` names a task, a data set, a path or a pair of paths.
 
     Raises:
-        UserError: If it names none of them; the message suggests a near name.
+        UserError: If it names none of them; the message suggests a similar name.
     """
     path = Path(data)
     if data in TASK_NAMES or data.startswith(HUB_PREFIX) or path.exists() or isinstance(split_pair(data), tuple):

@@ -33,7 +33,7 @@ MOST = 10_000_000  # largest number that an option of a built-in task takes, suc
 
 
 def find(name: str) -> Callable[..., Task]:
-    """Return the function that builds the task of that name."""
+    """Return the function that builds the task with this name."""
     if name not in TASKS:
         hint = suggest(name, TASKS) or f"the tasks are {', '.join(TASKS)}"
         raise UserError(f"no task {name!r}; {hint}")

@@ -1,4 +1,4 @@
-"""The contract of a task: what a trainer may ask of data, whatever their source.
+"""The contract of a task: what a trainer may require of data, whatever their source.
 
 A task is data that have been read, split and encoded. It has
 
@@ -168,7 +168,7 @@ Target = Classes | Labels | Tags | Values | Tokens
 
 @dataclass(frozen=True)
 class Split:
-    """The number of examples and a hash of exactly which ones.
+    """The number of examples and a hash that identifies them.
 
     The size is None if the split is endless. For one long text it is the number of steps.
     """
@@ -208,7 +208,7 @@ class Note:
 
 
 class Notes(list[Note]):
-    """What reading the data has to report. Repeated notes are dropped."""
+    """Notes from reading the data. Repeated notes are dropped."""
 
     def say(self, text: str, warning: bool = False) -> None:
         note = Note(text, warning)
@@ -236,7 +236,7 @@ class Batch:
         timespans: (B, T) time since the previous step, in typical intervals; None if time stamps are regular.
         letters: (B, T, C) letter ids of each word, 0 past its end; None if the task's input has no alphabet.
         future: (B, S, F) the known features of the steps to forecast; None if the task's input has none.
-        series: (B,) the number of the series that a window of a table belongs to; None otherwise.
+        series: (B,) the index of the series that a window of a table belongs to; None otherwise.
         attributes: (B, A) numbers and names of each row, read at every step; None if the task's input has none.
         carry: Whether row b continues row b of the previous batch (one long text read in pieces), so that the state
             may be carried over. False for the first batch of an epoch.
@@ -271,7 +271,7 @@ class Batch:
         return self._map_tensors(lambda tensor: tensor[k::n])
 
     def select(self, rows: Tensor) -> Batch:
-        """Return some examples: their numbers in the batch, or a mask (B,)."""
+        """Return some examples, given by their indices in the batch or a mask (B,)."""
         return self._map_tensors(lambda tensor: tensor[rows])
 
     def _map_tensors(self, change: Callable[[Tensor], Tensor]) -> Batch:
@@ -317,10 +317,10 @@ class Task(ABC):
         Args:
             split: The name of a split.
             batch: Examples per batch. Give either `batch` or `tokens`.
-            tokens: Most steps per batch, padding included; a batch has at least one example.
+            tokens: Maximum number of steps per batch, including padding; a batch has at least one example.
             seed: Seed of the order, or of the examples themselves in an endless split.
             epoch: Number of the epoch.
-            skip: Number of batches at the start to leave out without building them, to resume within an epoch.
+            skip: Number of batches to skip at the start without building them, to resume within an epoch.
         """
 
     @abstractmethod
@@ -352,7 +352,7 @@ class Task(ABC):
 
     @abstractmethod
     def save(self, folder: Path | str) -> None:
-        """Write what `encode` and `decode` need as JSON, for `seqloom.lab.data.registry.load_task`."""
+        """Write everything that `encode` and `decode` need as JSON, for `seqloom.lab.data.registry.load_task`."""
 
     def open_file(self, path: DataSource) -> Task:
         """Open another file with this task's encoding; its rows are the split "test"."""

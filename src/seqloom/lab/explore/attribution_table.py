@@ -36,7 +36,7 @@ def write_attributions(
     Args:
         subject: The model.
         path: A file that ends with .parquet or .csv.
-        limit: Most rows.
+        limit: Maximum number of rows.
         report: Called with the number of finished rows and of all rows.
     """
     check_table_path(path)

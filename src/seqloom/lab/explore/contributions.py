@@ -41,7 +41,7 @@ Run = Callable[[Batch], Outputs]
 
 
 def choose_target(subject: Subject, outputs: Outputs, output: int | None = None, step: int | None = None) -> Target:
-    """Return the target that a person chose, or the model's prediction."""
+    """Return the target that the user chose, or the model's prediction."""
     values = outputs.values[0]
     if values.ndim == 1:
         return Target(_limit(output, len(values), int(values.argmax())))
@@ -66,7 +66,7 @@ def read_target(outputs: Outputs, target: Target) -> Tensor:
 
 @torch.no_grad()
 def compute_growth(run: Run, example: Example) -> tuple[list[int], Tensor]:
-    """Return the last steps of some prefixes, and the outputs (prefixes, K) of a model for them."""
+    """Return the last steps of some prefixes, and the model's outputs (prefixes, K) for them."""
     n = len(example.steps)
     count = min(n, MAX_PREFIXES, _divide_budget(n // 2 + 1))
     ends = sorted({round((i + 1) * n / count) for i in range(count)})
@@ -76,7 +76,7 @@ def compute_growth(run: Run, example: Example) -> tuple[list[int], Tensor]:
 
 
 def _divide_budget(steps: int) -> int:
-    """Return how many runs of `steps` steps are affordable."""
+    """Return how many runs of `steps` steps fit into the budget."""
     return max(LEAST_PARTS, BUDGET // steps)
 
 

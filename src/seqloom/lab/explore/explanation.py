@@ -1,4 +1,4 @@
-"""Everything that a page shows about one input: a JSON document, and the arrays behind its heat maps."""
+"""The explanation of one input: a JSON document, and the arrays of its heat maps."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Request:
     """What to explain.
 
     Args:
-        output: Number of the output; by default the model's prediction.
+        output: Index of the output; by default the model's prediction.
         step: Output step, for models with an output at each step.
         clamps: Gates and states to hold at a constant.
         uniform_attention: Whether to replace attention by equal weights.
@@ -53,7 +53,7 @@ class Request:
 
     @staticmethod
     def parse(document: Mapping[str, Any]) -> Request:
-        """Read a request from a question of the page."""
+        """Read a request from the page's question."""
         return Request(
             document.get("output"),
             document.get("step"),
@@ -233,7 +233,7 @@ def _describe_array(array: Array) -> dict[str, Any]:
 
 
 def pack_array(array: Array) -> bytes:
-    """Return an array as little-endian 16-bit numbers, 0 for its least and 65535 for its largest value."""
+    """Return an array as little-endian 16-bit integers, from 0 for its least to 65535 for its largest value."""
     if not array.size:
         return b""
     values = np.nan_to_num(array.astype(np.float64))
@@ -243,5 +243,5 @@ def pack_array(array: Array) -> bytes:
 
 
 def _round(values: Tensor) -> list[float | None]:
-    """Return numbers with six digits; None for NaN and infinity, which JSON does not have."""
+    """Return numbers with six digits; None for NaN and infinity, which JSON does not support."""
     return [float(f"{v:.6g}") if math.isfinite(v) else None for v in values.detach().flatten().tolist()]

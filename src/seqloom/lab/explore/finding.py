@@ -1,4 +1,4 @@
-"""What a model did with an input, in sentences. Each is checked by taking something away, and withdrawn if it fails."""
+"""Describe what a model did with an input. Each sentence is checked by an ablation, and withdrawn if it fails."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def describe(
         target: The output that is explained.
         growth: Steps, and the outputs after them.
         occlusion: Windows, and the target's value minus its value without each.
-        run: Runs the model, with the interventions that a person chose.
+        run: Runs the model, with the interventions that the user chose.
     """
     if subject.kind.has_values:
         return _describe_value(example, inside, target, occlusion)
@@ -108,8 +108,8 @@ def _describe_turn(
 ) -> Statement:
     """Name the step without which the prediction would change most.
 
-    A negation without which the prediction is another one comes before words with a larger effect: without the word
-    that is negated there is often nothing left to predict from.
+    A negation whose removal changes the predicted class takes precedence over words with a larger effect: removing the
+    negated word often leaves nothing to predict from.
     """
     windows, effects = occlusion
     p, label = _value(inside, target), _label(inside, target)
@@ -151,9 +151,9 @@ def _describe_contrast(
 ) -> Statement | None:
     """Name the word at which a text turns, or after which it decides.
 
-    It turns if the model predicts something else from the part before the word alone, and the same as from the whole
-    from the part after it alone. What follows decides if it gives the prediction alone, and leaving it out changes
-    more than leaving out any single step. Punctuation beside the word belongs to neither part.
+    The text turns if the model predicts something else from only the part before the word, and the final prediction
+    from only the part after it. The part after it decides if it suffices for the prediction, and omitting it changes
+    more than omitting any single step. Punctuation beside the word belongs to neither part.
     """
     words = [t for t, word in enumerate(example.steps) if is_contrast(word)]
     ends, starts = _find_parts(example.steps)
@@ -183,7 +183,7 @@ def _describe_contrast(
 
 
 def _find_parts(steps: tuple[str, ...]) -> tuple[list[int], list[int]]:
-    """Return for each step where the part before it ends, and where the part after it starts, without punctuation."""
+    """Return, for each step, where the part before it ends and the part after it starts, without punctuation."""
     is_word = [any(letter.isalnum() for letter in step) for step in steps]
     ends, starts = [0] * len(steps), [len(steps)] * len(steps)
     for t in range(1, len(steps)):
@@ -200,7 +200,7 @@ def _describe_flip(
     growth: tuple[list[int], torch.Tensor],
     occlusion: tuple[list[tuple[int, int]], torch.Tensor],
 ) -> Statement | None:
-    """Name the step at which the prediction became the final one, if it was another before."""
+    """Name the step at which the prediction changed to the final one."""
     ends, values = growth
     if target.step is not None or len(ends) < 2:
         return None
@@ -226,7 +226,7 @@ def _join(turn: Statement, flip: Statement) -> Statement:
 
 
 def _describe_unit(subject: Subject, example: Example, inside: Inside, target: Target, step: int) -> list[Statement]:
-    """Name the unit whose change at a step does most for the output, and what its gates did."""
+    """Name the unit whose change at a step has the largest effect on the output, and what its gates did."""
     best: tuple[float, LayerView, int] | None = None
     for layer in inside.layers.values():
         if layer.effect is None or step >= len(layer.effect):
@@ -312,7 +312,7 @@ def _received(weights: Array) -> tuple[int, float]:
 def _describe_beginning(
     subject: Subject, example: Example, inside: Inside, target: Target, run: Run
 ) -> list[Statement]:
-    """Say how many steps at the end give the same prediction alone."""
+    """State how many steps at the end suffice for the same prediction."""
     n = len(example.steps)
     if n < LEAST_STEPS or subject.is_per_step or subject.kind.aligns_text:
         return []

@@ -32,7 +32,7 @@ class LayerView:
         equations: The cell's equations.
         tensors: Values (T, units) by letter, states first. Values with more dimensions have one entry per part.
         flow: |dL/dh_t| for each step (T,), where L is the explained output; None without gradients.
-        effect: (T, units): dL/dh_t times the change of h at step t, what each unit's change does to the output.
+        effect: (T, units): dL/dh_t times the change of h at step t: the effect of each unit's change on the output.
         groups: The group of each unit: units that are active together (non-negative matrix factorisation).
     """
 

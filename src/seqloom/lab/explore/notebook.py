@@ -1,4 +1,4 @@
-"""Look into a model in a notebook, without a server: the page of one input, inside the output of a cell."""
+"""Look into a model in a notebook, without a server: the page of one input as the output of a cell."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WITH_CLASSES, WITH_VALUES = ClassifyKind(), RegressKind()  # what the outputs of
 
 
 class ModuleSubject(Subject):
-    """Any module that holds layers of seqloom, without a task: its outputs are numbered, or have the given names."""
+    """Any module that contains layers of seqloom, without a task: its outputs are numbered, or have the given names."""
 
     def __init__(self, model: nn.Module, classes: Sequence[str], has_ids: bool, name: str) -> None:
         self.name, self.run, self.lock = name, None, threading.RLock()
@@ -111,9 +111,9 @@ def explore(
     The result is a page that a notebook shows. It needs neither a server nor a network, and `save` writes it to a file.
 
     Args:
-        model: A trained run, or any module that holds layers of seqloom; its output is (B, K) or (B, T, K), alone or
-            as the first of a tuple. A `Classify` or `Tag` shows probabilities, others show their outputs.
-        x: For a run, an input as its data have it, such as a text. For a module, a tensor of one input: features
+        model: A trained run, or any module that contains layers of seqloom; its output is (B, K) or (B, T, K), possibly
+            the first element of a tuple. A `Classify` or `Tag` shows probabilities, others show their outputs.
+        x: For a run, an input in the form of its data, such as a text. For a module, a tensor of one input: features
             (T, D) or (1, T, D), or ids (T,) or (1, T).
         steps: Names of the T steps, such as words; numbers by default.
         classes: Names of the K outputs; numbers by default.

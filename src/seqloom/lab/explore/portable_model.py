@@ -1,7 +1,7 @@
-"""A model in a form that a page can run by itself: its vocabulary, its topology and its weights.
+"""A model in a form that a page can run without a server: its vocabulary, its topology and its weights.
 
-The page runs the equations of the cells (`frontend/src/model.ts`), so that it also shows gates and takes
-interventions; an ONNX graph would compute outputs alone.
+The page runs the equations of the cells (`frontend/src/model.ts`), so that it can also show gates and apply
+interventions; an ONNX graph would compute only outputs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UNITS = ("words", "characters")
 
 
 def explain_not_portable(subject: Subject) -> str:
-    """Return why a page cannot run a model by itself; "" if it can."""
+    """Return why a page cannot run a model without a server; "" if it can."""
     network, coder = subject.network, None if subject.task.encoding is None else subject.task.encoding.x
     if subject.model.decision is None:
         return f"a page runs models that classify, not those that {subject.kind.name}"

@@ -1,4 +1,4 @@
-"""What the page's questions must be, by name."""
+"""Schemas of the page's questions, by name."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ class ClampQuestion(TypedDict):
 
 @with_config(Strict)
 class AboutQuestion(TypedDict):
-    """Which runs the page has."""
+    """Ask which runs the page has."""
 
 
 @with_config(Strict)
 class RunQuestion(TypedDict):
-    """The rows, or the learning curves, of a run."""
+    """Ask for the rows, or the learning curves, of a run."""
 
     run: Name
 
 
 @with_config(Strict)
 class ExplainQuestion(RunQuestion):
-    """What a model does with a row of the data, by number, or with a typed input."""
+    """Ask what a model does with a row of the data, given by its index, or with a typed input."""
 
     row: NotRequired[Index | None]
     input: NotRequired[Annotated[str, Field(strict=True, max_length=MAX_INPUT)] | None]
@@ -56,7 +56,7 @@ class ExplainQuestion(RunQuestion):
 
 @with_config(Strict)
 class SimilarQuestion(ExplainQuestion):
-    """Rows in which the same units are active as in a span of an input."""
+    """Ask for rows in which the same units are active as in a span of an input."""
 
     span: Span
     units: NotRequired[Indices | None]

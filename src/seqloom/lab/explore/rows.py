@@ -1,4 +1,4 @@
-"""Rows of a run's data: to choose from, sorted by how well the model does, and to search for similar moments."""
+"""Rows of a run's data, to choose from (sorted by the model's loss) and to search for similar spans."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def list_rows(subject: Subject, limit: int = MAX_ROWS) -> list[Row]:
     """Return rows of the run's held-out data, with predictions.
 
     Raises:
-        UserError: If the run does not know its data, or the data are no longer there.
+        UserError: If the run does not know its data, or the data no longer exist.
     """
     if subject.run is None:
         return []
@@ -107,7 +107,7 @@ def _write_row(subject: Subject, batch: Batch, i: int, n: int) -> str:
 
 
 def join_tokens(subject: Subject, steps: tuple[str, ...]) -> str:
-    """Return tokens as the text that a person would type."""
+    """Return tokens as the text that a user would type."""
     unit = subject.task.input.unit if isinstance(subject.task.input, Tokens) else ""
     return ("" if unit in ("characters", "bytes", "bpe", "unigram") else " ").join(steps)
 

@@ -32,9 +32,9 @@ def record_examples(
 
     Args:
         service: The runs.
-        count: Rows of each run: a third of the best, of the worst and of the wrong but sure ones each.
+        count: Rows of each run: a third each of the best, the worst, and the confident but wrong ones.
         inputs: Texts to record as further rows.
-        with_models: Whether to add the models that a page can run by itself, so that any text can be typed.
+        with_models: Whether to include the models that a page can run without a server, so that any text can be typed.
     """
     recording: Recording = {
         "about": service.answer("about", {}),
@@ -103,7 +103,7 @@ def _list_typed(questions: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def choose_rows(rows: list[Row], count: int) -> list[int]:
-    """Return the numbers of rows to record: the best, the worst and the wrong but sure ones in turn."""
+    """Return the indices of rows to record: the best, the worst and the confident but wrong ones in turn."""
     numbers = range(len(rows))
     by_loss = sorted(numbers, key=lambda i: rows[i].loss or 0.0)
     wrong = [i for i in numbers if rows[i].prediction != rows[i].truth]
@@ -117,7 +117,7 @@ def choose_rows(rows: list[Row], count: int) -> list[int]:
 def build_page(recording: Mapping[str, Any], title: str = "seqloom explore") -> str:
     """Return a page that works from disk, without a server and without any request.
 
-    The page forbids itself every outside request, and runs no script but its own, which it names by its hash.
+    The page's policy forbids all outside requests and all scripts except its own, which is named by its hash.
     """
     script, style = read_static("app.js").decode(), read_static("app.css").decode()
     assert "</script" not in script and "</style" not in style

@@ -87,7 +87,7 @@ class Routes:
 
 
 async def _run_in_thread(call: Callable[[], Answer]) -> Answer:
-    """Return what a call returns; its thread does not keep the process alive when the server stops."""
+    """Run a call in a thread that does not keep the process alive when the server stops, and return its result."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Answer] = loop.create_future()
 
@@ -113,7 +113,7 @@ async def _run_in_thread(call: Callable[[], Answer]) -> Answer:
 
 
 def has_running_questions() -> bool:
-    """Return whether threads still compute answers, for which nobody waits once the server has stopped."""
+    """Return whether threads are still computing answers that nobody needs once the server has stopped."""
     return any(thread.name == THREAD for thread in threading.enumerate())
 
 
@@ -143,7 +143,7 @@ def make_server(service: Service, session: Session, when_ready: Callable[[str], 
     Args:
         service: Answers the page's questions.
         session: Knows who may ask.
-        when_ready: Is called with the address, without the token, once the server answers.
+        when_ready: Called with the address, without the token, once the server answers.
         port: The port; 0 chooses a free one.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The questions that a page asks about runs, and their answers as JSON; no matter how they travel."""
+"""Answer a page's questions about runs as JSON, independently of the transport."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CURVE_POINTS = 500
 
 
 class Entry:
-    """One run of a page: its model, rows and states, each loaded when it is first needed."""
+    """One run of a page: its model, rows and states, each loaded on first use."""
 
     def __init__(self, name: str, run: Run | None = None, subject: Subject | None = None, problem: str = "") -> None:
         self.name, self.run, self.problem = name, run, problem
@@ -102,7 +102,7 @@ class Service:
         return questions[question](document)
 
     def warm_up(self) -> None:
-        """Load the first model and what its first explanation needs, so that the page need not wait for them."""
+        """Load the first model and the requirements of its first explanation in advance."""
         import sklearn.decomposition  # noqa: F401  # takes two seconds
 
         for entry in list(self.entries.values())[:1]:
@@ -163,7 +163,7 @@ class Service:
         return {"units": chosen, "matches": [asdict(m) | {"truth": entry.rows[m.row].truth} for m in matches]}
 
     def _curves(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the learning curves of a run, also while it trains."""
+        """Return the learning curves of a run, even while it trains."""
         run = self._entry(document).run
         if run is None:
             return {"lines": [], "finished": None}

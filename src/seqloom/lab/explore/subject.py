@@ -1,4 +1,4 @@
-"""A model to look into: how its inputs are read, and what its outputs are called."""
+"""A model to look into: how its inputs are read, and the names of its outputs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Example:
 
 @dataclass(frozen=True, eq=False)
 class Outputs:
-    """What a model says for a batch: probabilities or values.
+    """A model's output for a batch: probabilities or values.
 
     Attributes:
         values: (B, K) for a whole sequence, or (B, S, K) for each step of an output.
@@ -101,7 +101,7 @@ class Subject:
         return self.has_tokens and not self.is_per_step
 
     def read(self, text: object) -> Example:
-        """Read an input that a person typed: a text, JSON for numbers and objects, or a Python value.
+        """Read an input that a user typed: a text, JSON for numbers and objects, or a Python value.
 
         Raises:
             UserError: If it is empty or does not fit the task.
@@ -127,7 +127,7 @@ class Subject:
         return stripped.split() if isinstance(self.task.input, Tokens) and self.task.input.unit == "tokens" else text
 
     def label(self, batch: Batch, row: object = None) -> Example:
-        """Name the steps of a batch of one row; `row` is the input before it was encoded, if it is known."""
+        """Name the steps of a batch of one row; `row`: the input before encoding, if known."""
         n = int(batch.lengths[0])
         if n == 0:
             raise UserError("the input has no steps that the model reads; type a longer one")
@@ -254,7 +254,7 @@ def cut_rows(batch: Batch, count: int) -> Batch:
 
 
 def cut_batch(batch: Batch, steps: int) -> Batch:
-    """Return a batch cut to its first steps."""
+    """Truncate a batch to its first steps."""
     changes: dict[str, Any] = {"x": batch.x[:, :steps], "lengths": batch.lengths.clamp(max=steps), "y": None}
     for name in ("timespans", "letters"):
         if (tensor := getattr(batch, name)) is not None:
@@ -263,7 +263,7 @@ def cut_batch(batch: Batch, steps: int) -> Batch:
 
 
 def repeat_batch(batch: Batch, count: int) -> Batch:
-    """Return a batch of one row, `count` times."""
+    """Repeat a batch of one row `count` times."""
     return batch.select(torch.zeros(count, dtype=torch.long))
 
 

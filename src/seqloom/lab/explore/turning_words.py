@@ -1,6 +1,6 @@
 """Words that reverse the meaning of a text, such as "not" and "but".
 
-They only decide which of several steps a finding names first. That the prediction turns there is measured with the
+They only decide which of several steps a finding names first. Whether the prediction turns there is measured with the
 model itself: see `finding.py`.
 """
 
@@ -26,11 +26,11 @@ NEGATIONS = frozenset(  # what follows, or the verb before it, means the opposit
 
 
 def is_contrast(word: str) -> bool:
-    """Return whether a word sets what follows against what comes before."""
+    """Return whether a word contrasts what follows with what precedes it."""
     return word.lower() in CONTRASTS
 
 
 def is_negation(word: str) -> bool:
-    """Return whether a word negates: one of the list, or an English verb with n't."""
+    """Return whether a word is a negation: one of the list, or an English verb with n't."""
     word = word.lower().replace("\u2019", "'")
     return word in NEGATIONS or word.endswith("n't")

@@ -1,1 +1,1 @@
-"""Take a run away: files that predict without seqloom."""
+"""Export a run as files that predict without seqloom."""

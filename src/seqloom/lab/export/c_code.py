@@ -1,7 +1,7 @@
 """Write a traced function of tensors as C99: constants become arrays, every operator becomes loops.
 
-Tensors have fixed shapes. A view (slice, transpose, expand) costs nothing: it is an offset and strides of the memory of
-another tensor, which torch computes on its meta device. All numbers are float; truth values are 0 and 1.
+Tensors have fixed shapes. A view (slice, transpose, expand) costs nothing: it is an offset and strides into the memory
+of another tensor, which torch computes on its meta device. All values are float; truth values are 0 and 1.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Writer:
     Attributes:
         constants: Declarations of arrays.
         lines: Statements, in order.
-        work: Numbers of memory that the statements use.
+        work: Number of floats of memory that the statements use.
     """
 
     def __init__(self, int8: bool = False) -> None:
@@ -179,7 +179,7 @@ class Writer:
         return Value(self._names[key][0], torch.empty(constant.shape, device="meta"))
 
     def _read(self, value: Any, shape: Sequence[int], indices: Sequence[str]) -> str:  # noqa: ANN401
-        """Return the C expression of one number of an argument that is broadcast to a shape."""
+        """Return the C expression of one element of an argument that is broadcast to a shape."""
         if isinstance(value, Tensor) and value.numel() == 1:
             value = value.item()
         if isinstance(value, bool | int | float):
@@ -328,7 +328,7 @@ class Value:
         self.base, self.meta = base, meta
 
     def at(self, meta: Tensor, indices: Sequence[str]) -> str:
-        """Return the C expression of one number, with the strides of `meta`."""
+        """Return the C expression of one element, with the strides of `meta`."""
         terms = [
             index if stride == 1 else f"{index} * {stride}"
             for index, stride, size in zip(indices, meta.stride(), meta.shape, strict=True)
@@ -341,7 +341,7 @@ class Value:
 
 
 def format_number(value: float) -> str:
-    """Return a float as C writes it, exactly."""
+    """Format a float exactly, as a C literal."""
     if np.isinf(value):
         return "INFINITY" if value > 0 else "(-INFINITY)"
     text = f"{np.float32(value):.9g}"

@@ -216,7 +216,7 @@ def _count_columns(task: Task) -> int:
 
 
 def _clean(text: str) -> str:
-    """Return a text that is safe inside a C comment."""
+    """Escape a text for a C comment."""
     return re.sub(r"[^\w .,:=+-]", "_", str(text), flags=re.ASCII)
 
 
@@ -307,7 +307,7 @@ def check_c(stream: Stream, task: Task, file: Path, command: Sequence[str]) -> d
         command: The compiler and its flags.
 
     Raises:
-        CheckError: If it does not compile, or predicts something else.
+        CheckError: If it does not compile, or its predictions differ.
     """
     rows = make_rows(task)
     batch = task.encode(rows)
@@ -343,7 +343,7 @@ def check_c(stream: Stream, task: Task, file: Path, command: Sequence[str]) -> d
 
 
 def _write_steps(row: Any, x: Tensor, task: Task) -> list[str]:  # noqa: ANN401  # any row
-    """Return the lines of one sequence: ids, or numbers in their units."""
+    """Return the lines of one sequence: ids, or values in their units."""
     if isinstance(task.input, Tokens):
         return [str(k) for k in x.tolist()]
     assert task.encoding is not None

@@ -28,11 +28,11 @@ NUMBERS = (int, float)
 
 
 class CheckError(RuntimeError):
-    """Raised when an exported model predicts something else than its run, which is a bug in the export."""
+    """Raised when the predictions of an exported model differ from those of its run, which is a bug in the export."""
 
 
 def make_rows(task: Task) -> list[Any]:
-    """Make rows of three lengths that look like the task's data.
+    """Generate rows of three lengths that look like the task's data.
 
     Args:
         task: A task that was read from files.

@@ -1,4 +1,4 @@
-"""model.json: what a runner must know about a model to read rows and name predictions."""
+"""model.json: what a runner needs to know about a model to read rows and name predictions."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _describe_encoder(coder: Any, task: Task, model: ForTask) -> dict[str, Any]:
 
 
 def write_tokenizer(task: Task, folder: Path) -> None:
-    """Write the tokenizer of subwords as its own file; nothing for other inputs."""
+    """Write the tokenizer of subwords as a separate file; do nothing for other inputs."""
     assert task.encoding is not None
     coder = task.encoding.x.inner if isinstance(task.encoding.x, JoinedTextCoder) else task.encoding.x
     if isinstance(coder, SubwordCoder):

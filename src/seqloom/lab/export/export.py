@@ -1,4 +1,4 @@
-"""Export a run: check it, write it to a folder, compare it, and say what was written."""
+"""Export a run: check it, write it to a folder, compare it, and report what was written."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def export_run(run: Run, to: Target, out: Path | str, *, int8: bool = False, lic
         run: The trained run.
         to: "onnx", "pt2", "safetensors" or "c".
         out: The folder to create; it may exist if it is empty.
-        int8: Whether to store matrices as int8 and to measure what that costs on the run's test rows.
+        int8: Whether to store matrices as int8 and to measure the effect on the run's test rows.
         licence: The licence in the model card of "safetensors", such as mit.
 
     Returns:

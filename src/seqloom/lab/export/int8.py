@@ -1,4 +1,4 @@
-"""Weights as whole numbers of 8 bits: a quarter of the size.
+"""Weights as 8-bit integers: a quarter of the size.
 
     w ~ s q,   q = round(w / s),   s = max |w| / 127     for each row of a matrix
 
@@ -41,7 +41,7 @@ def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def round_weights(model: ForTask) -> ForTask:
-    """Return a copy of a model whose matrices have values that 8 bits represent."""
+    """Return a copy of a model whose matrices are rounded to values that 8 bits can represent."""
     model = copy.deepcopy(model)
     for p in model.parameters():
         if is_rounded(p):
@@ -72,8 +72,8 @@ def store_as_int8(module: nn.Module) -> None:
 def compress_onnx(model: Any) -> int:  # noqa: ANN401  # an onnx.ModelProto
     """Store the rounded matrices of an ONNX model as int8, and return their number.
 
-    A matrix W becomes Cast(q) * s; onnxruntime computes it once, when it loads the file. The axis of the scale is
-    found by trying, because an export may transpose or stack matrices.
+    A matrix W becomes Cast(q) * s; onnxruntime computes it once, when it loads the file. The axis of the scale is found
+    by trying each one, because an export may transpose or stack matrices.
     """
     from onnx import helper, numpy_helper
 

@@ -1,4 +1,4 @@
-"""The forms of an export."""
+"""Names of the export formats."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Write a model to a folder in one of the forms that `seqloom export` knows."""
+"""Write a model to a folder in one of the formats of `seqloom export`."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _name_shapes(graph: Graph) -> tuple[Any, ...]:
 
 
 def _refuse(write: Any, form: str) -> Any:  # noqa: ANN401  # a function and its result
-    """Call a function; what torch cannot export becomes a sentence."""
+    """Call a function; turn errors of torch's exporter into one sentence."""
     try:
         return write()
     except (torch.fx.experimental.symbolic_shapes.ConstraintViolationError, torch._dynamo.exc.UserError) as error:

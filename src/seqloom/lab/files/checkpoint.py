@@ -77,7 +77,7 @@ def write(place: Path, facts: Mapping[str, Any], **files: Tensors) -> None:
 
 
 def recover(place: Path) -> None:
-    """Complete or remove what a process that was killed in `write` left. The caller must hold the run's lock."""
+    """Complete or remove what a process left when it was killed in `write`. The caller must hold the run's lock."""
     new, old = _name_siblings(place)
     _finish_renames(place, new, old)
     try:
@@ -179,7 +179,7 @@ def sync_files(folder: Path) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Flush the renames in a folder to disk, so that they survive a loss of power (POSIX only)."""
+    """Flush the renames in a folder to disk, so that they survive a power failure (POSIX only)."""
     if os.name != "posix":
         return
     handle = os.open(folder, os.O_RDONLY)

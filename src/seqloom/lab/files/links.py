@@ -1,4 +1,4 @@
-"""Refuse symbolic links in folders that are written to: a link would move what is written, or removed, elsewhere."""
+"""Refuse symbolic links in folders that are written to: a link would redirect writes and deletions elsewhere."""
 
 from __future__ import annotations
 

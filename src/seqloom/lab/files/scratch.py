@@ -64,7 +64,7 @@ def write_atomically(file: Path) -> Iterator[Path]:
 
 @contextmanager
 def make_folder(path: Path) -> Iterator[Path]:
-    """Make a folder under a temporary name beside `path`, readable by this user only; remove it at the end."""
+    """Create a folder under a temporary name beside `path`, readable only by this user; remove it at the end."""
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = choose_name(path)
     folder.mkdir(mode=0o700)

@@ -45,7 +45,7 @@ def check(code: bytes, file: Path, named_by: Path, trust: bool | str) -> None:
         code: The source code.
         file: The file that it was read from.
         named_by: The folder of the run or comparison that names it.
-        trust: Whether the user has said that it may be executed; or the digest of the code that may.
+        trust: Whether the user allows its execution; or the digest of the allowed code.
 
     Raises:
         UntrustedError: If `trust` does not allow it and this user has not trained with this code on this machine.

@@ -25,7 +25,7 @@ SHOWN = 3  # differences that an error message names
 def call(job: Job, folder: Path) -> Result:
     """Run a job in its folder and store what it returned; an error becomes a failed result.
 
-    Only one process works in a folder: a machine that was given up as dead may still run the job. A second process
+    Only one process works in a folder, since a machine that was considered dead may still run the job. A second process
     waits and returns the result of the first.
     """
     own = folder / job.key

@@ -9,7 +9,7 @@ import sys
 def child_environment(**more: str) -> dict[str, str]:
     """Return the environment of a child process: this one's, with the same module path and one thread.
 
-    PYTHONSAFEPATH keeps `python -m` from importing modules of the current folder, which may be a downloaded one.
+    PYTHONSAFEPATH keeps `python -m` from importing modules from the current folder, which may have been downloaded.
     """
     path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
     return {

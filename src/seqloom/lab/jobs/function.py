@@ -1,4 +1,4 @@
-"""Call the function of a job: one thread, and its own random numbers."""
+"""Call the function of a job on one thread, with its own random seed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def call_function(job: Job, own: Path) -> object:
 
 @contextmanager
 def _isolate(key: str) -> Iterator[None]:
-    """Make the result depend on the job only, not on where it runs.
+    """Make the result depend only on the job, not on where it runs.
 
     One thread for torch and for the BLAS of numpy and scikit-learn (more threads change the order of sums), flushed
     denormals, and random seeds derived from the job's key.

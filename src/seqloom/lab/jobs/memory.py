@@ -38,7 +38,7 @@ def reset_peak() -> None:
 
 
 def peak_bytes() -> int:
-    """Return the most bytes that this process used; 0 if unknown."""
+    """Return the peak memory use of this process in bytes; 0 if unknown."""
     return (_read_field(Path("/proc/self/status"), "VmHWM:") or 0) * 1024
 
 

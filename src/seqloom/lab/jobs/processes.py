@@ -23,7 +23,7 @@ from seqloom.lab.jobs.worker import end_group
 
 @dataclass(frozen=True)
 class Attempt:
-    """A started job, how often it was started, and when last."""
+    """A started job, how often it was started, and when it was last started."""
 
     job: Job
     starts: int = 1
@@ -31,7 +31,7 @@ class Attempt:
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether it must run alone: two processes died, perhaps because others used up the memory."""
+        """Whether it must run alone, because two processes died, perhaps from lack of memory."""
         return self.starts > 2
 
 
@@ -65,7 +65,7 @@ class InProcesses:
         return max(0, self.peaks.get(function, 0) - (memory.used_bytes(worker.process.pid) if worker else 0))
 
     def _choose_worker(self) -> int:
-        """Return the number of an idle worker, preferably one that is running already."""
+        """Return the number of an idle worker, preferably one that is already running."""
         idle = [n for n in range(self.count) if n not in self.attempts]
         return min(idle, key=lambda n: n not in self.workers)
 
@@ -162,7 +162,7 @@ class Worker:
             self.process.stdin.flush()
 
     def end(self, patience: float = 0.0) -> str:
-        """End the process and all its children; return how it ended."""
+        """Terminate the process and all its children; return how it ended."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(patience)
         end_group(self.process.pid)

@@ -59,7 +59,8 @@ class Cluster:
             supports (s3://bucket/path). Jobs' folders are copied there, to the machine that restarts a job, and at the
             end to the folder.
         copy_every: Seconds between copies to the storage.
-        at_once: The number of jobs that Ray gets at a time. Default: as many as fit; set it for a cluster that grows.
+        at_once: The number of jobs that are submitted to Ray at a time. Default: as many as fit; set it for an
+            autoscaling cluster.
     """
 
     address: str = "auto"

@@ -1,4 +1,4 @@
-"""Copies of jobs' folders in a storage that all machines reach, through fsspec.
+"""Copies of jobs' folders in a storage that all machines can reach, through fsspec.
 
     place/<key>/<name>/...     a consistent copy of the whole folder, under a unique name
     place/<key>/latest         the name of the newest complete copy

@@ -1,4 +1,4 @@
-"""The layers to compare, by what a task asks of them; `:2` stands for two layers."""
+"""The layers to compare, by what a task requires; `:2` stands for two layers."""
 
 # When time is short, only the first models are kept: a fast one of every family comes first, then its variants.
 WHOLE_SEQUENCE = (

@@ -1,4 +1,4 @@
-"""Classes of which some are rare: what their shares change in the aim of a training.
+"""Imbalanced classes: how the shares of the classes change the objective of a training.
 
 Data are imbalanced if one class has at least 90 % of the training rows: always predicting it is then 90 % accurate,
 so accuracy says little. The metric becomes the average precision of the rare class, or the balanced accuracy of
@@ -82,7 +82,7 @@ def _explain(share: float, metric: Metric | None, weights: str, goal: str) -> st
 
 
 def _count_rare_rows(task: Task) -> str:
-    """Say so if the test split has few rows of the rare classes."""
+    """Add a note if the test split has few rows of the rare classes."""
     if "test" not in task.splits:
         return ""
     counts = count_classes(task, "test")

@@ -1,4 +1,4 @@
-"""Columns of scores that several kinds have: errors of numbers, edits of texts."""
+"""Columns of scores that several kinds share: errors of values, edits of texts."""
 
 from __future__ import annotations
 

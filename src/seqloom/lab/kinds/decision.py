@@ -1,4 +1,4 @@
-"""From scores to a class: calibrated probabilities, a threshold, and when to abstain.
+"""Convert scores to a class: calibrated probabilities, a threshold, and abstention.
 
     p = softmax((z - log w) / T)         z: scores of the model, w: class weights of its training
     T                                    minimises the log loss of the validation rows (Guo et al. 2017)
@@ -35,15 +35,15 @@ GOALS = ("recall", "precision", "accuracy")
 
 @dataclass(frozen=True)
 class Decision:
-    """How scores become probabilities and a class.
+    """The conversion of scores to probabilities and a class.
 
     Attributes:
         positive: The class that counts as positive, of two.
         temperature: T.
         weights: The class weights w of the training; empty for none.
-        threshold: Least probability of the positive class to predict it; None for the class of highest score.
-        reject: Least probability of a class to predict it; 0 to predict always.
-        facts: What was reached on the validation rows, for the report.
+        threshold: Minimum probability of the positive class to predict it; None for the class of highest score.
+        reject: Minimum probability of a class to predict it; 0 to predict always.
+        facts: The results on the validation rows, for the report.
     """
 
     positive: int = 1
@@ -260,7 +260,7 @@ def _set_reject(decision: Decision, p: Array, y: Array, text: str) -> Decision:
 
 
 def explain_decision(names: Sequence[str], decision: Decision) -> list[str]:
-    """Say in sentences which threshold or reject option was chosen, and what it reached on the validation rows."""
+    """Describe in sentences the chosen threshold or reject option, and its results on the validation rows."""
     text, facts = [], decision.facts
     if decision.threshold is not None:
         sentence = f"{names[decision.positive]} is predicted from a probability of {decision.threshold:.3g}."

@@ -88,23 +88,23 @@ class ForTask(nn.Module):
         raise NotImplementedError
 
     def prepare(self, task: Task, settings: TrainSettings) -> None:
-        """Take from the training rows what the loss needs, before the model is trained or fitted."""
+        """Compute from the training rows what the loss needs, before the model is trained or fitted."""
 
     def fit_decision(self, task: Task, settings: TrainSettings) -> None:
-        """Fit on the validation rows what a trained model needs besides its weights."""
+        """Fit what a trained model needs besides its weights, on the validation rows."""
 
     def store_decision(self, folder: Path) -> None:
-        """Write what `fit_decision` found to the folder of the model's run."""
+        """Write the result of `fit_decision` to the folder of the model's run."""
 
     def restore_decision(self, folder: Path, task: Task) -> None:
         """Read what `store_decision` wrote, and check that it fits the task."""
 
     def describe_decision(self, names: tuple[str, ...] = ()) -> dict[str, Any]:
-        """Return how scores become a class as JSON, {} for other models; classes by name if `names` are given."""
+        """Return the decision rule as JSON, {} for models without one; classes by name if `names` are given."""
         return {}
 
     def finish(self, scores: Tensor) -> Tensor:
-        """Return what an exported model computes from scores: probabilities, CRF scores or standardised values."""
+        """Return the output of an exported model for scores: probabilities, CRF scores or standardised values."""
         return scores.float().softmax(-1)
 
     def invert_output(self, output: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ class ForForecast(ForRegress):
 
     Attributes:
         order: Moves the targets to the front of the features, as Forecast expects; None if they are there.
-        intervals: How wide the intervals of a forecast are; None before they have been fitted.
+        intervals: The widths of a forecast's intervals; None before they have been fitted.
     """
 
     streams = False

@@ -98,7 +98,7 @@ class GenerateKind(Kind):
 
 
 def score_tokens(batch: Batch, prediction: Prediction, has_target: Tensor) -> Columns:
-    """Count the right tokens of each row among those that have a target."""
+    """Count the correctly predicted tokens of each row among those that have a target."""
     assert batch.y is not None
     right = (prediction.values == batch.y) & has_target
     return {"right": to_array(right.sum(1)), "scored": to_array(has_target.sum(1)), "language": np.ones(len(batch))}

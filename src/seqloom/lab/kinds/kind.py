@@ -1,8 +1,9 @@
-"""The base class of a kind of task: what the rest of the lab asks of one.
+"""The base class of a kind of task: the interface that the rest of the lab uses.
 
-A task says only the name of its kind; `registry.kind_of(task)` returns the object of a class below. Its methods decide
-all that differs between kinds: the model with its loss, what is scored and how models rank, and what a prediction looks
-like. To add a kind, write one file with a subclass of `Kind` and one of `ForTask`, and list it in `registry.KINDS`.
+A task says only the name of its kind; `registry.kind_of(task)` returns the object of a class below. Its methods define
+everything that differs between kinds: the model with its loss, what is scored, how models rank, and what a prediction
+looks like. To add a kind, write one file with a subclass of `Kind` and one of `ForTask`, and list it in
+`registry.KINDS`.
 """
 
 from __future__ import annotations
@@ -34,25 +35,26 @@ class Kind(ABC):
     Attributes:
         name: Its name on the command line and on disk.
         command: The command that applies a run to new data.
-        metrics: What a user may choose to rank models; the first that the data allow is the default.
-        selecting: What selects the best weights of a training; the first that a validation computes, else the loss.
+        metrics: The metrics from which a user may choose to rank models; the first that the data allow is the default.
+        selecting: The metrics that select the best weights of a training: the first that a validation computes,
+            otherwise the loss.
         models: The layers to compare; when time is short, only the first ones.
         topology: How many steps go in and how many targets come out, for `advise`.
-        noun: What one output is called.
-        padding: What fills up sequences of targets; None if a target is no sequence of names.
+        noun: The name of one output.
+        padding: The padding of target sequences; None if a target is not a sequence of names.
         has_classes: Whether each target is one of some classes.
         aligns_text: Whether the target is a text in the order of the input's steps, without their places.
         predicts_text: Whether targets are tokens of a text, which needs larger models.
-        separator: What separates items of a prediction in a field of CSV.
-        fewest_scored: Held-out rows that a comparison scores however long it takes.
-        baselines: What to fit for comparison, the simplest first: keys of `baselines.registry.FITS`.
-        is_per_row: Whether a row has a target of its own, read at its end: a class, labels or numbers.
+        separator: The separator of items of a prediction in a CSV field.
+        fewest_scored: Minimum number of held-out rows that a comparison scores, however long it takes.
+        baselines: The baselines to fit for comparison, the simplest first: keys of `baselines.registry.FITS`.
+        is_per_row: Whether each row has one target, read at its end: a class, labels or numbers.
         reads_timespans: Whether the time between steps may be an input.
-        has_values: Whether targets are numbers; no metric is then a share of rows, which has Wilson's interval.
+        has_values: Whether targets are numbers; then no metric is a share of rows with Wilson's interval.
         writes: Whether a model writes a text token by token, which takes longer than scoring it.
-        continues_text: Whether a model continues a text, whose pieces are read with the state after the one before;
-            rows have no prediction.
-        spans_rows: Whether a prediction is a table of its own, one row for each step ahead.
+        continues_text: Whether a model continues a text, which is read chunk by chunk with the state carried over; rows
+            have no prediction.
+        spans_rows: Whether a prediction is a table with one row for each step ahead.
         explains_last: Whether the last output step is explained by default, not the first.
         decoder: What turns the output of an exported model into results: a key of `export.runner.results.DECODERS`;
             "" if `seqloom export` does not write such models.
@@ -90,14 +92,14 @@ class Kind(ABC):
         """Build the model of a task, with its loss, over the layer named in the settings, with random weights."""
 
     def check_settings(self, task: Task, settings: TrainSettings) -> None:  # noqa: B027
-        """Raise a UserError if a setting would have no effect or let the model see what it has to predict."""
+        """Raise a UserError if a setting would have no effect or let the model see the value to predict."""
 
     def must_not_look_ahead(self, task: Task) -> bool:
         """Return whether a layer that reads later steps would see what it has to predict."""
         return False
 
     def check_sight(self, task: Task, model: str) -> None:  # noqa: B027
-        """Raise a UserError if a layer of this name would see what it has to predict."""
+        """Raise a UserError if a layer of this name would see the value to predict."""
 
     def has_timespans(self, task: Task) -> bool:
         """Return whether the batches of a task have irregular time stamps that its model can use."""
@@ -112,14 +114,14 @@ class Kind(ABC):
 
     @abstractmethod
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
-        """Return what each row of a batch contributes to the metrics: arrays (B, ...) by name."""
+        """Return the contributions of each row of a batch to the metrics: arrays (B, ...) by name."""
 
     def score_decoded(self, task: Task, batch: Batch, model: ForTask) -> Columns:
-        """Return what rows contribute to metrics of decoded texts, which take longer; {} if there are none."""
+        """Return the contributions of rows to metrics of decoded texts, which take longer; {} if there are none."""
         return {}
 
     def describe_test(self, task: Task, model: ForTask, columns: Columns) -> dict[str, Any]:
-        """Return what `evaluate` reports besides metrics, such as a table of classes, JSON-serialisable."""
+        """Return what `evaluate` reports besides metrics, such as a table of classes, as JSON types."""
         return {}
 
     def list_metrics(self, task: Task) -> list[str]:
@@ -145,7 +147,7 @@ class Kind(ABC):
         raise UserError(f"the metric {plain} does not fit {what or f'a task of kind {self.name}'}; {choices}")
 
     def _describe_data(self, task: Task) -> str:
-        """Say for which data of this kind a metric is missing; "" if that depends on the kind alone."""
+        """Explain for which data of this kind a metric is missing; "" if that depends only on the kind."""
         return ""
 
     def choose_objective(
@@ -200,9 +202,9 @@ class Kind(ABC):
 
         Args:
             task: The task that encoded the batch.
-            prediction: What the model predicts for it.
+            prediction: The model's prediction for it.
             probabilities: Whether to return the probabilities of all classes.
-            reject: Least probability of a class to predict it.
+            reject: Minimum probability of a class to predict it.
         """
         return [{"prediction": value} for value in task.decode(prediction.values, prediction.lengths)]
 
@@ -253,14 +255,14 @@ class Kind(ABC):
         is_late: Callable[[], bool],
         shared: Columns,
     ) -> list[PageBlock]:
-        """Return report blocks on a model's test errors, the most informative first.
+        """Return report blocks about a model's test errors, the most informative first.
 
         Args:
             model: The model.
             task: The task.
             columns: The scores of the test rows.
             batch: Examples per batch.
-            is_late: Whether to stop with what there is; asked between predictions that take long.
+            is_late: Whether to stop with the results so far; called between predictions that take long.
             shared: The scores of the test rows of all folds, for tables and curves of classes.
         """
         return []
@@ -272,7 +274,7 @@ class Kind(ABC):
     # export
 
     def describe_export(self, task: Task, model: ForTask) -> dict[str, Any]:
-        """Return what a runner must know to turn outputs into predictions, JSON-serialisable."""
+        """Return what a runner needs to turn outputs into predictions, as JSON types."""
         return {}
 
     def find_pipeline(self, task: Task) -> str:
@@ -280,5 +282,5 @@ class Kind(ABC):
         return ""
 
     def describe_use(self, task: Task, inputs: str) -> str:
-        """Say in a sentence what a model does with sequences of `inputs`."""
+        """Describe in a sentence what a model does with sequences of `inputs`."""
         return f"Predicts {', '.join(getattr(task.target, 'names', ()))} from sequences of {inputs}."

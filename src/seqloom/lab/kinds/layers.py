@@ -1,4 +1,4 @@
-"""Parts of models that several kinds share: the layer of the settings, its input, and what precedes a head."""
+"""Parts of models that several kinds share: the layer of the settings, its input, and the norm before a head."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def build_layer(settings: TrainSettings, input_size: int, name: str | None = Non
 
 
 def build_timed_layer(settings: TrainSettings, input_size: int, timed: bool) -> nn.Module:
-    """Build a layer; if the last input feature is a time span (`timed`) and the cell takes it, pass it to the cell."""
+    """Build a layer; if the last input feature is a time span (`timed`), pass it to cells that support it."""
     layer = build_layer(settings, input_size)
     if not timed or not isinstance(layer, Recurrent) or "dt" not in layer.cell_at(0).takes:
         return layer
@@ -58,7 +58,7 @@ def looks_ahead(model: str) -> bool:
 
 
 def normalise(model: nn.Module, settings: TrainSettings) -> nn.Module:
-    """Put a layer normalisation before the head, if the settings ask for it."""
+    """Add a layer normalisation before the head, if the settings request it."""
     if settings.normalise:
         last: Any = getattr(model, "readout", model.layer)
         model.head = nn.Sequential(nn.LayerNorm(last.output_size), cast(nn.Module, model.head))
@@ -83,7 +83,7 @@ def _flatten(state: Tensor | State | None) -> list[torch.Tensor]:
 
 
 class EmbedWithAttributes(nn.Module):
-    """Embed ids and keep the attributes of the row beside each vector.
+    """Embed ids and append the attributes of the row to each vector.
 
     Ids and attributes come as one tensor of floats, exact up to 2**24, so that a model has one input.
     """

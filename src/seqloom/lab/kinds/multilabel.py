@@ -139,10 +139,10 @@ class MultilabelKind(Kind):
         return " | ".join(", ".join(labels) or "-" for labels in steps)
 
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
-        """Return how often each label is true, predicted and right in each row (B, K), and counts over all labels.
+        """Return how often each label is true, predicted and correct in each row (B, K), and counts over all labels.
 
         The number of true labels includes those that training lacks. A step, or a row without steps, is exact if all of
-        its labels are right.
+        its labels are correct.
         """
         assert batch.y is not None
         y, p = batch.y.cpu().numpy(), prediction.values.cpu().numpy()

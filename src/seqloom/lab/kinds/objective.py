@@ -1,4 +1,4 @@
-"""What a training aims at: the metric that selects weights and ranks models, and the weights of rare classes."""
+"""The objective of a training: the metric that selects weights and ranks models, and class weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OTHER_NAMES = {
 
 @dataclass(frozen=True)
 class Objective:
-    """What to aim at.
+    """The objective.
 
     Attributes:
         metric: The metric.

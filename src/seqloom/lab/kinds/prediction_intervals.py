@@ -1,7 +1,7 @@
 """Intervals of forecasts: split conformal prediction on the validation windows.
 
 The score of a value is its error divided by the unit of its window, u = mean |x_t - x_(t-m)| over the past, with the
-season m. A series that moves more thus has wider intervals, also one that training has not seen. The interval of a
+season m. A series that moves more thus has wider intervals, even if it did not occur in training. The interval of a
 forecast p is p +- q u, with the conformal quantile q of the validation scores for each step and target.
 
     split conformal prediction     Lei et al. 2018

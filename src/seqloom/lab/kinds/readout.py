@@ -1,4 +1,4 @@
-"""Models that read a whole row and predict at its end: the body of classes, labels and numbers."""
+"""Models that read a whole row and predict at its end, for classes, labels and numbers."""
 
 from __future__ import annotations
 

@@ -65,6 +65,6 @@ def _drop_infinite(values: list[Any]) -> list[Any]:
 
 
 def describe_labels_use(verb: str, names: Sequence[str], inputs: str) -> str:
-    """Say what a model does with sequences of `inputs`, and list its labels."""
+    """Describe what a model does with sequences of `inputs`, and list its labels."""
     more = f" and {len(names) - MOST_LABELS} more" if len(names) > MOST_LABELS else ""
     return f"{verb} sequences of {inputs}; labels: {', '.join(names[:MOST_LABELS])}{more}."

@@ -58,13 +58,13 @@ class ForTranslate(ForTask):
 
 
 class WithoutSource(ForTranslate):
-    """A translation model that reads only the target so far."""
+    """A translation model that reads only the preceding target tokens."""
 
     def scores(self, batch: Batch, state: Tensor | State | None = None) -> tuple[Tensor, None]:
         return self.model(shift_target(get_targets(batch))), None
 
     def predict(self, batch: Batch) -> Prediction:
-        """Decode greedily, with the limits of a translation."""
+        """Decode greedily, with the maximum length of a translation."""
         limits = 2 * batch.lengths + 20
         tokens = [torch.full((len(batch), 1), START, device=batch.x.device)]
         for _ in range(int(limits.max())):
@@ -73,7 +73,7 @@ class WithoutSource(ForTranslate):
 
 
 def shift_target(y: Tensor) -> Tensor:
-    """Return what a decoder reads: START, then each token but the last."""
+    """Return the input of a decoder: START, then each token but the last."""
     return torch.cat([torch.full_like(y[:, :1], START), y[:, :-1]], 1)
 
 
@@ -142,7 +142,7 @@ class TranslateKind(Kind):
 
 
 def score_texts(task: Task, batch: Batch, prediction: Prediction) -> Columns:
-    """Compare decoded translations with the references of a batch; an unknown word is never right."""
+    """Compare decoded translations with the references of a batch; an unknown word is never correct."""
     from sacrebleu.metrics.bleu import BLEU
 
     assert batch.y is not None and batch.y_lengths is not None

@@ -61,7 +61,7 @@ def _dump(value: object) -> str:
 
 
 def _dump_lines(value: object) -> str:
-    """Return JSON with one line per row of a list, so that a changed row is one changed line."""
+    """Return JSON with one line per row of a list, so that changing a row changes one line."""
     if isinstance(value, list) and value:
         return "[\n" + ",\n".join(map(_dump, value)) + "\n]"
     return _dump(value)

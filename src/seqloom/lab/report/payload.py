@@ -1,4 +1,4 @@
-"""The data that a page's script draws, and that its tables without a script show."""
+"""The data for a page's script to draw, and for its tables without a script."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Jobs of several requests in one call of a function that runs in a thread.
+"""Batch the jobs of several requests into one call of a function that runs in a thread.
 
-A call starts when the thread is free. It takes rows that have arrived meanwhile, in turns, up to a number of rows and
-time steps. If calls have recently shared jobs, a call that is not full waits a little for more. While short jobs are
-there, a long job has a small share of the time: after each of its calls it rests until there are none, or for many
-times as long as the call took.
+A call starts when the thread is free. It takes the rows that have arrived meanwhile, in turns, up to a maximum number
+of rows and time steps. If recent calls have combined several jobs, a call that is not full waits briefly for more.
+While there are short jobs, a long job gets a small share of the time: after each of its calls it rests until there are
+none, or for many times as long as the call took.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Batches:
     Args:
         call: Runs parts of jobs with the same key in a thread; returns a list with the result of each row, or an
             exception, for each part.
-        size: Most rows in a call.
+        size: Maximum number of rows in a call.
         wait: Longest time in seconds that a job waits for others.
         name: Name of the thread.
-        on_call: Is called with the rows of each call.
-        steps: Most time steps in a call; a row with more runs alone.
+        on_call: Called with the rows of each call.
+        steps: Maximum number of time steps in a call; a row with more runs alone.
 
     Example:
         >>> import asyncio
@@ -67,7 +67,7 @@ class Batches:
 
     @property
     def rows(self) -> int:
-        """The number of rows that wait."""
+        """The number of waiting rows."""
         return self._turns.rows
 
     async def __aenter__(self) -> Batches:
@@ -75,7 +75,7 @@ class Batches:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Finish the calls that have started; jobs that wait are cancelled."""
+        """Finish the calls that have started; cancel the waiting jobs."""
         if self._loop_task is not None:
             self._loop_task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
@@ -90,7 +90,7 @@ class Batches:
             key: Jobs with equal keys may share a call.
             rows: At least one.
             steps: The time steps of each row.
-            client: Who asks for it; clients take turns.
+            client: The client who sent it; clients take turns.
         """
         job = Job(key, rows, steps, client, asyncio.get_running_loop().create_future())
         self._jobs.add(job)

@@ -1,4 +1,4 @@
-"""What the bodies of requests must be."""
+"""Schemas of the bodies of requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Strict = ConfigDict(extra="forbid")
 
 @with_config(Strict)
 class PredictBody(TypedDict):
-    """What POST /v1/predict takes; the run checks the rows."""
+    """The body of POST /v1/predict; the run checks the rows."""
 
     run: NotRequired[RunName]
     rows: list[Any]
@@ -26,7 +26,7 @@ class PredictBody(TypedDict):
 
 @with_config(Strict)
 class GenerateBody(TypedDict):
-    """What POST /v1/generate takes."""
+    """The body of POST /v1/generate."""
 
     run: NotRequired[RunName]
     prompts: NotRequired[Annotated[list[Annotated[str, Field(strict=True)]], Field(max_length=MOST_PROMPTS)]]
@@ -40,14 +40,14 @@ class GenerateBody(TypedDict):
 
 @with_config(Strict)
 class StartBody(TypedDict):
-    """What POST /v1/stream takes."""
+    """The body of POST /v1/stream."""
 
     run: NotRequired[RunName]
 
 
 @with_config(Strict)
 class StepsBody(TypedDict):
-    """What POST /v1/stream/{token}/steps takes; the run checks the steps."""
+    """The body of POST /v1/stream/{token}/steps; the run checks the steps."""
 
     run: NotRequired[RunName]
     steps: list[Any]

@@ -1,4 +1,4 @@
-"""What the server counts, in the format of Prometheus."""
+"""The server's counters, in the format of Prometheus."""
 
 from __future__ import annotations
 

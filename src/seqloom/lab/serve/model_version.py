@@ -1,4 +1,4 @@
-"""A run as it was loaded: its task, its model and the format of its rows. A new checkpoint is a new version."""
+"""A loaded run: its task, its model and the format of its rows. A new checkpoint is a new version."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ModelVersion:
         format: What its rows look like.
         signature: Identifies the checkpoint.
         stepper: Runs steps of streams; None if the run has none.
-        no_streams: Why it has none.
+        no_streams: Why it has no streams.
     """
 
     name: str
@@ -49,7 +49,7 @@ class ModelVersion:
 
     @property
     def trusted_code(self) -> str | bool:
-        """The digest of the cell that a new version may execute: the user's trust was for this text alone."""
+        """The digest of the cell that a new version may execute: the user trusted only this code."""
         return bool(self.run.trust) and self.run.record.get("cell", {}).get("sha256", False)
 
     @property

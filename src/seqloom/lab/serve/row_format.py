@@ -1,4 +1,4 @@
-"""What a row, and a step of a stream, of a run look like in JSON: checks, a schema and examples.
+"""The JSON format of a run's rows and stream steps: checks, a schema and examples.
 
 A row has the columns that `seqloom predict` reads, or is the input itself if there is one column.
 """
@@ -77,7 +77,7 @@ class RowFormat:
     def _make_adapters(
         self, name: str, columns: dict[str, Any], most: int
     ) -> tuple[TypeAdapter[Any], TypeAdapter[Any] | None]:
-        """Return what checks a list of objects, and the type of an input if there is one column."""
+        """Return the validator of a list of objects, and the type of an input if there is one column."""
         fields = {n: NotRequired[kind] if n in self._optional else kind for n, kind in columns.items()}
         row: Any = TypedDict(name, fields)  # type: ignore[misc]
         required = [kind for n, kind in columns.items() if n not in self._optional]
@@ -113,7 +113,7 @@ class RowFormat:
         return checked
 
     def count_steps(self, row: dict[str, Any]) -> int:
-        """Return about how many time steps a checked row, or a step of a stream, has; a word is one."""
+        """Return the approximate number of time steps in a checked row or a step of a stream; a word is one."""
         return max(len(row), *(self._count(value) for value in row.values()))
 
     def _count(self, value: Json) -> int:

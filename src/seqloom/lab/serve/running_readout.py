@@ -1,4 +1,4 @@
-"""A readout after each step of a stream: what it needs from earlier steps is kept.
+"""A readout after each step of a stream; it keeps what it needs from earlier steps.
 
 last        nothing
 mean        sum_t y_t and t
@@ -36,7 +36,7 @@ class RunningReadout:
         Args:
             y: (B, T, H) outputs of the layer.
             lengths: (B,) real steps of each row, at least one.
-            before: What the last call returned for these rows; None at the start.
+            before: The result of the last call for these rows; None at the start.
 
         Returns:
             The summary up to each step, (B, T, output_size), and what the next call needs, each (B, ...).

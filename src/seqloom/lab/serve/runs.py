@@ -1,4 +1,4 @@
-"""The served runs by name. A new checkpoint is loaded beside the old one, which finishes what it has begun."""
+"""The served runs by name. A new checkpoint is loaded beside the old one, which finishes the requests it has begun."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _predict(key: tuple[ModelVersion, bool], parts: Sequence[Part]) -> list[Any]
 
 
 def _step(key: tuple[ModelVersion, bool], parts: Sequence[Part]) -> list[Any]:
-    """Run steps of the streams of several requests; returns, for each stream, its results or what is wrong."""
+    """Run steps of the streams of several requests; return, for each stream, its results or the problem."""
     version, probabilities = key
     stepper = version.stepper
     assert stepper is not None
@@ -140,7 +140,7 @@ class Runs:
 
     Args:
         runs: By name; the order is that of the command.
-        seconds: Time between two looks for new checkpoints; 0 never looks.
+        seconds: Seconds between two checks for new checkpoints; 0 for no checks.
     """
 
     def __init__(self, runs: Mapping[str, ServedRun], seconds: float) -> None:

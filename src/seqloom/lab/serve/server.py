@@ -34,7 +34,7 @@ def make_server(site: Site, when_ready: Callable[[str], None]) -> Server:
 
     Args:
         site: What is served, and where.
-        when_ready: Is called with the address once the server answers.
+        when_ready: Called with the address once the server answers.
 
     Raises:
         UserError: If the address, or the certificate, cannot be used.

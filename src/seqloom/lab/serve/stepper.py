@@ -71,7 +71,7 @@ class Stepper:
         """Run one step for each of several distinct streams, and return the results.
 
         Raises:
-            RequestError: 422 if a step cannot be read; no stream has then moved.
+            RequestError: 422 if a step cannot be read; then no stream has advanced.
         """
         raise NotImplementedError
 
@@ -145,7 +145,7 @@ class LayerStepper(Stepper):
             slot.index = -1
 
     def _assign_index(self, slot: Slot) -> None:
-        """Give a stream a row of the pool, which doubles if it is full."""
+        """Assign a row of the pool to a stream; the pool doubles if it is full."""
         if not self.free:
             before, self.slots = self.slots, max(FIRST_SLOTS, 2 * self.slots)
             self.free.extend(range(before, self.slots))
@@ -184,7 +184,7 @@ class LayerStepper(Stepper):
     def _run_each(
         self, jobs: Sequence[tuple[Slot, list[Any]]], batch: Batch, probabilities: bool
     ) -> list[list[Result]]:
-        """Run streams one after the other: states that grow have different sizes."""
+        """Run streams one by one: states that grow have different sizes."""
         results: list[list[Result]] = []
         counts = batch.lengths.tolist()
         if any(slot.steps + n > self.max_steps for (slot, _), n in zip(jobs, counts, strict=True)):  # before one moves
@@ -211,7 +211,7 @@ class LayerStepper(Stepper):
             raise RequestError(422, str(error)) from None
 
     def _join(self, rows: list[dict[str, Any]]) -> Any:  # noqa: ANN401  # a row
-        """Return the row that has these steps."""
+        """Return a row with these steps."""
         encoding = self.task.encoding
         if encoding is None:
             return [row["input"] for row in rows]
@@ -317,7 +317,7 @@ def _flatten(state: Tensor | State | None) -> list[Tensor]:
 
 
 def _lengthen(tensor: Tensor, dim: int, size: int) -> Tensor:
-    """Return a tensor of zeros with `size` rows in a dimension, which begins with the given rows."""
+    """Pad a tensor with zeros to `size` rows in a dimension."""
     shape = list(tensor.shape)
     shape[dim] = size
     longer = tensor.new_zeros(shape)
@@ -327,7 +327,7 @@ def _lengthen(tensor: Tensor, dim: int, size: int) -> Tensor:
 
 @torch.no_grad()
 def _probe_state(layer: Any, device: torch.device) -> tuple[list[int] | None, bool]:  # noqa: ANN401  # any layer
-    """Look at a layer's state.
+    """Inspect a layer's state.
 
     Returns:
         The dimension of the rows in each tensor, None if the state has no fixed size; whether it is a single tensor

@@ -107,7 +107,7 @@ class Streams:
         """Run steps of a stream and return a result for each, with the number of the step.
 
         Raises:
-            RequestError: 413 or 422 if a step cannot be read; the stream has then not moved.
+            RequestError: 413 or 422 if a step cannot be read; then the stream has not advanced.
         """
         if not steps:
             return []
@@ -126,7 +126,7 @@ class Streams:
             probabilities: Whether results have the probabilities of all classes.
 
         Returns:
-            For each stream the results of its steps, or what is wrong with them.
+            For each stream the results of its steps, or the problem with them.
         """
         answers: list[list[Result] | RequestError] = [[] for _ in jobs]
         groups: dict[ModelVersion, list[int]] = {}
@@ -147,7 +147,7 @@ class Streams:
     async def _step(
         self, jobs: Sequence[tuple[Stream, list[Any]]], probabilities: bool
     ) -> list[list[Result] | RequestError]:
-        """Run steps of streams of one checkpoint, each of which occurs once."""
+        """Run one step for each of several distinct streams of one checkpoint."""
         for stream, _ in jobs:
             await stream.lock.acquire()
         try:
@@ -179,7 +179,7 @@ class Streams:
         return answers
 
     def _check(self, jobs: Sequence[tuple[Stream, list[Any]]], version: ModelVersion) -> list[Any]:
-        """Return, for each stream, steps that it can read, or what is wrong with them."""
+        """Return, for each stream, its checked steps, or the problem with them."""
         if all(self._by_token.get(stream.token) is stream and stream.version is version for stream, _ in jobs):
             try:
                 checked = iter(version.format.check_steps([step for _, steps in jobs for step in steps], False))
@@ -206,7 +206,7 @@ class Streams:
         return checked
 
     def _count_steps(self, version: ModelVersion, steps: list[Any]) -> int:
-        """Return about how many time steps the model reads for steps of a stream."""
+        """Return the approximate number of time steps that the model reads for steps of a stream."""
         assert version.stepper is not None
         return version.stepper.reads * sum(map(version.format.count_steps, steps))
 
@@ -232,7 +232,7 @@ class Streams:
         return queue
 
     def drop_idle(self) -> int:
-        """Drop the streams that were not used for a while, and return how many."""
+        """Drop the streams that have not been used for a while, and return their number."""
         limit = time.monotonic() - self._settings.idle
         idle = [s for s in self._by_token.values() if s.used < limit and not s.lock.locked()]
         for stream in idle:

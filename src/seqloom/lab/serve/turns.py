@@ -1,11 +1,10 @@
-"""Whose rows run next: clients take turns, and so do the requests of a client.
+"""Fair scheduling of rows: clients take turns, and so do the requests of a client.
 
 This is start-time fair queueing (Goyal, Vin and Cheng 1996). Each client, and each of its jobs, has a tag: the work
-done for it. The one with the lowest tag is next. One that begins to wait takes the tag of the one that was last chosen,
-so that it does not wait for what was done for others before, and is not ahead of them because it asked for nothing
-meanwhile. A job that is too large for a call is cut, and its parts take turns with other jobs. Its calls are short
-while other clients have short jobs, and a call does not mix short rows with much longer ones, for which they would
-wait.
+done for it. The one with the lowest tag is next. One that starts to wait gets the tag of the one that was last chosen,
+so that it neither waits for the earlier work of others nor gets ahead of them for having been idle. A job that is too
+large for a call is split, and its parts take turns with other jobs. Its calls are short while other clients have short
+jobs, and a call does not mix short rows with much longer ones, for which they would have to wait.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ class Job:
 
     Attributes:
         key: Jobs with equal keys may share a call.
-        rows: What to run.
+        rows: The rows to run.
         steps: The time steps of each row.
-        client: Who asks for it.
+        client: The client who sent it.
         future: Receives the list of results.
     """
 
@@ -79,8 +78,8 @@ class Turns:
     """Jobs that wait, by client.
 
     Args:
-        most_rows: Most rows in a call.
-        most_steps: Most time steps in a call, unless it has a single row.
+        most_rows: Maximum number of rows in a call.
+        most_steps: Maximum number of time steps in a call, unless it has a single row.
     """
 
     def __init__(self, most_rows: int, most_steps: int) -> None:
@@ -95,7 +94,7 @@ class Turns:
         self.rests = False  # whether long jobs wait while other clients have short ones
 
     def add(self, job: Job) -> None:
-        """Let a job wait."""
+        """Add a job to the queue."""
         self._count += 1
         job.work = sum(job.steps)
         job.is_long = job.work > self._most_steps
@@ -118,7 +117,7 @@ class Turns:
         """Return the parts of jobs that run in the next call.
 
         Args:
-            share: How much of the most steps the call may have.
+            share: The share of the maximum steps that the call may have.
         """
         parts: list[Part] = []
         rows, work, longest = 0, 0, 0
@@ -168,7 +167,7 @@ class Turns:
         return job.is_long and bool(set(self._recent) - {None, client.name})
 
     def _charge(self, client: _Client, job: Job, count: int) -> None:
-        """Note that rows of a job run."""
+        """Record that rows of a job run."""
         work = sum(job.steps[job.taken : job.taken + count])
         self._clock, client.clock = client.tag, job.tag
         client.tag += work

@@ -124,7 +124,7 @@ def trace_reliability(p: Array, right: Array, bins: int) -> tuple[Array, Array, 
     """Compare probabilities with outcomes in bins of equal numbers of rows.
 
     Returns:
-        The mean probability and the share of right rows of each bin, and the mean distance of the two over rows.
+        The mean probability and the share of correct rows of each bin, and the mean distance of the two over rows.
     """
     order = np.argsort(p, kind="stable")
     parts = [part for part in np.array_split(order, max(1, min(bins, len(p)))) if len(part)]

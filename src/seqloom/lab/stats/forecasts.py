@@ -14,7 +14,7 @@ ENOUGH_SCORES = 39  # of a step; with fewer, those of neighbouring steps are poo
 
 
 def conformal_quantile(scores: Array, level: float) -> float:
-    """Return the smallest score that bounds a new one with probability `level`, if all are exchangeable.
+    """Return the conformal quantile: the smallest score that bounds a new one with probability `level`.
 
     It is the ceil((n + 1) level)-th smallest of n scores (Vovk et al. 2005; Lei et al. 2018), infinite if n is too
     small.

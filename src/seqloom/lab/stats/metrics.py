@@ -60,7 +60,7 @@ class Metric:
         higher: Whether more is better.
         percent: Whether it is a share between 0 and 1 (an error rate may exceed 1), written in percent.
         others: The columns it is computed from instead, if there is another way.
-        share: The columns above and below the line, if it is a share of rows where each row counts once.
+        share: The columns of the numerator and the denominator, if it is a share of rows in which each row counts once.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Metric:
         return np.asarray(self.formula(columns, weights), dtype=np.float64)
 
     def clip(self, end: float) -> float:
-        """Return the end of an interval, within the values that the metric can have."""
+        """Clip the end of an interval to the range of the metric."""
         if self.name == "loss":  # of a density may be negative
             return end
         return min(1.0, max(0.0, end)) if self.percent and self.higher else max(0.0, end)
@@ -249,7 +249,7 @@ def compute_scores(rows: Columns, intervals: bool = False, seed: int = 0, overla
 def _wilson_intervals(
     values: Mapping[str, float], columns: Columns, bootstrap: Mapping[str, tuple[float, float]], n: int
 ) -> dict[str, tuple[float, float]]:
-    """Return intervals of shares of rows, and of metrics that no draw has moved from 0 or 1."""
+    """Return intervals of shares of rows, and of metrics that are 0 or 1 in every draw."""
     names = [name for name in bootstrap if METRICS[name].percent and METRICS[name].higher]
     rates = [name for name in names if is_share_of_rows(METRICS[name], columns)]
     stuck = [name for name in names if bootstrap[name][0] == bootstrap[name][1] and values[name] in (0.0, 1.0)]

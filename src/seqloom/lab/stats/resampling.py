@@ -27,7 +27,7 @@ WEIGHTS_IN_MEMORY = 4_000_000
 
 
 def find_block_length(overlap: int) -> int:
-    """Return how many neighbouring rows are drawn together, each of which overlaps the next `overlap - 1`."""
+    """Return how many neighbouring rows are drawn together if each overlaps the next `overlap - 1`."""
     return 1 if overlap == 1 else -(-3 * overlap // 2)
 
 
@@ -69,7 +69,7 @@ def find_interval(value: float, resampled: Array, blocks: int) -> tuple[float, f
 
 
 def explain_few_rows(rows: int, overlap: int, example: str = "row") -> str:
-    """Say in a sentence what few rows mean for the intervals; "" if there are enough.
+    """Explain in a sentence what few rows mean for the intervals; "" if there are enough.
 
     Args:
         rows: Number of rows.

@@ -25,7 +25,7 @@ def find_spans(tags: Sequence[str]) -> set[tuple[int, int, str]]:
 
 
 def count_spans(true: Sequence[str], predicted: Sequence[str]) -> tuple[int, int, int]:
-    """Return how many spans of one row are right, predicted and true."""
+    """Return how many spans of one row are correct, predicted and true."""
     there, claimed = find_spans(true), find_spans(predicted)
     return len(there & claimed), len(claimed), len(there)
 

@@ -81,14 +81,14 @@ def _variance(values: Sequence[float]) -> float:
 
 
 def compare_on_scale(a: Sequence[float], b: Sequence[float], scale: Scale, resolution: float) -> Change:
-    """Compare two groups on a scale on which seeds spread alike: errors on "log", accuracies on "logit".
+    """Compare two groups on a scale on which seeds have similar variance: errors on "log", accuracies on "logit".
 
     Args:
         a: One value per seed.
         b: One value per seed, of another model.
         scale: "plain" compares means by their difference, "log" errors by their ratio, "logit" accuracies by odds.
-        resolution: The smallest error that can be shown: half an answer for shares of test answers, `SMALLEST` for
-            continuous values. Values are kept this far from 0, and from 1 on "logit", where the scale is infinite.
+        resolution: The smallest measurable error: half an answer for shares of test answers, `SMALLEST` for continuous
+            values. Values are kept this far from 0, and from 1 on "logit", where the scale is infinite.
 
     Returns:
         The means on the original scale, the effect and its interval.
@@ -111,5 +111,5 @@ def compare_on_scale(a: Sequence[float], b: Sequence[float], scale: Scale, resol
 
 
 def _exp(value: float) -> float:
-    """Return e^value, at most 1e300, so that every number can be stored."""
+    """Return e^value, at most 1e300, so that it can be stored."""
     return math.exp(min(value, 690.0))

@@ -89,7 +89,7 @@ def split_model(name: str) -> ModelName:
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """What may differ between two trainings of a model with the same seed."""
+    """Settings that may differ between two trainings of a model with the same seed."""
 
     lr: float
     dropout: float = DROPOUT
@@ -119,10 +119,10 @@ def _choose(usual: tuple[str, ...], names: Sequence[str], steps: int) -> list[Ca
 
 
 def choose_for_task(task: Task, names: Sequence[str] = (), steps: int = 100) -> list[Candidate]:
-    """Return the candidates for a task as `choose_candidates` does; none looks ahead if that would be cheating.
+    """Return the candidates for a task as `choose_candidates` does; without those that would see the target.
 
     Raises:
-        UserError: also if a named model looks ahead and must not.
+        UserError: also if a named model looks ahead although it must not.
     """
     kind = kind_of(task)
     if not kind.must_not_look_ahead(task):

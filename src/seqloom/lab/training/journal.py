@@ -18,7 +18,7 @@ class Journal:
     """The writer of metrics.jsonl; with `board`, also of TensorBoard files."""
 
     def __init__(self, path: Path, keep: int = 0, board: bool = False) -> None:
-        """Open the file and truncate it to `keep` bytes; what came after them will be written again."""
+        """Open the file and truncate it to `keep` bytes; the rest will be written again."""
         if path.exists():
             keep = min(keep, path.stat().st_size)
             with path.open("rb+") as file:

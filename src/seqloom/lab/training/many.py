@@ -1,9 +1,9 @@
-"""Train many small models at once: a single one uses a fraction of a GPU.
+"""Train many small models at once, since a single one uses only a fraction of a GPU.
 
 On a GPU each training records a whole step (drawing the batch, forward, backward, clipping, Adam) as a CUDA graph and
 replays it on a separate stream; trainings with the same `stack` are one model (`stacked.py`). On a CPU trainings run
-one after the other. A training depends only on its seed, not on what runs beside it (in a stack, up to rounding),
-except that dropout on a GPU draws from the device's generator in the order of the steps.
+one by one. A training depends only on its seed, not on what runs beside it (in a stack, up to rounding), except that
+dropout on a GPU draws from the device's generator in the order of the steps.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class _Step:
         self.done = torch.zeros(1, dtype=torch.long, device=device)
 
     def prepare(self, done: int) -> None:
-        """Do what is due before a step; `done` steps are finished."""
+        """Prepare a step; `done` steps are finished."""
         if self.training.prepare is not None:
             with torch.no_grad():
                 self.training.prepare(self.model, self.noise, done)
@@ -197,7 +197,7 @@ def _train_one(training: SmallTraining, device: torch.device) -> TrainedModel:
 
 @contextmanager
 def _frozen_objects() -> Iterator[None]:
-    """Hide the objects of now from the garbage collector: torch runs it before each recording, for 0.1 s and more."""
+    """Hide existing objects from the garbage collector, which torch runs before each recording, for 0.1 s or more."""
     mine = not gc.get_freeze_count()
     if mine:
         gc.collect()

@@ -16,7 +16,7 @@ MOMENTUM = 0.9
 
 
 def build_optimiser(model: nn.Module, settings: TrainSettings) -> torch.optim.Optimizer:
-    """Build the optimiser; matrices decay, while biases, norms and embeddings do not."""
+    """Build the optimiser, with weight decay for matrices but not for biases, norms and embeddings."""
     undecayed = {id(p) for m in model.modules() if isinstance(m, nn.Embedding | nn.LayerNorm) for p in m.parameters()}
     every = list(model.parameters())
     groups = [
@@ -58,7 +58,7 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, model: nn.Module, tensor
 
 
 class Schedule:
-    """The share of the maximum learning rate at each step s of S.
+    """The learning rate at each step s of S, as a share of the maximum.
 
     It rises linearly over w steps, then follows one of:
 
@@ -74,7 +74,7 @@ class Schedule:
         self.decays, self.waited = 0, 0
 
     def share(self, step: int) -> float:
-        """Return the share of the maximum learning rate at a step."""
+        """Return the learning rate at a step, as a share of the maximum."""
         if step < self.warmup:
             return (step + 1) / self.warmup
         if self.kind == "cosine":

@@ -27,7 +27,7 @@ def write_results(
         results: The results.
         out: The file. Default: standard output.
         form: "jsonl", "csv" or "lines". Default: from the file's suffix, otherwise "jsonl".
-        separator: What separates the items of a list in a field of CSV.
+        separator: The separator of the items of a list in a CSV field.
     """
     form = form or (out.suffix.lstrip(".") if out and out.suffix else "jsonl")
     if form not in FORMATS:
@@ -73,7 +73,7 @@ def _line_writer(file: IO[str]) -> Callable[[Result], Any]:
 
 
 def _csv_writer(file: IO[str], separator: str) -> Callable[[Result], Any]:
-    """Return a function that writes CSV rows; the keys of the first result are the heading.
+    """Return a function that writes CSV rows; the keys of the first result are the headings.
 
     A dict inside a result becomes several columns, a list one field.
     """
@@ -100,7 +100,7 @@ def _csv_writer(file: IO[str], separator: str) -> Callable[[Result], Any]:
 
 
 def _escape_formula(value: object) -> tuple[object, bool]:
-    """Return a field that a spreadsheet does not read as a formula, and whether it was changed."""
+    """Escape a field so that a spreadsheet does not read it as a formula; return whether it was changed."""
     if not isinstance(value, str) or len(value) < 2 or value[0] not in "=+-@\t\r":
         return value, False
     try:

@@ -44,7 +44,7 @@ MAX_TOKENS = 200  # in a generated text
 
 
 class TrainedRun(Protocol):
-    """What is asked of a `run.Run`, which offers predictions as a method."""
+    """The part of `run.Run` that is used here; `run.Run` offers predictions as a method."""
 
     @property
     def folder(self) -> Path: ...

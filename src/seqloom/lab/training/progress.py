@@ -1,4 +1,4 @@
-"""Progress of a training: a bar on a terminal, otherwise a line now and then."""
+"""Progress of a training: a bar on a terminal, otherwise a line at intervals."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ DECODERS = ("transformer", "linformer")  # their embedding must be as wide as th
 
 @dataclass(frozen=True)
 class Size:
-    """A model's width, all its parameters, and those outside of embeddings and output layers over tokens."""
+    """A model's width, its number of parameters, and that outside embeddings and output layers over tokens."""
 
     hidden: int
     parameters: int

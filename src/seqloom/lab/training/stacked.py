@@ -1,7 +1,8 @@
-"""Train models of equal shape as one model: every kernel works on all of them.
+"""Train models of equal shape as one model, so that every kernel works on all of them.
 
-A small model takes a GPU a few microseconds for each of hundreds of kernels, whatever their size. Stacked models share
-them: `torch.vmap` over the weights, and one AdamW for all, with a learning rate and a norm of the gradient for each.
+A small model costs a GPU a few microseconds for each of hundreds of kernels, whatever their size. Stacked models share
+these kernels: `torch.vmap` over the weights, and one AdamW for all, with a learning rate and a norm of the gradient for
+each.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Train any model on any task, as a run on disk that resumes bit for bit."""
+"""Train any model on any task, as a run on disk that can be resumed bit for bit."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def choose_device(settings: TrainSettings) -> torch.device:
 
 @contextmanager
 def _prepare_torch(settings: TrainSettings, device: torch.device) -> Iterator[None]:
-    """Set the threads, flush denormals, which slow a CPU down, and restore the random generators afterwards."""
+    """Set the threads and flush denormals, which slow down a CPU; restore the random generators afterwards."""
     threads, flushed = torch.get_num_threads(), are_denormals_flushed()
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)

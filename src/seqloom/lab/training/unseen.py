@@ -26,8 +26,8 @@ def list_unseen(run: Run, task: Task, file: DataSource) -> tuple[set[int] | None
         file: Its name, for messages.
 
     Returns:
-        The rows of its split "test", and a warning. None and "" if all of them are new, or if the training data are
-        not there any more.
+        The rows of its split "test", and a warning. None and "" if all of them are new, or if the training data no
+        longer exist.
 
     Raises:
         UserError: If no row is new.

@@ -1,4 +1,4 @@
-"""What the servers of `seqloom serve` and `seqloom explore` share; imports neither of them.
+"""Shared parts of the servers of `seqloom serve` and `seqloom explore`; imports neither of them.
 
 settings.py     address, TLS and limits
 clients.py      who sends a request; how much each client uses of what is limited

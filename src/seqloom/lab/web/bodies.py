@@ -21,7 +21,7 @@ CLOSE = {"Connection": "close"}  # the rest of the body will not be read
 
 
 class ClientLeftError(Exception):
-    """The client closed its connection before it had its answer."""
+    """The client closed its connection before it received its answer."""
 
 
 async def receive_body(
@@ -34,13 +34,13 @@ async def receive_body(
 ) -> bytes:
     """Return the bytes of a body.
 
-    A body that is too large is read to its end, within bounds, and thrown away: a client that is still sending would
-    find its connection reset and never see the answer.
+    A body that is too large is read to its end, within bounds, and discarded: otherwise a client that is still sending
+    would see its connection reset and never receive the answer.
 
     Args:
         receive: ASGI's function.
         length: The header Content-Length.
-        limit: Most bytes.
+        limit: Maximum number of bytes.
         receiving: Counts the bytes of bodies that are being received.
         client: Who sends the body.
         find_wait: Returns how many seconds to wait before more is received; see `Lane`.

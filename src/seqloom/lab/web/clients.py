@@ -1,4 +1,4 @@
-"""Who sends a request, and how much each client uses of what is limited."""
+"""Identify clients, and count how much each uses of limited resources."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ def _read_address(text: str | None) -> ipaddress.IPv4Address | ipaddress.IPv6Add
 
 
 class Shares:
-    """Count what clients use of something that is limited in total and for each client.
+    """Count the use of a resource that is limited in total and per client.
 
     Args:
-        total: Most of all clients.
-        of_one: Most of one client.
+        total: Maximum for all clients together.
+        of_one: Maximum per client.
     """
 
     def __init__(self, total: int, of_one: int) -> None:
@@ -79,11 +79,11 @@ class Shares:
         self._by_client: Counter[str] = Counter()
 
     def exceeds_client(self, client: str, amount: int = 1) -> bool:
-        """Return whether this would be too much for the client."""
+        """Return whether this amount would exceed the client's limit."""
         return self._by_client[client] + amount > self.of_one
 
     def exceeds_total(self, amount: int = 1) -> bool:
-        """Return whether this would be too much for all clients together."""
+        """Return whether this amount would exceed the total limit."""
         return self.used + amount > self.total
 
     def is_used_by_others(self, client: str) -> bool:

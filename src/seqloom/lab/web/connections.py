@@ -1,9 +1,9 @@
 """Connections that are idle, slow or too many.
 
 The protocol of uvicorn waits for the first byte, and for the end of a request's headers, without a limit. Here a
-connection without a request is closed after a while, and earlier if there are too many: the one of its client, or of
-the client that has most, that has been idle longest makes room for a new one. A connection whose client does not read
-its answer is closed as well.
+connection without a request is closed after a while, or earlier if there are too many: the longest idle connection of
+the same client, or of the client with the most connections, makes room for a new one. A connection whose client does
+not read its answer is closed as well.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Connections:
     """The open connections of a server.
 
     Args:
-        most: Most connections.
-        most_of_client: Most connections of one client.
+        most: Maximum number of connections.
+        most_of_client: Maximum number of connections per client.
     """
 
     def __init__(self, most: int, most_of_client: int) -> None:
@@ -60,7 +60,7 @@ class Connections:
         return next(iter(self._idle.get(client, ())), None)
 
     def set_idle(self, connection: Any) -> None:  # noqa: ANN401  # a protocol of uvicorn
-        """Note that a connection waits for a request from now on."""
+        """Record that a connection now waits for a request."""
         self.set_busy(connection)
         self._idle.setdefault(self.all[connection], OrderedDict())[connection] = time.monotonic()
 
@@ -107,7 +107,7 @@ def make_protocol(connections: Connections, clients: Clients) -> Callable[..., A
     """Return the class of HTTP connections for uvicorn that reports to `connections`."""
 
     class WatchedProtocol(BaseProtocol):  # type: ignore[misc]
-        """An HTTP connection that is closed when it is idle too long."""
+        """An HTTP connection that is closed when it has been idle too long."""
 
         def connection_made(self, transport: Any) -> None:  # noqa: ANN401  # an asyncio transport
             super().connection_made(transport)

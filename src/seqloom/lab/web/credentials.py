@@ -20,7 +20,7 @@ def read_bearer(scope: Scope, headers: Headers) -> bytes:
 
 
 def is_same(given: bytes, token: str) -> bool:
-    """Return whether a token is right, in a time that does not depend on how much of it is."""
+    """Return whether a token is correct, in constant time."""
     return hmac.compare_digest(given, token.encode())
 
 

@@ -1,4 +1,4 @@
-"""What every request passes: origin, credentials, body, limits, time and cancellation; then the log."""
+"""The checks that every request passes: origin, credentials, body, limits, time, cancellation; then the log."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Headers = dict[bytes, bytes]
 
 @dataclass
 class ServerState:
-    """What the parts of a server share.
+    """State that the parts of a server share.
 
     Attributes:
         is_stopping: Whether the server has been asked to stop.
@@ -56,11 +56,11 @@ class ServerState:
 
 @dataclass(frozen=True)
 class Policy:
-    """What differs between servers.
+    """The policy in which servers differ.
 
     Attributes:
         check: Raises a RequestError if the scope and the headers of a request lack the credentials.
-        observe: Is called with the route, method, status and seconds of each request.
+        observe: Called with the route, method, status and seconds of each request.
         checks_host: Whether the Host header must name this machine if only this machine can connect.
     """
 
@@ -70,7 +70,7 @@ class Policy:
 
 
 class Hold:
-    """The place of a request among those that are answered at the same time, and its time limit."""
+    """The slot of a request among those being answered, and its time limit."""
 
     def __init__(self, requests: Shares, client: str, timer: asyncio.Timeout) -> None:
         self._requests, self._client, self._timer = requests, client, timer
@@ -78,13 +78,13 @@ class Hold:
         requests.take(client)
 
     def release(self) -> None:
-        """Make room for another request."""
+        """Release the slot for another request."""
         if not self._is_released:
             self._is_released = True
             self._requests.give_back(self._client)
 
     def last(self) -> None:
-        """Let the answer last as long as its connection, without a place among the requests."""
+        """Let the answer last as long as its connection, without occupying a slot."""
         self._timer.reschedule(None)
         self.release()
 
@@ -95,7 +95,7 @@ class Gate:
     Args:
         app: The routes.
         settings: Limits.
-        policy: What differs between servers.
+        policy: The policy in which servers differ.
         state: Shared with the server.
     """
 
@@ -138,7 +138,7 @@ class Gate:
             self.state.answered += ends
 
         def leave() -> bool:
-            """Note that the client has left; return whether its answer was incomplete."""
+            """Record that the client has left; return whether its answer was incomplete."""
             nonlocal has_left
             has_left = not is_complete
             return has_left
@@ -221,7 +221,7 @@ class Gate:
             raise RequestError(429, f"{sentence}; wait for an answer first", wait)
 
     def _check_origin(self, headers: Headers) -> None:
-        """Refuse pages of other sites, also those that give a name of theirs the address of this machine."""
+        """Refuse pages of other sites, including those whose name resolves to this machine (DNS rebinding)."""
         host = headers.get(b"host", b"").decode("latin-1").lower()
         if self.settings.is_local and self.policy.checks_host:
             name = urlsplit(f"//{host}").hostname if _is_host(host) else None

@@ -1,6 +1,6 @@
 """Structured logs: one JSON object per line on stderr, without anything that a user sent.
 
-A traceback is logged as the places in the code, without the message of the exception, which may quote the data.
+A traceback is logged as code locations, without the message of the exception, which may quote the data.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def set_up(quiet: bool = False, level: int = logging.INFO) -> None:
 
     Args:
         quiet: Whether to leave out single requests.
-        level: Of the least important lines of the server.
+        level: The level of the least important lines of the server.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
@@ -55,5 +55,5 @@ def set_up(quiet: bool = False, level: int = logging.INFO) -> None:
 
 
 def write(event: str, facts: dict[str, Any] | None = None, *, level: int = logging.INFO, failed: bool = False) -> None:
-    """Log an event with its facts; `failed` adds the places of the exception that is being handled."""
+    """Log an event with its facts; `failed` adds the code locations of the exception that is being handled."""
     log.log(level, event, extra={"facts": facts or {}}, exc_info=failed)

@@ -16,7 +16,7 @@ LONGEST_SENTENCE = 300  # characters; the rest of a message would repeat the use
 
 
 class RequestError(Exception):
-    """What is wrong with a request; the client receives {"error": sentence}.
+    """A problem with a request; the client receives {"error": sentence}.
 
     Attributes:
         status: The HTTP status.
@@ -58,7 +58,7 @@ def explain_invalid(error: ValidationError, prefix: str = "") -> RequestError:
 
     Args:
         error: What pydantic raised.
-        prefix: The place of the value, such as "rows". The sentence names the place, never the value.
+        prefix: The location of the value, such as "rows". The sentence names the location, never the value.
     """
     first = error.errors(include_url=False, include_input=False)[0]
     kind, reason, context = str(first["type"]), str(first["msg"]), first.get("ctx") or {}
@@ -72,7 +72,7 @@ def explain_invalid(error: ValidationError, prefix: str = "") -> RequestError:
 
 
 def answer_problems(app: Starlette, sentences: Mapping[int, str]) -> None:
-    """Let an application answer problems, and errors of its framework, as {"error": sentence}.
+    """Make an application answer problems, and errors of its framework, with {"error": sentence}.
 
     Args:
         app: The application.

@@ -1,7 +1,7 @@
-"""Start a server, and stop it without losing a request that it has taken.
+"""Start a server, and stop it without losing a request that it has accepted.
 
-SIGTERM or Ctrl-C: /readyz answers 503, and each answer closes its connection. For a grace time, requests are still
-taken. Then the port is closed, requests that are being answered are finished, and the process ends.
+SIGTERM or Ctrl-C: /readyz answers 503, and each answer closes its connection. For a grace period, requests are still
+accepted. Then the port is closed, requests that are being answered are finished, and the process ends.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Server(uvicorn.Server):  # type: ignore[misc]
-    """A server of uvicorn with a time of grace before it stops, and with limits on connections.
+    """A uvicorn server with a grace period before it stops, and with limits on connections.
 
     `serve_site` runs it until SIGTERM or Ctrl-C, or until `should_exit` is set to True.
 
     Args:
         app: The application.
-        when_ready: Is called with the address once the server answers.
+        when_ready: Called with the address once the server answers.
         finish_seconds: Time for the requests that are being answered as it stops; by default what the settings allow
             each request.
 
@@ -178,7 +178,7 @@ def _bind(settings: WebSettings) -> socket.socket:
 
 
 def _raise_file_limit(wanted: int) -> int:
-    """Raise the limit of open files to `wanted` connections, as far as allowed; return the connections that fit."""
+    """Raise the limit on open files to `wanted` connections, as far as allowed; return the possible number."""
     try:
         import resource
     except ImportError:  # Windows has no such limit

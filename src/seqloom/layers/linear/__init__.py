@@ -1,4 +1,4 @@
-"""Linear recurrences as layers, one per file: equations, their terms in the one form, and a naive definition."""
+"""Linear recurrences as layers, one per file: equations, their terms in the common form, and a naive definition."""
 
 from importlib import import_module
 from pkgutil import iter_modules

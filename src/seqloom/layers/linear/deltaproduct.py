@@ -12,13 +12,13 @@ from seqloom.layers.linear.parts import HeadNorm, draw_step_bias, normalise
 
 
 class DeltaProduct(LinearMixer, name="deltaproduct"):
-    """Gated DeltaProduct: a decay, then n steps of the delta rule with keys, values and rates of their own.
+    """Gated DeltaProduct: a decay, then n steps of the delta rule, each with its own key, value and rate.
 
         S'  = (I - beta_n k_n k_n^T) ... (I - beta_1 k_1 k_1^T) alpha S + what the n steps write
         y   = W_o (norm(S'^T q) * silu(W_g x))
 
     A product of n Householder matrices: with n = 2 and `negative_eigenvalues` it contains all rotations of a plane, and
-    with n = 4 the permutations of five things. q, k, v, alpha and beta are those of Gated DeltaNet. State: the inputs
+    with n = 4 all permutations of five elements. q, k, v, alpha and beta are those of Gated DeltaNet. State: the inputs
     of the convolution, S (B, heads, K, V). Siems et al. 2025, arXiv 2502.10297.
 
     There is no `batch_first`: inputs are (B, T, D), because every part works on whole rows; transpose (T, B, D) first.

@@ -12,7 +12,7 @@ from seqloom.layers.linear.parts import HeadNorm
 
 
 class HGRN2(LinearMixer, name="hgrn2"):
-    """HGRN2: a linear RNN with forget gates, whose state was expanded by an outer product.
+    """HGRN2: a linear RNN with forget gates, whose state is expanded by an outer product.
 
         f  = l + (1 - l) sigmoid(W_f x)
         S' = diag(f) S + (1 - f) v^T                                 v = W_v x

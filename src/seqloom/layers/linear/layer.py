@@ -1,4 +1,4 @@
-"""The base classes of linear recurrences: layers that can take the place of a self-attention."""
+"""The base classes of linear recurrences: layers that can replace a self-attention."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from seqloom.layers.linear.parts import ShortConv
 class Terms:
     """What a layer computes from its input for the kernels: queries, keys, values and gates of every step.
 
-    The recurrence of each head, with the state S (K, V); `LinearJob` has it in full:
+    The recurrence of each head, with the state S (K, V); `LinearJob` documents it in full:
 
         S' = exp(decay) S + k (v - S^T erase)^T
         y  = S'^T q
@@ -54,8 +54,8 @@ class Terms:
 class Mixer(Layer):
     """Base class of linear recurrences over x (B, T, D), causal, with a state of `state_size` tensors.
 
-    A subclass has `name=` and defines `mix(x, state, lengths, reset) -> (y, state)`. It is listed in `MIXERS`, and so
-    is a layer by name, an `attention=` of `Transformer` and a `cell=` of `Hybrid`.
+    A subclass has `name=` and defines `mix(x, state, lengths, reset) -> (y, state)`. It is listed in `MIXERS`, which
+    makes it available as a named layer, as `attention=` of `Transformer` and as `cell=` of `Hybrid`.
     """
 
     registry: ClassVar[dict[str, type[Mixer]]] = {}
@@ -144,7 +144,7 @@ class LinearMixer(Mixer):
         self.state_size += taps > 0
 
     def project(self, x: Tensor) -> Tensor:
-        """Return what the convolution reads, (B, T, C)."""
+        """Return the input of the convolution, (B, T, C)."""
         raise NotImplementedError
 
     def terms(self, x: Tensor, u: Tensor) -> Terms:
@@ -199,5 +199,5 @@ def head_size(dim: int, heads: int, size: int, name: str) -> int:
 
 
 def wide(t: Tensor) -> Tensor:
-    """Return t in float32, or in float64 if that is its type."""
+    """Convert t to float32; float64 stays float64."""
     return t.to(torch.promote_types(t.dtype, torch.float32))

@@ -17,7 +17,7 @@ from seqloom.layers.linear.layer import Mixer, read_float_state, wide
 class LRU(Mixer, name="lru"):
     """Linear recurrent unit.
 
-        a  = exp(-exp(nu) + i exp(theta))               one complex number for each of N channels, |a| < 1
+        a  = exp(-exp(nu) + i exp(theta))               one complex value for each of N channels, |a| < 1
         h' = a h + g B x                                 g = exp(gamma), at the start sqrt(1 - |a|^2)
         y  = W_o gelu(Re(C h') + d x)
 
@@ -86,7 +86,7 @@ def start_pairs(b: Tensor, state: State | None) -> Tensor:
 
 
 def recur(a: Tensor, b: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-    """Return h after every step (B, T, N) and the last, step by step; all complex, a (N,)."""
+    """Return h after every step (B, T, N) and the last h, step by step; all complex, a (N,)."""
     outputs = []
     for t in range(b.shape[1]):
         h = a * h + b[:, t]

@@ -41,7 +41,7 @@ class MLSTM(LinearMixer, name="mlstm"):
         heads: Heads; dim must be a multiple.
         key_size: Channels of a key in each head, K; 0 for dim / heads.
         kernel_size: Steps of the convolution; 0 for none. Not used with `capped`.
-        capped: Whether it is the layer of xLSTM 7B.
+        capped: Whether to use the equations of xLSTM 7B.
         causal: Must be True.
         kernel: "auto", or the name of a kernel.
 

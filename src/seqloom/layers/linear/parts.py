@@ -1,4 +1,4 @@
-"""What the linear recurrences share: short convolutions, norms over heads, and initial values."""
+"""Shared parts of linear recurrences: short convolutions, norms over heads, and initial values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ShortConv(nn.Module):
     def forward(
         self, x: Tensor, past: Tensor | None, lengths: Tensor | None, reset: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Return y (B, T, C) and the last k - 1 inputs (B, k - 1, C), of which x has zeros past a row's length.
+        """Return y (B, T, C) and the last k - 1 inputs (B, k - 1, C); x has zeros past each row's length.
 
         A reset hides all earlier inputs; one inside the last k - 1 steps sets the inputs before it to 0.
         """
@@ -83,7 +83,7 @@ def _take_last(both: Tensor, lengths: Tensor | None, before: int, T: int) -> Ten
 
 
 def _is_current(reset: Tensor, lengths: Tensor | None, before: int) -> Tensor:
-    """Return (B, before): whether each of a row's last inputs came at or after its last reset."""
+    """Return (B, before): whether each of a row's last inputs came at or after the row's last reset."""
     B, T = reset.shape
     at = torch.arange(T, device=reset.device)
     ends = torch.full((B, 1), T, device=reset.device) if lengths is None else lengths.unsqueeze(1)

@@ -1,4 +1,4 @@
-"""Weights of published models for linear recurrences, by the names of the packages that published them."""
+"""Load published weights into linear recurrences, by the names in the packages that published them."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def load_published(layer: Mixer, weights: Weights, prefix: str = "") -> None:
     RWKV7     RWKV-7's time mixing in its first layer                        ``blocks.0.att.``
     ========  =============================================================  ========================================
 
-    Later layers of RWKV-7 mix values with those of the first, which `RWKV7` does not do; their time mixing is refused.
-    The inner matrices of RWKV-7 may have fewer rows than the layer's `rank`. xLSTM's weights may be single matrices or
-    fused ones, without biases of the large matrices, as in xLSTM 7B.
+    Later layers of RWKV-7 mix values with those of the first, which `RWKV7` does not support; their weights are
+    refused. The inner matrices of RWKV-7 may have fewer rows than the layer's `rank`. xLSTM's weights may be single
+    matrices or fused ones, without biases of the large matrices, as in xLSTM 7B.
 
     Args:
         layer: An `MLSTM`, `Mamba2`, `RGLRU` or `RWKV7` of the same sizes.
@@ -70,7 +70,7 @@ def load_published(layer: Mixer, weights: Weights, prefix: str = "") -> None:
 
 
 class _Reader:
-    """Weights that are taken one by one; none may be left."""
+    """Weights that are consumed one by one; none may remain."""
 
     def __init__(self, weights: Weights, prefix: str) -> None:
         self.left, self.prefix = dict(weights), prefix
@@ -166,7 +166,7 @@ def _read_rwkv7(layer: Mixer, weights: _Reader) -> dict[str, Tensor]:
 
 
 def _pad(weight: Tensor, rank: int, dim: int) -> Tensor:
-    """Return a matrix with zeros up to `rank` rows or columns: they change no result."""
+    """Pad a matrix with zeros to `rank` rows or columns, which does not change results."""
     missing = rank - weight.shape[dim]
     if missing < 0:
         raise UserError(f"the weights have rank {weight.shape[dim]}, the layer {rank}; make it with a larger rank=")

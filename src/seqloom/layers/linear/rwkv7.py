@@ -1,4 +1,4 @@
-"""RWKV-7: a state that decays by channel, forgets by key and learns at a rate for each channel."""
+"""RWKV-7: a state that decays per channel, forgets by key and learns at a separate rate for each channel."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class RWKV7(LinearMixer, name="rwkv7"):
 
 
 class _LastInput(nn.Module):
-    """The input of the step before, as a convolution of two steps returns it."""
+    """The previous input, as a convolution over two steps."""
 
     def forward(
         self, x: Tensor, past: Tensor | None, lengths: Tensor | None, reset: Tensor | None

@@ -23,15 +23,15 @@ class S5(Mixer, name="s5"):
         h' = a h + (a - 1) / L B x                      zero-order hold
         y  = W_o gelu(2 Re(C h') + d x)
 
-    Of each pair of conjugate channels one is computed. State: h (B, N / 2, 2), real and imaginary parts.
-    Smith, Warrington & Linderman 2022, arXiv 2208.04933.
+    Only one of each pair of conjugate channels is computed. State: h (B, N / 2, 2), real and imaginary parts. Smith,
+    Warrington & Linderman 2022, arXiv 2208.04933.
 
     There is no `batch_first`: inputs are (B, T, D), because every part works on whole rows; transpose (T, B, D) first.
 
     Args:
         dim: Width of input and output, D.
         heads: Blocks of the matrix at the start, each with its own HiPPO matrix.
-        channels: Channels of the state, N, a multiple of 2 heads; 0 for the least that is not below dim.
+        channels: Channels of the state, N, a multiple of 2 heads; 0 for the smallest multiple that is at least dim.
         shortest: Least step dt at the start.
         longest: Largest step dt at the start.
         causal: Must be True.
@@ -103,7 +103,7 @@ class S5(Mixer, name="s5"):
 def make_hippo(size: int) -> tuple[Tensor, Tensor]:
     """Return eigenvalues (size / 2,) and eigenvectors (size, size / 2) of the normal part of HiPPO-LegS.
 
-    Those with a positive imaginary part; the others are their conjugates.
+    Only those with a positive imaginary part are returned; the others are their conjugates.
     """
     n = torch.arange(size, dtype=torch.float64)
     root = torch.sqrt(2 * n + 1)

@@ -66,8 +66,8 @@ class Recurrent(Layer):
         residual: Whether every layer after the first adds its input to its output, so that deep stacks train.
         stack_norm: What normalises the input of every layer after the first: "rms", "layer" or "batch" (over all real
             steps of the batch), or None.
-        heads: Number of cells side by side that share the units; recurrent weights are then block-diagonal. "attn_rnn"
-            has heads of its own, which this sets.
+        heads: Number of cells side by side that share the units; recurrent weights are then block-diagonal. For
+            "attn_rnn" it sets the cell's attention heads instead.
         kernel: "auto" for the fastest kernel that fits, or a kernel's name; `seqloom.explain` shows which one runs.
         check: Whether to raise an error for NaN and infinity in the input; synchronises with a GPU.
         **settings: Settings of the cell, such as `slots` of "attn_rnn".
@@ -164,9 +164,9 @@ class Recurrent(Layer):
             hx: The first state as in torch.nn: (num_layers * directions, B, H), or a tuple of these for cells with
                 several states, such as LSTM; None for the cell's initial state.
             lengths: (B,), the real steps of each row; 0 is allowed. Outputs past them are 0.
-            state: The same as `hx`; all seqloom layers take this name.
+            state: The same as `hx`, under the name that all seqloom layers use.
             reset: Shape of the input without D; True where a new sequence starts inside a row.
-            timespans: Shape of the input without D; the time since the step before, for cells such as "ode_gru".
+            timespans: Shape of the input without D; the time since the previous step, for cells such as "ode_gru".
 
         Returns:
             The outputs in the format of the input, with directions * H features, and the last state of each row.
@@ -335,7 +335,7 @@ class Recurrent(Layer):
             hx = self.detach(hx)
 
     def _any_weight(self, x: Tensor) -> Tensor:
-        """Return a weight, whose type the state has even under autocast; x if there are no weights."""
+        """Return a weight, which determines the type of the state even under autocast; x if there are no weights."""
         own = next((p for p in self._parameters.values() if p is not None), None)
         return next(self.parameters(), x) if own is None else own  # a custom cell may have its weights in modules
 

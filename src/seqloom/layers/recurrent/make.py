@@ -1,4 +1,4 @@
-"""Make a cell of a layer from the layer's settings."""
+"""Create a cell of a layer from the layer's settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from seqloom.core.suggest import suggest
 def make_cell(
     kind: type[Cell], input_size: int, hidden_size: int, settings: dict[str, Any], common: Sequence[str]
 ) -> Cell:
-    """Return a cell; with `heads`, unless that is a setting of its own, one whose units are divided.
+    """Return a cell; `heads` divides its units, unless `heads` is a setting of the cell itself.
 
     Args:
         kind: The cell's class.

@@ -1,8 +1,8 @@
-"""Prepared calls of a recurrent layer: the kernel is chosen and the arguments are checked once for each kind of call.
+"""Prepared calls of a recurrent layer: the kernel is chosen and the arguments are checked once per kind of call.
 
-A layer keeps what it found out about itself (its settings, the addresses and shapes of its weights), and a plan for
-each kind of input. Every call compares all of it; a difference makes a new plan, and what no plan covers goes through
-`Recurrent.run_with`, which also raises the errors. So a plan is never out of date, and never decides a result.
+A layer caches facts about itself (its settings, the addresses and shapes of its weights), and a plan for each kind of
+input. Every call compares all of them; a difference leads to a new plan, and calls without a plan go through
+`Recurrent.run_with`, which also raises the errors. So a plan is never stale, and never affects a result.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _run(
 
 
 def _read_gpu_flags() -> tuple[object, ...]:
-    """Return what the choice of a kernel on a GPU depends on, beside the layer, its input and autocast."""
+    """Return what the choice of a kernel on a GPU depends on, besides the layer, its input and autocast."""
     return _is_capturing(), *product_flags()
 
 
@@ -195,15 +195,15 @@ def _needs_gradient(x: Tensor, states: list[Tensor], weights: list[Tensor]) -> b
 
 @dataclass(frozen=True, slots=True)
 class KnownCall:
-    """A kind of call that came twice.
+    """A kind of call that has occurred at least twice.
 
     Attributes:
-        plan: What runs it without lengths; None if such a call did not come twice.
-        plan_with_lengths: What runs it with lengths; None if such a call did not come twice.
+        plan: Runs it without lengths; None if there has not been a second such call.
+        plan_with_lengths: Runs it with lengths; None if there has not been a second such call.
         run: Runs the first plan after the comparison of the layer.
         run_with_lengths: Runs the second one.
-        train: Whether something needs a gradient.
-        switches: What else the choice of the plan depends on: the flags of a GPU, the threads of a CPU.
+        train: Whether a gradient is needed.
+        switches: Flags on which the choice of the plan also depends: those of a GPU, the threads of a CPU.
     """
 
     plan: Any
@@ -244,7 +244,7 @@ class LayerPlans:
         """Leave the plans out of a copy of the layer, even if its class was changed, as by torch's parametrize."""
 
     def fits(self, own: dict[str, Any], weights: list[Tensor]) -> bool:
-        """Return whether the layer is what it was when these plans were made."""
+        """Return whether the layer is unchanged since these plans were made."""
         if _settings(own) != self.layer_settings or self.weights_reason is not None:
             return False
         for read, cell, known in zip(self.cell_readers, self.cells, self.cell_settings, strict=True):
@@ -273,7 +273,7 @@ class LayerPlans:
         return plan
 
     def note_call(self, key: tuple[Any, ...], plan: Any, weights: list[Tensor]) -> None:  # noqa: ANN401  # a plan
-        """Let the engine find this kind of call if it comes for the second time.
+        """Register this kind of call with the engine when it occurs for the second time.
 
         Describing a call to the engine takes longer than comparing one in Python.
         """
@@ -297,7 +297,7 @@ class LayerPlans:
         )
 
     def _find_seen(self, key: tuple[Any, ...]) -> Any:  # noqa: ANN401  # a plan
-        """Return the plan of a kind of call that came before; None if it did not, or if it has no plan."""
+        """Return the plan of a kind of call that has occurred before; None if it has not, or has no plan."""
         plan = self.plans.get(key) if key in self.seen else None
         return None if plan is DECLINE else plan
 
@@ -342,7 +342,7 @@ class LayerPlans:
         return cpu.PreparedStack(stack, weights) if is_engine else DECLINE
 
     def _takes_turns(self, stack: Stack, kernels: Sequence[Kernel], has_lengths: bool) -> bool:
-        """Return whether a call on a GPU is long enough that `run_with` arranges streams or rows for it."""
+        """Return whether a call on a GPU is so long that `run_with` arranges streams or sorts rows for it."""
         cell = self.cells[0]
         if len(self.cells) > stack.ways and stack.ways == 1 and stack.T >= MIN_WAVEFRONT_STEPS:
             return True
@@ -359,7 +359,7 @@ class LayerPlans:
         dropout: float,
         has_lengths: bool,
     ) -> Any:  # noqa: ANN401  # a plan
-        """Return the plan of a call on a GPU that is not one call of torch."""
+        """Return the plan of a call on a GPU that is not a single call of torch."""
         tiers: list[Any] = [getattr(kernel.code, "TIER", None) for kernel in kernels]  # those of AttnRNN have one
         is_plain = amp is None and not dropout and not has_lengths and stack.ways == 1
         if is_plain and None not in tiers and not attn_rnn.why_not_plan(self.cells, weights):
@@ -377,7 +377,7 @@ class LayerPlans:
         return {k.backend for k in kernels} == {"cpu"} and aten.why_not_plan(self.cells, weights) is None
 
     def _choose(self, layer: Recurrent, stack: Stack, x: Tensor, has_lengths: bool) -> list[Choice]:
-        """Return what was chosen for each cell."""
+        """Return the kernel that was chosen for each cell."""
         lengths = torch.full((stack.B,), stack.T, device=x.device) if has_lengths else None
         chosen: dict[object, Choice] = {}  # cells of one kind, such as both directions of a layer, have the same
         choices = []
@@ -391,12 +391,12 @@ class LayerPlans:
 
 
 def _find_run(plan: Any) -> Any:  # noqa: ANN401  # a plan or None, and its method
-    """Return what runs a plan if the engine has compared the dictionaries of the layer and its cells."""
+    """Return a function that runs a plan once the engine has compared the dictionaries of the layer and its cells."""
     return plan.run_compared if isinstance(plan, compiled.CompiledStack) else None if plan is None else plan.run
 
 
 class _Decline:
-    """In place of a plan, for calls that go through `run_with`."""
+    """Placeholder for a plan, for calls that go through `run_with`."""
 
     backend = ""
 
@@ -405,13 +405,13 @@ DECLINE = _Decline()
 
 
 def _read_settings(own: dict[str, Any]) -> Callable[[dict[str, Any]], object]:
-    """Return a function that reads the settings of a cell from its `__dict__`, and notices a new one."""
+    """Return a function that reads the settings of a cell from its `__dict__`, and detects new ones."""
     read = itemgetter(*_plain_settings(own))
     return lambda now: (len(now), read(now))
 
 
 def _find_nothing(own: dict[str, Any], x: object, hx: object) -> None:
-    """Return None: no kind of call came twice."""
+    """Return None: no kind of call has occurred twice."""
 
 
 def _plain_settings(own: dict[str, Any]) -> dict[str, object]:
@@ -457,6 +457,6 @@ def _why_no_plan(layer: Recurrent, cells: list[Cell]) -> str | None:
 
 
 def _list_inner_modules(cells: list[Cell]) -> list[tuple[dict[str, Any], str, nn.Module]]:
-    """Return each module inside of the cells, with the dictionary of its parent and its name there."""
+    """Return each module inside the cells, with the dictionary of its parent and its name there."""
     modules = [module for cell in cells for module in cell.modules()]
     return [(m._modules, name, child) for m in modules for name, child in m._modules.items() if child is not None]

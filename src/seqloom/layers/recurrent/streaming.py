@@ -31,7 +31,7 @@ def try_engine_step(
         own: Its `__dict__`: at this speed every attribute look-up counts.
         x: (B, D) or (D,), or a sequence of one step; the output has the same form.
         hx: The state in torch's form; None at the start.
-        time: The dimension of the time, if x is a sequence.
+        time: The time dimension, if x is a sequence.
     """
     stack: Any = own.get("_stack")
     if (

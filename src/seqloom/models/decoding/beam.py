@@ -42,7 +42,7 @@ class Beam:
         size: Hypotheses at a time, K.
         length_penalty: 0 scores by log P alone; larger values favour longer hypotheses.
         max_length: Largest number of tokens.
-        best: How many hypotheses to return.
+        best: Number of hypotheses to return.
     """
 
     size: int = 5

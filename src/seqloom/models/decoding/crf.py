@@ -95,9 +95,9 @@ class CRF(nn.Module):
 def join_steps(alpha: Tensor, A: Tensor, e: Tensor, real: Tensor) -> Tensor:
     """Return log alpha (B, K) after all steps, in log2 T rounds: few large operations instead of many small ones.
 
-    The matrix of a step is exp(A + e_t), or 1 for a step past the end. Neighbours are multiplied until one is left;
-    each has a largest number of 1 and the logarithm of what it was divided by. What is smaller than the type's least
-    number relative to the largest, e^-87 in float32, is lost.
+    The matrix of a step is exp(A + e_t), or 1 for a step past the end. Adjacent matrices are multiplied until one is
+    left; each is scaled to a maximum of 1, with the logarithm of the scale kept separately. Entries smaller than the
+    type's smallest value relative to the maximum, e^-87 in float32, are lost.
 
     Args:
         alpha: (B, K), the logarithm of the weight of each tag before these steps.

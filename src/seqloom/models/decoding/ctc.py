@@ -35,11 +35,11 @@ def prefix_beam(
 ) -> list[list[tuple[list[int], float]]]:
     """Find the `beam` most likely symbol sequences of each row and their log-probabilities, best first.
 
-    Unlike `greedy` this adds up all paths that read as the same symbols. A prefix l has two numbers, the
-    log-probabilities of all its paths so far that end in a blank (b) and in a symbol (n):
+    Unlike `greedy` this adds up all paths that read as the same symbols. A prefix l has two log-probabilities: those of
+    all its paths so far that end in a blank (b) and in a symbol (n):
 
         b'(l)      = p_t(blank) (b(l) + n(l))
-        n'(l)      = p_t(l_end) n(l)                         the same symbol, held
+        n'(l)      = p_t(l_end) n(l)                         the same symbol, repeated
         n'(l + s) += p_t(s) (b(l) + n(l)),  s != l_end
         n'(l + s) += p_t(s) b(l),           s == l_end       a repeat needs a blank between
 

@@ -169,7 +169,7 @@ def _make_score(attention: str | Score | None, query_size: int, key_size: int) -
 
 
 class _Bridge(nn.Module):
-    """Map the source's summary to the memory of a recurrent layer; other states have their usual start."""
+    """Map the source's summary to the memory of a recurrent layer; other states have their usual initial values."""
 
     def __init__(self, memory_size: int, layer: Recurrent) -> None:
         super().__init__()

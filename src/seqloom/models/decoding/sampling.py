@@ -60,8 +60,8 @@ class Sampling:
     def draw(self, logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Draw ids (...) from logits (..., V).
 
-        Of exponential variables with rates p, the one at i is smallest with probability p_i. Unlike torch.multinomial
-        this does not synchronise with a GPU.
+        Among exponential variables with rates p, the one at i is the smallest with probability p_i. Unlike
+        torch.multinomial, this does not synchronise with a GPU.
         """
         p = self.probabilities(logits)
         return (p / torch.empty_like(p).exponential_(generator=generator)).argmax(-1)

@@ -73,7 +73,7 @@ class TransformerDecoder(nn.Module):
     def align(self, tokens: Tensor, memory: Memory) -> Tensor:
         """Return the attention (B, T, S) of each step for tokens (B, T): the mean over heads of the last layer but one.
 
-        Of all layers this one is most like an alignment (Garg et al. 2019, arXiv 1909.02074).
+        This layer's attention is closest to an alignment (Garg et al. 2019, arXiv 1909.02074).
         """
         cross = self.layer.layer_at(max(0, len(self.layer.layers) - 2)).cross
         assert cross is not None

@@ -22,7 +22,7 @@ from seqloom.tools.onnx.scan import ScannedRecurrent, make_bodies, make_scan_tra
 def prepare(module: nn.Module) -> nn.Module:
     """Return a copy of a module whose recurrent layers are written to ONNX as GRU, LSTM, RNN or Scan.
 
-    The copy is for `torch.export` alone: it cannot run.
+    The copy is only for `torch.export`: it cannot run.
 
     Args:
         module: A layer or a model.
@@ -39,7 +39,7 @@ def prepare(module: nn.Module) -> nn.Module:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Hide the exporter's warnings and logs, which concern its own parts."""
+    """Hide the exporter's warnings and logs, which concern its internals."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -102,7 +102,7 @@ def export_onnx(
 
 
 def _remove_traces(model: Any) -> None:  # noqa: ANN401  # a model of onnx_ir
-    """Remove stack traces and names of modules, which hold paths of this machine and half of a small file."""
+    """Remove stack traces and names of modules, which contain local paths and make up half of a small file."""
     for graph in (model.graph, *model.graph.subgraphs()):
         graph.metadata_props.clear()
         for value in (*graph.inputs, *graph.outputs, *graph.initializers.values()):

@@ -110,7 +110,7 @@ def make_bodies(program: ExportedProgram) -> dict[tuple[int, str], Any]:
 
 
 def _list_settings(cell: Cell) -> tuple[object, ...]:
-    """Return what tells a cell from others of its class, except for its weights."""
+    """Return what distinguishes a cell from others of its class, except for its weights."""
     plain = (int, float, str, bool, tuple, type(None))
     own = {k: v for k, v in vars(cell).items() if not k.startswith("_") and k not in NOT_SETTINGS}
     return type(cell), *((k, v if isinstance(v, plain) else id(v)) for k, v in sorted(own.items()))

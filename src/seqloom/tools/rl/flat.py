@@ -18,10 +18,10 @@ class FlatRecurrent(nn.Module):
         layer: A recurrent layer that reads forwards.
 
     Attributes:
-        state_size: Numbers in the state of one row, S; 2 H for one layer of LSTM, H for one of GRU.
+        state_size: Size of the state of one row, S; 2 H for one layer of LSTM, H for one of GRU.
 
     Raises:
-        ValueError: If the layer reads backwards too.
+        ValueError: If the layer is bidirectional.
 
     Example:
         >>> from seqloom.tools.rl.flat import FlatRecurrent
@@ -58,8 +58,8 @@ class FlatRecurrent(nn.Module):
 
         Args:
             x: (B, T, D).
-            state: (B, S), the state before the first step; of no effect in rows that start an episode there.
-            starts: (B, T), where a step is the first of an episode (boolean, or not 0); None for nowhere.
+            state: (B, S), the state before the first step; ignored in rows that start an episode there.
+            starts: (B, T), nonzero or True where a step is the first of an episode; None for nowhere.
 
         Returns:
             The outputs (B, T, H) and the state (B, S) after the last step.
@@ -108,7 +108,7 @@ class FlatRecurrent(nn.Module):
         return flat[0] if len(flat) == 1 else torch.cat(flat, -1)
 
     def unpack(self, state: Tensor) -> Tensor | State:
-        """Return a state (B, S) as the layer takes it."""
+        """Return a state (B, S) in the layer's format."""
         parts = tuple(
             part.unflatten(-1, shape).transpose(0, 1).to(kind)
             for part, shape, kind in zip(state.split(self.sizes, -1), self.shapes, self.types, strict=True)

@@ -34,7 +34,7 @@ class PairedRecurrent(FlatRecurrent):
         self.is_pair = self.shapes == [(1, self.hidden_size)] * 2  # as of one layer of LSTM: needs no conversion
 
     def run(self, x: Tensor, states: Pair, starts: Tensor) -> tuple[Tensor, Pair]:
-        """Run rollouts that follow each other in one batch.
+        """Run concatenated rollouts in one batch.
 
         Args:
             x: (B * T, D), all steps of the first row first.
@@ -59,7 +59,7 @@ class PairedRecurrent(FlatRecurrent):
 
 
 class RecurrentPolicy(RecurrentActorCriticPolicy):
-    """Play with any recurrent cell under sb3-contrib's RecurrentPPO.
+    """A policy with any recurrent cell for sb3-contrib's RecurrentPPO.
 
     It takes the arguments of sb3-contrib's own policy and replaces its LSTMs. Where that policy calls the LSTM once for
     every step, this one runs all episodes of a minibatch in one call.
@@ -120,11 +120,11 @@ class RecurrentPolicy(RecurrentActorCriticPolicy):
 
 
 def copy_weights(source: RecurrentActorCriticPolicy, target: RecurrentPolicy) -> None:
-    """Give a policy with `cell="lstm"` the weights of sb3-contrib's own policy, which then acts as that one does.
+    """Copy the weights of sb3-contrib's own policy to a policy with `cell="lstm"`, which then acts identically.
 
     Args:
         source: The policy of an agent of sb3-contrib, of the same sizes.
-        target: A policy with `cell="lstm"`; its optimiser starts afresh.
+        target: A policy with `cell="lstm"`; its optimiser is reset.
 
     Raises:
         RuntimeError: If the sizes differ.

@@ -22,8 +22,8 @@ class RecurrentModule(TensorDictModuleBase):
     Input of shape (D,) or (B, D) is a step, (B, T, D) are rollouts. A TensorDict of shape (T,) whose dimension is named
     "time", as rollouts of one environment of TorchRL are, is a rollout too.
 
-    The state is one tensor of S numbers for each row, whatever the cell. In a rollout it is read at the first step
-    only; the steps at which `is_init` is True start from the layer's initial state.
+    The state is one tensor of size S per row, whatever the cell. In a rollout it is read only at the first step; the
+    steps at which `is_init` is True start from the layer's initial state.
 
     Args:
         layer: A recurrent layer that reads forwards.

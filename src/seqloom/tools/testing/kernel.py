@@ -31,12 +31,13 @@ def check_kernel(
     device: str = "cpu",
     **settings: Any,  # noqa: ANN401  # forwarded to the cell
 ) -> None:
-    """Check that a kernel computes what the reference loop does: outputs, last state and all gradients.
+    """Check that a kernel matches the reference loop: outputs, last state and all gradients.
 
-    The kernel's distance from the float64 loop may be at most twice that of the loop in its own type, plus a last bit:
-    root mean square for one draw of weights and input, geometric mean over draws. A kernel that is too far is checked
-    with four times as many draws. Inputs are short, long, odd, ragged and strided; every call is repeated, and memory
-    that the kernel does not write holds NaN. Resets, recurrent dropout and zoneout are checked if it takes them.
+    The kernel's error against the float64 loop may be at most twice that of the loop in its own type, plus one bit: the
+    root mean square for one draw of weights and input, and the geometric mean over draws. A kernel whose error is too
+    large is checked with four times as many draws. Inputs are short, long, odd, ragged and strided; every call is
+    repeated, and memory that the kernel does not write holds NaN. Resets, recurrent dropout and zoneout are checked if
+    it supports them.
 
     Args:
         kernel: A kernel's name, or a module or object with `run(cell, job)` and `why_not(cell, job)`. One that is not
@@ -110,7 +111,7 @@ def _job(cell: Cell, shape: tuple[int, ...], ragged: bool, options: tuple[str, .
 
 
 def _ratios(code: KernelCode, cell: Cell, job: ScanJob, dtype: torch.dtype, where: str) -> dict[str, float]:
-    """Return distances from float64 of the kernel over those of the loop, each in units of its type's rounding."""
+    """Return the kernel's errors against float64 relative to the loop's, each in units of its type's rounding."""
     own = copy.deepcopy(cell).to(dtype)
     reason = code.why_not(own, _convert_job(own, job, dtype))
     if reason is not None and not job.is_plain:

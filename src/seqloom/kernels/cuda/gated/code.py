@@ -124,7 +124,7 @@ class GatedDivision:
         return 256 * self.size
 
     def shared_bytes(self, kind: Kind, back: bool) -> int:
-        """Return the bytes of cluster.cuh: buffers, parts, a stage, sums, barriers, what is handed on, weights."""
+        """Return the bytes of shared memory in cluster.cuh: buffers, sums, a stage, barriers, words, weights."""
         R, U, values, products = self.rows, 16 * self.each, *((kind.gates, 1) if back else (1, kind.gates))
         spans, span = -(-U // 64), min(U, 64)
         wide = self.split * self.deep

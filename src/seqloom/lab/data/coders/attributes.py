@@ -1,4 +1,4 @@
-"""Numbers and names that describe a whole row, beside its sequence: one vector for each row."""
+"""Numbers and names that describe a row as a whole, besides its sequence: one vector per row."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Calendar:
 
     Args:
         column: The column of time stamps.
-        unit: What a step is counted in.
+        unit: The unit of a step.
         step: The size of a step in that unit.
         style: How stamps are written; "unix" for seconds since 1970, "unix ms" for milliseconds, and so on;
             "number" for plain numbers.
@@ -110,7 +110,7 @@ class Calendar:
         return np.round(np.diff(stamps) / self.step).astype(np.int64)
 
     def advance(self, stamps: Array, steps: Array) -> Array:
-        """Return the stamps, in seconds, a number of steps after others."""
+        """Return the stamps, in seconds, that follow others by a number of steps."""
         if self.unit == "seconds":
             return stamps + steps * self.step
         within = stamps % DAY
@@ -174,7 +174,7 @@ def _find_tick(spans: Array) -> float:
 
 
 def _has_only_weekdays(stamps: Array, spans: Array) -> bool:
-    """Return whether no stamp lies on a weekend, though there have been at least two."""
+    """Return whether no stamp lies on a weekend although the stamps span at least two."""
     weekday = (_to_days(stamps).astype(np.int64) + 3) % 7  # 1970-01-01 was a Thursday; Monday is 0
     return bool((weekday < 5).all()) and int((spans == 3 * DAY).sum()) >= 2
 

@@ -19,7 +19,7 @@ INNER: dict[str, Any] = {"text": TextCoder, "subwords": SubwordCoder}
 
 
 class JoinedTextCoder:
-    """Encode the texts of several columns, one after the other, with END between two.
+    """Encode the texts of several columns in sequence, with END between them.
 
     Args:
         columns: The columns, in the order in which their texts are read.

@@ -18,8 +18,8 @@ SEPARATORS = ("|", ";", ",")
 class LabelSetCoder(LabelCoder):
     """Encode the labels of a row as 0 or 1 for each name, and the number of labels that training lacks.
 
-    Names are merged as in `LabelCoder`. A text is cut at the most frequent one of | ; and comma in training, without
-    brackets and quotes around it, as pandas writes lists.
+    Names are merged as in `LabelCoder`. A text is split at the most frequent of | ; and comma in training, after
+    removing the brackets and quotes with which pandas writes lists.
     """
 
     def __init__(self, column: str, names: Sequence[str] = (), merge: bool = True, separator: str = "") -> None:

@@ -15,7 +15,7 @@ Array = np.ndarray[Any, Any]
 
 
 class LabelCoder:
-    """Number class names in alphabetical order, names that are numbers by size.
+    """Assign ids to class names in alphabetical order, or in numerical order if the names are numbers.
 
     With `merge`, names of classes that differ only by case or blanks are one class; it has the most frequent spelling.
     Single letters keep their case, and so do tags of tokens.

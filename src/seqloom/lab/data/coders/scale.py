@@ -1,4 +1,4 @@
-"""Standardise features by mean and deviation, computed piece by piece without missing values."""
+"""Standardise features by mean and deviation, computed chunk by chunk without missing values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class StandardScale:
 
     @staticmethod
     def fit(pieces: Iterable[Array]) -> StandardScale:
-        """Fit a scale to pieces (N, D); combines means and squares as in Chan, Golub and LeVeque 1983."""
+        """Fit a scale to chunks (N, D), combining means and squares as in Chan, Golub and LeVeque 1983."""
         n: Any = 0
         mean: Any = 0
         squares: Any = 0
@@ -65,7 +65,7 @@ class StandardScale:
         return (np.where(np.isfinite(values), values, np.nan) - self.mean) / self.deviation
 
     def invert(self, values: Array) -> Array:
-        """Return standardised values to their units."""
+        """Convert standardised values back to their units."""
         return values * self.deviation + self.mean
 
     def encode(self, values: Array) -> Array:

@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 
 class SeriesCoder:
-    """Encode steps of D numbers. With `wide`, the columns are the steps of one feature."""
+    """Encode series with D features per step. With `wide`, the columns are the steps of one feature."""
 
     def __init__(
         self, columns: Sequence[str], wide: bool = False, width: int = 0, scale: Mapping[str, Any] | None = None
@@ -77,7 +77,7 @@ class SeriesCoder:
         return _flatten(steps).reshape(-1, self.width), lengths
 
     def _check_lengths(self, frame: pl.DataFrame, lengths: Array) -> None:
-        """Raise a UserError if the columns of a row have different lengths, which two rows could hide."""
+        """Raise a UserError if the columns of a row have different lengths, which the sum over two rows could hide."""
         for name in self.columns[1:]:
             other = frame[name].list.len().fill_null(0).to_numpy()
             if (other != lengths).any():

@@ -18,7 +18,7 @@ Array = np.ndarray[Any, Any]
 class StepSetCoder(LabelSetCoder):
     """Encode a list of lists of labels: 0 or 1 of each label at every step.
 
-    A target has one more number at each step, which counts labels that training lacks.
+    A target has one more value at each step: the number of labels that do not occur in training.
 
     Args:
         column: The column.

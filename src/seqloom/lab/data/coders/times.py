@@ -59,9 +59,9 @@ class TimesCoder:
 
 
 def to_seconds(stamps: pl.Series) -> Array:
-    """Convert dates and times, or texts of them, to seconds; texts that are no dates give NaN.
+    """Convert dates and times, or texts of them, to seconds; texts that are not dates give NaN.
 
-    Numbers stay, apart from milliseconds, microseconds and nanoseconds since 1970.
+    Numbers stay as they are, except milliseconds, microseconds and nanoseconds since 1970.
     """
     if stamps.dtype == pl.String:
         month = pl.when(pl.col("t").str.len_chars() == 7).then(pl.col("t") + "-01")  # 1949-01 means its first day

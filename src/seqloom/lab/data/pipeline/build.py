@@ -111,7 +111,7 @@ def _list_coded_columns(source: Source, plan: TaskPlan) -> list[str]:
 
 
 def _make_coders(source: Source, plan: TaskPlan, options: Reading, notes: Notes) -> tuple[Any, Any, Any]:
-    """Make the coders of x, y (None if targets are the next tokens) and time stamps (None without them)."""
+    """Create the coders of x, y (None if targets are the next tokens) and time stamps (None without them)."""
     schema = source.frame().collect_schema()
     x: Any
     form = plan.form
@@ -181,7 +181,7 @@ def _make_letters_coder(source: Source, plan: TaskPlan, x: Any) -> LettersCoder 
 
 
 def _check_classes(source: Source, encoding: Encoding, index: dict[str, Array], notes: Notes) -> None:
-    """Refuse a single class; warn of classes with one training example and of labels that training lacks."""
+    """Raise an error for a single class; warn about classes with one training example and unseen labels."""
     if not isinstance(encoding.y, LabelCoder):
         return
     column, names = encoding.y.column, encoding.y.names
@@ -216,7 +216,7 @@ def _check_classes(source: Source, encoding: Encoding, index: dict[str, Array], 
 
 
 def _check_label_sets(source: Source, coder: LabelSetCoder, index: dict[str, Array], notes: Notes) -> None:
-    """Refuse too many labels, say where texts are cut, and warn of labels that training lacks."""
+    """Raise an error for too many labels; note where texts are split; warn about labels missing in training."""
     if len(coder.names) > MOST_LABELS:
         raise UserError(
             f"{source.parts[0].label}: target {coder.column!r} has {len(coder.names):,} different labels, and "
@@ -243,7 +243,7 @@ def _count_unseen(values: Array, lengths: Array) -> Array:
 
 
 def _suggest_label_sets(coder: LabelCoder, notes: Notes) -> None:
-    """Say so if classes look like several labels in one text."""
+    """Add a note if classes look like several labels in one text."""
     names = pl.Series(coder.names, dtype=pl.String)
     separator = find_separator([names])
     if separator not in LIKELY_SEPARATORS:
@@ -257,7 +257,7 @@ def _suggest_label_sets(coder: LabelCoder, notes: Notes) -> None:
 
 
 def _write(source: Source, encoding: Encoding, index: dict[str, Array], work: Path) -> None:
-    """Encode all rows, cut those that are too long, and record the splits."""
+    """Encode all rows, truncate those that are too long, and record the splits."""
     coders = {"x": encoding.x, "y": encoding.y, "times": encoding.times, "letters": encoding.letters}
     coders |= {"attributes": encoding.attributes}
     writers = {name: (coder, Writer(work, name)) for name, coder in coders.items() if coder is not None}
@@ -268,7 +268,7 @@ def _write(source: Source, encoding: Encoding, index: dict[str, Array], work: Pa
 
 
 def _write_rows(source: Source, writers: dict[str, tuple[Any, Writer]], encoding: Encoding) -> None:
-    """Encode rows piece by piece; warn of rows that were cut or have missing values."""
+    """Encode rows chunk by chunk; warn about rows that were truncated or have missing values."""
     limit = encoding.options.limit
     long: list[Array] = []
     gaps: list[Array] = []
@@ -299,7 +299,7 @@ def _find_gaps(values: Array, lengths: Array) -> Array:
 
 
 def _cut_rows(values: Array, lengths: Array, limit: int, end: bool) -> tuple[Array, Array]:
-    """Keep the first `limit` steps of every row; with `end`, a cut row still ends in END."""
+    """Keep the first `limit` steps of every row; with `end`, a truncated row still ends with END."""
     if not (lengths > limit).any():
         return values, lengths
     starts = np.cumsum(lengths) - lengths
@@ -311,7 +311,7 @@ def _cut_rows(values: Array, lengths: Array, limit: int, end: bool) -> tuple[Arr
 
 
 def build_other_rows(path: DataSource, encoding: Encoding) -> Path:
-    """Encode another file with the same coders and return its place.
+    """Encode another file with the same coders and return its folder.
 
     Rows without a usable input or target are left out.
     """

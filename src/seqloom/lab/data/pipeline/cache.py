@@ -1,4 +1,4 @@
-"""Keep files that were read once on disk: cache folders that are either complete or absent."""
+"""Cache on disk of files that were read: folders that are either complete or absent."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def choose_plan(columns: Sequence[Column], source: Source, options: Reading, not
 
 
 def _check_date_parts(columns: Sequence[Column], options: Reading, place: str) -> None:
-    """Refuse a table whose dates are spread over columns of years, months and days, unless its use is named."""
+    """Raise an error for a table with dates spread over columns of years, months and days, unless its use is named."""
     parts = [c.name for c in columns if c.name.lower() in DATE_PARTS and c.role != "time"]
     is_spread = {"year", "month", "day"} <= {name.lower() for name in parts}
     if not is_spread or options.kind or options.input or options.time or any(c.role == "time" for c in columns):

@@ -1,4 +1,4 @@
-"""Determine the role of each column of a table, and warn of columns that reveal the target."""
+"""Determine the role of each column of a table, and warn about columns that reveal the target."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def warn_of_leaks(source: Source, plan: TaskPlan, columns: Sequence[Column], not
 
 
 def _measure_accuracy(pairs: pl.DataFrame, column: Column) -> str | None:
-    """Learn the most frequent class of each value on a random half of the rows and test it on the other half."""
+    """Learn the most frequent class for each value on a random half of the rows and test it on the other half."""
     if column.role == "number" and column.distinct > LEAK_BINS:
         pairs = pairs.with_columns(pl.col("c").rank("ordinal") * LEAK_BINS // (len(pairs) + 1))
     half = pl.Series(np.random.default_rng(0).random(len(pairs)) < 0.5)

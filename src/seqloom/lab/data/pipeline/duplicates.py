@@ -60,7 +60,7 @@ def hash_texts(texts: pl.Series) -> Array:
 
 
 def _sign_texts(texts: pl.Series) -> tuple[Array, Array]:
-    """Return the numbers of texts that are long enough (L,), and their MinHashes (L, BANDS * ROWS)."""
+    """Return the indices (L,) of texts that are long enough, and their MinHashes (L, BANDS * ROWS)."""
     words = texts.fill_null("").str.to_lowercase().str.extract_all(WORDS)
     lengths = words.list.len().to_numpy().astype(np.int64)
     long = np.flatnonzero(lengths >= MIN_WORDS)

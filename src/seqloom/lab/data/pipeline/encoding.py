@@ -1,4 +1,4 @@
-"""The encoding of a task that was read from files: what encodes new rows and decodes predictions."""
+"""The encoding of a task that was read from files; it encodes new rows and decodes predictions."""
 
 from __future__ import annotations
 

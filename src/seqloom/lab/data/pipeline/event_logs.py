@@ -1,4 +1,4 @@
-"""Find the sequences in a log of events: every row is one event with a name, and a column says whose it is."""
+"""Find the sequences in a log of events: every row is one named event, and a column identifies its series."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _list_tag_choices(
 
 
 def _has_measurements(columns: Sequence[Column], source: Source, taken: Sequence[str | None]) -> bool:
-    """Return whether there is a column of numbers that does more than rise within each series; taken[0] names them."""
+    """Return whether a column of numbers does more than increase within each series, which column taken[0] names."""
     group = str(taken[0])
     numbers = [c.name for c in columns if c.is_numeric and c.role not in ("id", "constant") and c.name not in taken]
     if not numbers:

@@ -1,4 +1,4 @@
-"""Open the task of a path: encoded once, then read from the cache."""
+"""Open the task of a path, which is encoded once and then read from the cache."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from seqloom.lab.data.task import RECORD_FORMAT, DataSource, Notes, Task, read_r
 
 
 def open_files(path: DataSource, options: Reading) -> Task:
-    """Open the task of a path; it is encoded once and then taken from the cache."""
+    """Open the task of a path; it is encoded once and then read from the cache."""
     notes = Notes()
     source = read_source(path, options, notes)
     labels = " ".join(part.label for part in source.parts)

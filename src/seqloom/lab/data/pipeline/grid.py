@@ -39,7 +39,7 @@ def infer_calendar(column: pl.Series, stamps: Array, ranges: Ranges) -> Calendar
 def put_on_grid(
     frame: pl.DataFrame, ranges: Ranges, calendar: Calendar, group: str | None, notes: Notes
 ) -> tuple[pl.DataFrame, Ranges]:
-    """Average rows with the same stamp, and add an empty row for each step without one.
+    """Average rows with the same stamp, and add an empty row for each step that has none.
 
     Args:
         frame: Rows sorted by series and time, with their stamps in seconds in the column STAMP.

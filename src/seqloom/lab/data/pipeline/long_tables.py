@@ -1,4 +1,4 @@
-"""Find the series of a long table, in which every row is one step: the column that names them, and their target."""
+"""Find the series of a long table, in which every row is a step: the column that identifies them, and their target."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def find_group(
     target: str | None,
     but: str | None = None,
 ) -> str | None:
-    """Return the column that names the series: the one that is given, else the likeliest by name and content.
+    """Return the column that identifies the series: the given one, otherwise the likeliest by name and content.
 
     With a `target`, each series has one value of it, and is a run of consecutive rows or has no time stamp twice.
     Without one, only a column with the name of an id is found. The column `but` is not considered.
@@ -151,7 +151,7 @@ def shorten_pieces(source: Source, plan: TaskPlan, options: Reading) -> Reading:
 
 
 def warn_of_no_order(plan: TaskPlan, source: Source, notes: Notes) -> None:
-    """Warn if a task needs rows in time, the table has no time stamps, and its rows do not depend on each other."""
+    """Warn if a task needs rows in time order, but the table has no time stamps and its rows look independent."""
     is_series = plan.layout == "table" or (plan.layout == "long" and plan.group is None)
     if not is_series or plan.time or plan.group:
         return
@@ -169,7 +169,7 @@ def warn_of_no_order(plan: TaskPlan, source: Source, notes: Notes) -> None:
 def mention_other_series(
     plan: TaskPlan, columns: Sequence[Column], source: Source, options: Reading, notes: Notes
 ) -> None:
-    """Say which series were found; if a forecast was chosen, say which label of whole series could be predicted."""
+    """Note which series were found and, if a forecast was chosen, which label of whole series could be predicted."""
     if plan.layout == "wide":
         notes.say(
             f"each row is read as one series whose steps are its {len(plan.input)} columns of numbers, "

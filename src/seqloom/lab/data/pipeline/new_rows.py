@@ -117,7 +117,7 @@ def _parse_lines(task: Task, lines: Iterable[str], place: str) -> Iterator[Any]:
 
 
 def _read_ahead(path: Path | str, pieces: Iterator[list[dict[str, Any]]]) -> Rows:
-    """Read the first piece now, so that a bad file fails before anything is written, and return all pieces."""
+    """Read the first chunk now, so that a bad file fails before anything is written, and return all chunks."""
     first = next(pieces, None)
     if first is None:
         raise UserError(f"{path}: holds no rows")
@@ -153,7 +153,7 @@ def read_file_rows(path: DataSource, encoding: Encoding, chunk: int) -> Iterator
 
 
 def make_frame(rows: Sequence[Any], coder: InputCoder, times: TimesCoder | None = None) -> pl.DataFrame:
-    """Make a frame of the columns that a coder reads.
+    """Create a frame of the columns that a coder reads.
 
     Args:
         rows: Dicts of columns, or the inputs themselves.
@@ -191,7 +191,7 @@ def make_frame(rows: Sequence[Any], coder: InputCoder, times: TimesCoder | None 
 
 
 def make_attributes_frame(rows: Sequence[Any], coder: AttributesCoder) -> pl.DataFrame:
-    """Make a frame of the attributes of new rows; a missing value is null."""
+    """Create a frame of the attributes of new rows; a missing value is null."""
     columns: dict[str, pl.Series] = {}
     for name in coder.columns:
         values = []
@@ -209,7 +209,7 @@ def make_attributes_frame(rows: Sequence[Any], coder: AttributesCoder) -> pl.Dat
 
 
 def _open_objects(row: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
-    """Return a row with the values of dotted names: {"data": {"text": "a"}} has data.text."""
+    """Add the values of dotted names to a row: {"data": {"text": "a"}} has data.text."""
     inner = {}
     for name in [n for n in names if n not in row and "." in n]:
         value: Any = row
@@ -256,7 +256,7 @@ def _to_python(value: object) -> object:
 
 
 def _expect(coder: InputCoder) -> tuple[Any, str]:
-    """Return the polars type of the column that a coder reads, and words for it."""
+    """Return the polars type of the column that a coder reads, and a description of it."""
     if isinstance(coder, AudioCoder):
         return pl.List(pl.Float32), "numbers"
     if isinstance(coder, SeriesCoder):

@@ -1,4 +1,4 @@
-"""Whether the rows of a table without time stamps look like steps in time, or like rows in no order."""
+"""Decide whether the rows of a table without time stamps look like steps in time or like unordered rows."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ FEWEST_ROWS = 30  # with fewer, no correlation is certain
 
 
 def have_order(rows: pl.DataFrame, numbers: Sequence[str], labels: Sequence[str] = ()) -> bool:
-    """Return whether rows depend on the rows before them more than chance would have it.
+    """Return whether rows depend on the preceding rows more than expected by chance.
 
-    Either a number is correlated with earlier values of itself, after the mean of each label is subtracted (a table
-    that is sorted by its label is in no order otherwise), or a label tends to be that of the row before. True if there
-    are too few rows to tell.
+    Either a column of numbers is autocorrelated after the mean of each label is subtracted (a table may only be sorted
+    by its label), or a label tends to repeat that of the previous row. True if there are too few rows to tell.
 
     Args:
         rows: The table, in file order.
@@ -44,7 +43,7 @@ def have_order(rows: pl.DataFrame, numbers: Sequence[str], labels: Sequence[str]
 
 
 def _measure_persistence(kind: Array) -> float:
-    """Return how much more often a label repeats that of the row before than chance; 0 if the rows are sorted by it."""
+    """Return how much more often than by chance a label repeats the previous one; 0 if the rows are sorted by it."""
     runs = 1 + int((kind[1:] != kind[:-1]).sum())
     if runs <= len(np.unique(kind)):
         return 0.0

@@ -1,4 +1,4 @@
-"""The rows of a split as they stand in the user's files, before they were encoded."""
+"""The original rows of a split in the user's files, before encoding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from seqloom.lab.data.task import Notes, Task, Tokens
 def read_original(
     source: Mapping[str, Any], task: Task, split: str, positions: Sequence[int]
 ) -> dict[int, tuple[str, str]]:
-    """Return where some rows stand and their input as text.
+    """Return the locations of some rows and their input as text.
 
     Args:
         source: {"data": ..., "options": {...}}, as returned by `open_data`.

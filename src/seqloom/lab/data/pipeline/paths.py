@@ -53,7 +53,7 @@ def _check_regular(path: Path) -> None:
 
 
 def _mention_test_files(path: Path, notes: Notes) -> None:
-    """If a test file belongs to a training file, note how to read both."""
+    """Add a note about how to read both files if a test file belongs to a training file."""
     related = [p for p in sorted(path.parent.iterdir()) if _guess_split(p) and _is_data(p) and _stem(p) == _stem(path)]
     if any(_guess_split(p) == "test" for p in related):
         is_alone = len(related) == sum(_is_data(p) for p in path.parent.iterdir())

@@ -1,4 +1,4 @@
-"""Rows of different lengths in one flat array on disk: the values, and the offset of each row."""
+"""Rows of different lengths in one flat array on disk, with the offset of each row."""
 
 from __future__ import annotations
 

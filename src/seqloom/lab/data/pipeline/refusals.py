@@ -1,4 +1,4 @@
-"""Explain why no task fits what was asked for, and name the nearest one that does."""
+"""Explain why no task fits the request, and name the closest one that is possible."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ MOST_COLUMNS = 12  # columns that a message lists
 
 
 def explain_refusal(columns: Sequence[Column], source: Source, options: Reading) -> str:
-    """Return what is asked for and why it cannot be learned, with the nearest task that can be.
+    """Explain why the requested task cannot be learned, with the closest one that can.
 
     Args:
         columns: All columns.
         source: The data.
-        options: What was asked for; no plan fits it.
+        options: The request; no plan fits it.
     """
     by_name = {c.name: c for c in columns}
     if unordered := _describe_unordered(columns, source, options):
@@ -169,7 +169,7 @@ def _find_nearest(columns: Sequence[Column], source: Source, options: Reading) -
 
 
 def _list_plans(columns: Sequence[Column], source: Source, options: Reading) -> list[TaskPlan]:
-    """List the plans with a target of their own; none if the options cannot be combined."""
+    """List the plans that have a target; none if the options cannot be combined."""
     try:
         return [plan for plan in list_choices(columns, source, options) if plan.form.target != "next"]
     except UserError:

@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 
 def find_usable(source: Source, plan: TaskPlan, notes: Notes) -> Array:
-    """Return (N,) bool: whether a row has an input and a target. Warn of the others, with their number."""
+    """Return (N,) bool: whether a row has an input and a target. Warn about the number of the others."""
     schema = source.frame().collect_schema()
     checks = {f"an empty {plan.input[0]!r}": _is_empty(plan.input[0], schema)} if plan.layout != "wide" else {}
     if len(plan.input) > 1 and schema[plan.input[0]] == pl.String:

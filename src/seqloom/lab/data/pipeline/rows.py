@@ -64,7 +64,7 @@ class RowsTask(Task):
 
     @property
     def form(self) -> Form:
-        """What reading knows of the kind of task."""
+        """Hints about the kind of task."""
         return FORMS[self.kind]
 
     def count(
@@ -166,7 +166,7 @@ class RowsTask(Task):
         self.encoding.save(folder)
 
     def source_rows(self, split: str, positions: Sequence[int]) -> list[int]:
-        """Return the numbers of rows in the source, given their positions in a split."""
+        """Return the indices of rows in the source, given their positions in a split."""
         numbers: list[int] = self._index[split][list(positions)].tolist()
         return numbers
 
@@ -198,7 +198,7 @@ def order_batches(lengths: Array, batch: int | None, tokens: int | None, seed: t
     Args:
         lengths: (N,) steps of each example.
         batch: Examples per batch, or None.
-        tokens: Most steps per batch, padding included, if `batch` is None.
+        tokens: Maximum number of steps per batch, including padding, if `batch` is None.
         seed: Seed and epoch of the random order; None orders examples from the shortest to the longest.
 
     Returns:

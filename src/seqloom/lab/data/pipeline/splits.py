@@ -30,7 +30,7 @@ MAX_HELD_OUT = 10_000  # most examples that a default share holds out
 def split_rows(
     source: Source, plan: TaskPlan, usable: Array, is_text: bool, options: Reading, notes: Notes
 ) -> dict[str, Array]:
-    """Assign rows to splits: keep the splits of the data and make those that are missing.
+    """Assign rows to splits: keep the splits of the data and create those that are missing.
 
     Args:
         source: All rows.
@@ -115,7 +115,7 @@ def _hold_out(
 
 
 def _rank(column: pl.Series) -> Array:
-    """Assign a number to each distinct value of a column; missing ones get 0."""
+    """Assign an id to each distinct value of a column; missing values get 0."""
     return column.cast(pl.String).rank("dense").fill_null(0).to_numpy().astype(np.int64)
 
 
@@ -155,7 +155,7 @@ def _group_equal_series(source: Source, plan: TaskPlan, rows: Array, notes: Note
 
 
 def _number_keys(values: Array) -> tuple[Array, int]:
-    """Return (rows,) numbers of the distinct values in order of appearance, and how many there are."""
+    """Return (rows,) ids of the distinct values in order of appearance, and the number of values."""
     _, first, keys = np.unique(values, axis=0, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[keys.ravel()], len(first)
 
@@ -166,7 +166,7 @@ def _hash_rows(frame: pl.DataFrame, names: tuple[str, ...]) -> Array:
 
 
 def _to_text(frame: pl.DataFrame) -> pl.Series:
-    """Return the text of every row: that of its only column, tokens joined, or the texts of all columns joined."""
+    """Return the text of every row: its text, its joined tokens, or the joined texts of all columns."""
     column = frame.to_series()
     if len(frame.columns) > 1:
         return frame.select(pl.concat_str(pl.all(), separator=" ", ignore_nulls=True)).to_series()
@@ -229,7 +229,7 @@ def _split_randomly(rows: Array, keys: Array, labels: Array, shares: dict[str, f
 def _split_fold(rows: Array, keys: Array, labels: Array, valid: float, options: Reading) -> dict[str, Array]:
     """Test on the rows of one fold, and split the others into training and validation.
 
-    Groups of rows are dealt to the folds in turn, class by class, in random order.
+    Groups of rows are assigned to the folds in turn, class by class, in random order.
     """
     fold, folds = map(int, (options.fold or "").split("/"))
     if not 1 <= fold <= folds or folds < 2:
@@ -249,7 +249,7 @@ def _split_fold(rows: Array, keys: Array, labels: Array, valid: float, options: 
 
 
 def _warn_of_shared_texts(source: Source, plan: TaskPlan, rows: dict[str, Array], notes: Notes) -> None:
-    """Warn of texts in a test split that also occur in training."""
+    """Warn about texts in a test split that also occur in training."""
     chunks = [hash_texts(_to_text(frame)) for _, frame in source.chunks(plan.input)]
     hashes = np.concatenate(chunks)
     for name in [name for name in rows if name.startswith("test")]:

@@ -1,4 +1,4 @@
-"""Language modelling of one long text, read in pieces by several lanes at once."""
+"""Language modelling of one long text, read chunk by chunk in several parallel lanes."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ ENTRY = "from seqloom.lab.data.pipeline.subprocess_reader import main; main()"
 def fill_cache(path: DataSource, options: Reading) -> None:
     """Read a large file or folder into the cache in a subprocess; do nothing for other data.
 
-    If the subprocess fails or is killed, the caller reads the data and meets the same problem.
+    If the subprocess fails or is killed, the caller reads the data itself and raises the error.
     """
     if not isinstance(path, (str, Path)) or _count_bytes(Path(path)) < LARGE:
         return

@@ -1,4 +1,4 @@
-"""A table in time: its rows sorted, put on a grid, split and encoded, with the windows of each split."""
+"""A table of time series: its rows are sorted, put on a grid, split and encoded, with the windows of each split."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TimeTable:
 
     @property
     def first(self) -> Array:
-        """The number of the first row of each row's series, (rows,)."""
+        """The index of the first row of each row's series, (rows,)."""
         return np.repeat([a for a, _ in self.ranges], [b - a for a, b in self.ranges])
 
 
@@ -118,7 +118,7 @@ def build_windows(source: Source, encoding: Encoding, work: Path) -> None:
 
 
 def _keep_latest(source: Source, plan: TaskPlan, rows: int, work: Path, notes: Notes) -> Source:
-    """Write the latest rows of each series as a table of their own."""
+    """Write the latest rows of each series as a separate table."""
     table = read_table(source, plan, Calendar(plan.time or "", is_regular=False), notes)  # as they are
     chosen = np.concatenate([np.arange(max(a, b - rows), b) for a, b in table.ranges])
     if len(chosen) == len(table.frame):
@@ -173,7 +173,7 @@ def _find_side(side: tuple[float, float], start: int, end: int) -> tuple[int, in
 
 
 def write_windows(source: Source, table: TimeTable, encoding: Encoding, borders: Borders, work: Path) -> None:
-    """Write the encoded table, the first row of every window of each split, and the facts of each series."""
+    """Write the encoded table, the first row of every window of each split, and facts about each series."""
     frame, ranges, calendar = table.frame, table.ranges, table.calendar
     x = encoding.x.encode(frame, table.first)
     y = encoding.y.encode(frame)[0]

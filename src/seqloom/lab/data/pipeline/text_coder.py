@@ -15,7 +15,7 @@ SAMPLE_ROWS = 2_000  # rows of a text column from which its unit is guessed
 def make_text_coder(
     source: Source, column: str, kind: Kind, options: Reading, notes: Notes, end: bool
 ) -> TextCoder | SubwordCoder:
-    """Make a coder for a text column, with the unit from the options or a guess."""
+    """Create a coder for a text column, with the unit from the options or a guess."""
     sample = source.frame().select(column).head(SAMPLE_ROWS).collect().to_series()
     lower, form = options.lowercase, FORMS[kind]
     if sample.dtype.is_nested():

@@ -106,7 +106,7 @@ class WindowsTask(Task):
         return max([1, *(int(np.bincount(numbers).max()) for numbers in series if len(numbers))])
 
     def _find_series(self, starts: Array) -> Array:
-        """Return the number of the series of each window."""
+        """Return the index of the series of each window."""
         return np.searchsorted(self._first, starts, side="right") - 1
 
     def list_window_dates(self, split: str, position: int) -> list[str | float] | None:
@@ -131,7 +131,7 @@ class WindowsTask(Task):
     def encode(self, rows: Sequence[Any]) -> Batch:
         """Encode the last steps of each row, a dict of columns or a list of steps; at most `lookback` are used.
 
-        Columns whose future is known have `horizon` steps more than the others.
+        Columns whose future is known have `horizon` more steps than the others.
         """
         coder, ahead = self.encoding.x, self.horizon if self._known else 0
         frames = [self._read_row(row, number) for number, row in enumerate(rows, 1)]
@@ -233,11 +233,11 @@ class WindowsTask(Task):
         return {n: frame[n][end - 1] for n in last} | {n: frame[n][start:stop].to_list() for n, stop in ends.items()}
 
     def count_steps(self, row: Mapping[str, Any] | Sequence[Any]) -> int:
-        """Return how many steps with a target a row to forecast from has."""
+        """Return the number of steps with a target in a row to forecast from."""
         return len(_to_list(row.get(self.encoding.plan.target[0], ())) if isinstance(row, Mapping) else row)
 
     def check_new_rows(self, rows: Sequence[Any], notes: Notes) -> None:
-        """Warn of names that training does not know, and of known columns without a value, in rows to forecast from."""
+        """Warn about rows to forecast from with names unknown in training, or missing values in known columns."""
         for row in [row for row in rows if isinstance(row, dict)]:
             for name, values in self.encoding.x.categories.items():
                 unknown = sorted({str(v) for v in _to_list(row.get(name, ())) if v is not None} - set(values))

@@ -30,7 +30,7 @@ def scan(path: Path, options: Reading) -> pl.LazyFrame:
 
 
 def find_usual(frame: pl.LazyFrame) -> tuple[str, str]:
-    """Return the usual input and target: tokens, and the universal part of speech or else the last column."""
+    """Return the usual input and target: tokens, and the universal part of speech or, without it, the last column."""
     names = frame.collect_schema().names()
     return "tokens", "upos" if "upos" in names else names[-1]
 

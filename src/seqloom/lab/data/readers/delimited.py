@@ -48,9 +48,9 @@ class Layout:
     """The form of a table.
 
     Attributes:
-        separator: The sign between fields.
+        separator: The separator between fields.
         names: The names of the columns.
-        lines: How many lines stand before the first row.
+        lines: The number of lines before the first row.
         start: The byte at which the first row begins.
     """
 
@@ -113,7 +113,7 @@ def _scan_untyped(path: Path, layout: Layout, sample: int | None) -> pl.LazyFram
 
 
 def _replace_commas(guess: pl.LazyFrame, names: list[str], separator: str) -> dict[str, pl.Expr]:
-    """Return text columns by name, with 1.234,5 as 1234.5 unless the comma is the separator."""
+    """Convert text columns of numbers, with 1.234,5 as 1234.5 unless the comma is the separator."""
     texts = {name: pl.col(name) for name in names}
     if separator == "," or not names:
         return texts
@@ -162,7 +162,7 @@ def find_layout(path: Path, options: Reading) -> Layout:
     """Find the separator, the names of the columns and the first row of a table.
 
     Raises:
-        UserError: If the file is empty, is no text table, or has two columns of one name.
+        UserError: If the file is empty, is not a text table, or has two columns with the same name.
     """
     lines = _read_head(path)
     head = next((i for i, line in enumerate(lines) if line.strip()), None)
@@ -196,7 +196,7 @@ def _check_names(names: list[str], path: Path) -> None:
 
 
 def _find_separator(lines: list[str], path: Path) -> str:
-    """Return a tab, or for a .csv the first separator that divides the first row and gives all rows the same width."""
+    """Return a tab, or for a .csv the first separator that splits the first row and gives all rows the same width."""
     if path.suffix != ".csv":
         return "\t"
     for separator in SEPARATORS:
@@ -241,7 +241,7 @@ def _count_lines(lines: list[str], separator: str, path: Path) -> int:
 
 
 def _is_data(first: list[str], rows: list[list[str]]) -> bool:
-    """Return whether the first line is data: a field is a number, or occurs again below (except repeated headers)."""
+    """Return whether the first line is data: a field is a number or recurs below (except in repeated headers)."""
     values = [set(column) - {""} for column in zip(*(row for row in rows if row != first), strict=False)]
     return any(map(_is_number, first)) or any(field in seen for field, seen in zip(first, values, strict=False))
 

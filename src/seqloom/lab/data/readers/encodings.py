@@ -1,4 +1,4 @@
-"""Text files in other encodings than UTF-8, copied as UTF-8 before they are read."""
+"""Text files in encodings other than UTF-8, copied as UTF-8 before they are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lazy frames over Python generators, so that files of any format and size are read in pieces."""
+"""Lazy frames over Python generators, so that files of any format and size are read in chunks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BLOCK_BYTES = 8 << 20  # part of a text file that is in memory at once
 
 
 def scan_frames(frames: Callable[[], Iterable[pl.DataFrame]], schema: dict[str, Any]) -> pl.LazyFrame:
-    """Make a lazy frame of consecutive frames; `frames` is called for every pass over the data."""
+    """Create a lazy frame of consecutive frames; `frames` is called for every pass over the data."""
 
     def source(
         columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, size: int | None
@@ -37,7 +37,7 @@ def scan_frames(frames: Callable[[], Iterable[pl.DataFrame]], schema: dict[str, 
 def scan_rows(
     rows: Callable[[], Iterable[dict[str, Any]]], schema: dict[str, Any], piece: int = PIECE_ROWS
 ) -> pl.LazyFrame:
-    """Make a lazy frame of rows given as dicts; `rows` is called for every pass over the data."""
+    """Create a lazy frame of rows given as dicts; `rows` is called for every pass over the data."""
 
     def frames() -> Iterator[pl.DataFrame]:
         remaining = iter(rows())
@@ -68,7 +68,7 @@ def read_blocks(path: Path, quoted: bool = False, start: int = 0) -> Iterator[by
 
 
 def decode_utf8(data: bytes, path: object, line: int | None = None) -> str:
-    """Decode bytes, or raise an error with the place of the first bad byte."""
+    """Decode bytes; raise an error with the position of the first invalid byte."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

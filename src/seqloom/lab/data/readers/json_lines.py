@@ -37,7 +37,7 @@ def scan(path: Path, options: Reading, sample: int | None = SAMPLE) -> pl.LazyFr
 
 
 def _read_object(path: Path) -> dict[str, Any] | None:
-    """Return the object that the whole file is, if its values are lists of rows; None if lines are rows."""
+    """Return the file's single object if its values are lists of rows; None if lines are rows."""
     with path.open("rb") as file:
         first = file.readline()
         is_single = not file.readline().strip()

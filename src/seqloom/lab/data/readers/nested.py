@@ -32,7 +32,7 @@ def _list_fields(name: str, kind: pl.DataType) -> list[pl.Expr]:
 
 
 def cast_arrays(frame: pl.LazyFrame) -> pl.LazyFrame:
-    """Make lists of arrays of a fixed size, which polars cannot read back from a file if the size is 0."""
+    """Convert fixed-size arrays to lists: polars cannot read such arrays back from a file if the size is 0."""
     schema = frame.collect_schema()
     changed = {name: kind for name, kind in schema.items() if _make_lists(kind) != kind}
     return frame.with_columns(pl.col(name).cast(_make_lists(kind)) for name, kind in changed.items())

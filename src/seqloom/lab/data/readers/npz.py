@@ -55,7 +55,7 @@ def scan(path: Path, options: Reading) -> pl.LazyFrame:
 
 
 def _decode(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return bytes as text in UTF-8, and other arrays as they are."""
+    """Decode bytes as UTF-8 text; return other arrays as they are."""
     return np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
 
 

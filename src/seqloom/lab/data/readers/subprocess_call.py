@@ -1,4 +1,4 @@
-"""Call a function in a subprocess, which may need much memory or be ended by the file that it reads."""
+"""Call a function in a subprocess: it may need much memory, or crash on the file that it reads."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def call(entry: str, request: Request) -> None:
 
 
 def answer(function: Callable[[Request], object]) -> None:
-    """Run as the subprocess: call a function with the request, and print an error of the user to stdout."""
+    """Run as the subprocess: call a function with the request, and print a user's error to stdout."""
     request = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:

@@ -12,7 +12,7 @@ class Automaton:
     """A deterministic automaton: every symbol maps each state to the next state.
 
     Maps compose associatively, so all prefixes of a sequence take about log2(T) table lookups (Hillis and Steele 1986)
-    instead of T steps. The table holds every map that a word can make, the transition monoid: 60 maps for A5, 25 for
+    instead of T steps. The table holds every map that a word can produce, the transition monoid: 60 maps for A5, 25 for
     a register modulo 5.
 
     Args:
@@ -38,17 +38,17 @@ class Automaton:
 
     @property
     def words(self) -> int:
-        """The number of different maps that words make."""
+        """The number of different maps that words produce."""
         return len(self._tables[torch.device("cpu")][2])
 
     def _key(self, maps: Tensor) -> Tensor:
-        """Return a number for each map (..., states); equal numbers for different maps have a chance of 1e-13."""
+        """Return a hash of each map (..., states); different maps have equal hashes with probability 1e-13."""
         random = torch.Generator().manual_seed(0)
         weights = torch.randint(-(2**62), 2**62, (self.maps.shape[1],), generator=random)
         return (maps * weights).sum(-1)  # modulo 2^64
 
     def _find_words(self) -> tuple[Tensor, Tensor]:
-        """Return all maps that words of symbols make, the empty word first, and their keys."""
+        """Return all maps that words of symbols produce, the empty word first, and their keys."""
         elements = torch.arange(self.maps.shape[1]).unsqueeze(0)
         keys, new = self._key(elements), elements
         while len(new):
@@ -83,7 +83,7 @@ class Automaton:
 
 
 def _unique(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the different keys and the place of each one's first occurrence."""
+    """Return the distinct keys and the index of the first occurrence of each."""
     values, inverse = torch.unique(keys, return_inverse=True)
     first = torch.full((len(values),), len(keys)).scatter_reduce_(0, inverse, torch.arange(len(keys)), "amin")
     return values, first

@@ -27,7 +27,7 @@ def copy(
 
     "delay"      symbols, steps - 1 blanks, a sign, `count` blanks: steps + 20 in all with 10 symbols.
                  The loss covers all steps, blanks too; metrics cover only the symbols.
-    "selective"  the symbols are in order at random places among the first `steps`, the rest is
+    "selective"  the symbols are in order at random positions among the first `steps`, the rest is
                  blank; then the sign and `count` blanks.
     "third"      steps / 3 symbols of kinds - 1, a sign, then the last symbol as a filler, although
                  it also occurs in the data; only the last third, the answer, has a target.

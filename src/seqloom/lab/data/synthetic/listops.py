@@ -35,7 +35,7 @@ def listops(
         steps: Symbols of the longest example.
         shortest: Symbols of the shortest example.
         depth: Greatest depth of nested lists.
-        arguments: Most arguments of a list; the fewest are two.
+        arguments: Maximum number of arguments of a list; the minimum is two.
         valid: Number of validation examples.
         test: Number of test examples.
     """

@@ -133,8 +133,8 @@ def _is_even(p: Sequence[int]) -> bool:
 def _group(name: str, points: int, even: bool = False, drawn: str = "all") -> StateProblem:
     """Return the word problem y_t = x_t ... x_1 of permutations, in lexicographic order; the first is the identity.
 
-    `drawn` says what the symbols are: "all" permutations, "swaps" of neighbours and the identity, or two "generators",
-    a swap and the cycle of all points, which make every permutation.
+    `drawn` defines the symbols: "all" permutations, "swaps" of neighbours and the identity, or two "generators", a swap
+    and the cycle of all points, which generate every permutation.
     """
     elements = [p for p in permutations(range(points)) if _is_even(p) or not even]
     number = {p: i for i, p in enumerate(elements)}

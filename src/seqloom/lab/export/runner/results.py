@@ -107,7 +107,7 @@ def decode_values(about: About, values: Array, lengths: Array, past: Array, prob
 
 
 def decode_forecast(about: About, values: Array, lengths: Array, past: Array, probabilities: bool) -> Results:
-    """Return the numbers that follow, with the ends of their intervals."""
+    """Return the forecast values, with the ends of their intervals."""
     columns = {"prediction": values}
     rule = about.get("intervals")
     if rule:

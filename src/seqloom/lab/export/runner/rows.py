@@ -76,7 +76,7 @@ class Text:
         return self.pattern.findall(text) if unit == "words" else list(text)
 
     def spell(self, tokens: list[str]) -> Array:
-        """Return the letter ids of each token; of a long one, of both ends."""
+        """Return the letter ids of each token; of a long token, those of both ends."""
         size = self.about["word_letters"]
         half, table = size // 2, np.zeros((len(tokens), size), dtype=np.int64)
         for k, word in enumerate(tokens):
@@ -105,7 +105,7 @@ class Subwords:
 
 
 class Joined:
-    """Several texts, one after the other."""
+    """Several texts in sequence."""
 
     def __init__(self, about: About, folder: Path) -> None:
         self.columns, self.inner = about["columns"], make_encoder(about["inner"], folder)

@@ -32,7 +32,7 @@ class Constant(BaselineModule):
 
 
 class Unigram(BaselineModule):
-    """log p(y) at every step, whatever came before: (K,)."""
+    """log p(y) at every step, independent of earlier steps: (K,)."""
 
     log_p: Tensor
 
@@ -183,6 +183,6 @@ def _unigram(counts: Tensor) -> Tensor:
 
 
 def _back_off(counts: Tensor) -> Tensor:
-    """Return (1 - b) c(x, y) / c(x) + b p(y), and p(y) alone for an unseen x."""
+    """Return (1 - b) c(x, y) / c(x) + b p(y), or p(y) for an unseen x."""
     unigram, seen = _unigram(counts), counts.sum(1, keepdim=True)
     return torch.where(seen > 0, (1 - BACKOFF) * counts / seen.clamp(min=1) + BACKOFF * unigram, unigram)

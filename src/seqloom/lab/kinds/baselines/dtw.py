@@ -37,7 +37,7 @@ class NearestSeries(BaselineModule):
         lengths: (N,) their lengths.
         y: (N,) their classes.
         classes: number of classes.
-        window: most steps by which aligned steps may differ.
+        window: maximum number of steps by which aligned steps may differ.
         scale: factor of the distances.
     """
 
@@ -112,7 +112,7 @@ def measure_distances(a: Array, a_lengths: Array, b: Array, b_lengths: Array, wi
         a_lengths: (N,) their lengths.
         b: (M, T, D) series.
         b_lengths: (M,) their lengths.
-        window: most steps by which i and j may differ.
+        window: maximum number of steps by which i and j may differ.
     """
     cells = a.shape[1] * b.shape[1] if b.shape[2] > 1 else a.shape[1]
     rows = max(1, CHUNK // (len(b) * cells))

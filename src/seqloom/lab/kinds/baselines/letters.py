@@ -33,7 +33,7 @@ def can_spell(task: Task) -> bool:
 
 
 class LetterNgrams:
-    """TF-IDF of n-grams inside words; words that the vocabulary lacks have none.
+    """TF-IDF of n-grams inside words; words outside the vocabulary have none.
 
     Args:
         spelling: (V, columns) sparse, how often each n-gram occurs in each word of the vocabulary.
@@ -95,7 +95,7 @@ class LetterNgrams:
 
 
 def _spell(words: Sequence[str]) -> csr_matrix:
-    """Return (V, columns): the n-grams of each word, with the special tokens first, which have none."""
+    """Return (V, columns): the n-grams of each word; the special tokens, which come first, have none."""
     from scipy.sparse import csr_matrix
 
     known: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""What every baseline is made of: arrays and settings, so that it is saved and loaded without pickle.
+"""Base class of baselines: arrays and settings, so that they are saved and loaded without pickle.
 
 module = fit(task).model                                   a `BaselineModule`
 arrays, settings = module.arrays(), module.settings()      tensors by name, and JSON
@@ -37,7 +37,7 @@ class BaselineModule(nn.Module):
     `build`.
 
     Attributes:
-        size: How many numbers were fitted, for the table.
+        size: The number of fitted values, for the table.
     """
 
     by_name: ClassVar[dict[str, type[BaselineModule]]] = {}
@@ -60,7 +60,7 @@ class BaselineModule(nn.Module):
         return dict(self.named_buffers())
 
     def settings(self) -> dict[str, JSON]:
-        """Return what else is needed to build the baseline again, as JSON."""
+        """Return everything else that is needed to rebuild the baseline, as JSON."""
         return {name: getattr(self, name) for name in self.fields}
 
     @classmethod

@@ -83,7 +83,7 @@ def fit_mean_of_past(task: Task) -> ForTask:
 
 
 def fit_seasonal(task: Task) -> ForTask:
-    """Choose the period that does best on the validation windows."""
+    """Choose the period with the lowest error on the validation windows."""
     lookback = next(iter(iterate_split(task, "valid"))).x.shape[1]
     periods = sorted({*PERIODS, *getattr(getattr(task.encoding, "times", None), "seasons", ())})
     models = [wrap(task, Naive("season", *_sizes(task), period)) for period in periods if period <= lookback]

@@ -46,7 +46,7 @@ class Rocket(BaselineModule):
     Args:
         dilations: (n,).
         counts: (n,) biases of each kernel with that dilation.
-        channels: (n, 84, D) which features of the series a pair of dilation and kernel adds up.
+        channels: (n, 84, D) which features of the series are added up for a pair of dilation and kernel.
         biases: (F,), ordered by dilation, then kernel.
         W: (K, F).
         b: (K,).
@@ -164,7 +164,7 @@ def fit_kernels(x: Array, lengths: Array, features: int = FEATURES, seed: int = 
 
 
 def _draw_channels(random: np.random.Generator, features: int) -> Array:
-    """Return a mask (D,) of 1 to MOST_CHANNELS features, small numbers being likelier."""
+    """Return a mask (D,) of 1 to MOST_CHANNELS features; small numbers of features are likelier."""
     number = int(2 ** random.uniform(0, np.log2(min(features, MOST_CHANNELS) + 1)))
     mask = np.zeros(features, dtype=bool)
     mask[random.choice(features, number, replace=False)] = True

@@ -1,8 +1,8 @@
 """A linear tagger: logistic regression over the words around each step, their shapes, prefixes and suffixes.
 
 Every feature is a pair of a template and a value, such as (suffix of length 3, "ing"), hashed to one of 2^22 buckets.
-Buckets that occur once in training are left out. Tokens without letters (characters of Chinese, ids) have templates of
-tokens only.
+Buckets that occur once in training are left out. Tokens without letters (Chinese characters, ids) have only templates
+of tokens.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ UPPER, LOWER, DIGIT, OTHER = 1, 2, 3, 4  # kinds of letters; 0 past the end of a
 
 
 class WindowTagger(BaselineModule):
-    """Scores (B, T, K): the sum of a row of W for each known feature of a step, and b.
+    """Scores (B, T, K): the sum of b and the rows of W of each known feature of a step.
 
     Args:
         known: (V,) buckets of the features.
@@ -167,7 +167,7 @@ def list_features(x: Array, lengths: Array, letters: Array | None, lower: Array,
 
 
 def _shift(values: Array, real: Array, k: int) -> Array:
-    """Return at each step the value k steps later, 0 outside of the row."""
+    """Return at each step the value k steps later, or 0 outside the row."""
     padded = np.pad(np.where(real, values, 0), ((0, 0), (WINDOW, WINDOW)))
     return padded[:, WINDOW + k : WINDOW + k + values.shape[1]]
 

@@ -1,1 +1,1 @@
-"""What error pages show of the test rows of a task."""
+"""Parts of error pages about the test rows of a task."""

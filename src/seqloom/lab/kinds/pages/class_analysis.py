@@ -105,7 +105,7 @@ def _thin(name: str, x: Array, y: Array) -> Curve:
 
 
 def _draw_reliability(names: tuple[str, ...], columns: Columns, decision: Decision) -> PageBlock:
-    """Draw how often predictions of each probability are right."""
+    """Draw how often predictions of each probability are correct."""
     if "is_positive" in columns:
         p, right, what = columns["q"], columns["is_positive"], f"probability of {names[decision.positive]}"
     else:

@@ -52,7 +52,7 @@ def chart_values(model: ForTask, task: Task, batch: int) -> PageBlock:
 
 @torch.no_grad()
 def translate_examples(model: ForTask, task: Task, batch: int, is_late: Callable[[], bool] = lambda: False) -> Table:
-    """Show source, reference and translation of some test rows, short and long ones, with their BLEU."""
+    """Show the source, reference, translation and BLEU of some test rows, both short and long."""
     from sacrebleu import corpus_bleu
 
     every = max(1, (task.count("test", batch=batch) or 1) // TRANSLATED_BATCHES)

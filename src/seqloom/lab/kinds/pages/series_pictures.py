@@ -40,7 +40,7 @@ def draw_classes(task: Task, batch: int) -> Gallery | None:
 
 
 def is_apart(task: Task, row: Batch, others: Sequence[Batch]) -> bool:
-    """Return whether the forecast of a window overlaps that of none of the others; True for other rows than windows."""
+    """Return whether a window's forecast overlaps no forecast of the others; True for rows that are not windows."""
     if not isinstance(task, WindowsTask):
         return True
     return all(abs(int(row.rows[0]) - int(other.rows[0])) >= task.horizon for other in others)
@@ -58,11 +58,11 @@ def draw_row(model: ForTask, task: Task, row: Batch, fields: Mapping[str, Any]) 
 
 
 def draw_series(task: Task, row: Batch, title: str) -> Chart | Grid:
-    """Draw the features of one row over its steps, in the units of the data where they can be restored.
+    """Draw the features of one row over its steps, in the units of the data where these are known.
 
     Features with ranges that differ by more than MOST_SCALES are drawn as the model reads them, in standard deviations.
-    Many features become shades: features downwards and steps across, or steps downwards, as the rows of an image, if
-    there are no more of them than features.
+    Many features are drawn as shades: features downwards and steps across, or steps downwards, like the rows of an
+    image, if there are at most as many steps as features.
     """
     x, names = _read_features(task, row)
     if len(names) > DRAWN_FEATURES:

@@ -1,7 +1,7 @@
 """Sort the rows of a ragged batch on a GPU, longest first.
 
 Kernels process a large batch some rows at a time, in order, and free their part of the GPU when the longest of these
-rows ends. With the long rows first, the short ones fill the gaps.
+rows ends. With long rows first, short ones fill the gaps.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GPU_CAPACITY = 1 << 24  # rows * units^2 that a large GPU runs at once; more row
 
 
 def is_large_batch(rows: int, units: int) -> bool:
-    """Return whether a large GPU runs this many rows in turns."""
+    """Return whether even a large GPU cannot run this many rows at once."""
     return rows * max(units, 128) ** 2 > GPU_CAPACITY
 
 
@@ -63,7 +63,7 @@ def permute_rows(x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
 
 
 class _PermuteRows(torch.autograd.Function):
-    """index_select for a permutation: the backward moves rows, where torch's would add them up."""
+    """index_select for a permutation: the backward pass moves rows, whereas torch's would accumulate them."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:

@@ -57,7 +57,8 @@ class StreamContext:
 def assign_streams(jobs: Sequence[CellJob]) -> Iterator[list[tuple[StreamContext, CellJob]]]:
     """Give each of several independent jobs a stream; code after this context waits for all of them.
 
-    One direction of a layer fills a fraction of a GPU. The backward of a job runs on the same stream as its forward.
+    One direction of a layer fills only a fraction of a GPU. The backward pass of a job runs on the same stream as its
+    forward pass.
     """
     x = jobs[0].job.x
     if len(jobs) == 1 or not can_use_streams(jobs[0].cell, x):
@@ -76,7 +77,7 @@ def assign_streams(jobs: Sequence[CellJob]) -> Iterator[list[tuple[StreamContext
 
 
 def can_use_streams(cell: Cell, x: Tensor) -> bool:
-    """Return whether work on x may run on another stream and becomes faster by it.
+    """Return whether work on x may run on another stream and would be faster there.
 
     Compiled graphs and dispatch modes need one order of operations. Hooks on saved tensors, such as those of
     checkpoints, recompute them on whichever stream asks first.
@@ -97,7 +98,7 @@ def keeps_gpu_busy(cell: Cell, steps: int) -> bool:
 
 
 def host_keeps_up(cell: Cell) -> bool:
-    """Return whether the host starts many short scans as fast as they run; in a CUDA graph it need not start them."""
+    """Return whether the host starts many short scans as fast as they run; in a CUDA graph it does not start them."""
     return cell.name in MIN_STEPS or torch.cuda.is_current_stream_capturing()
 
 

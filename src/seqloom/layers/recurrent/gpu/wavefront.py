@@ -1,8 +1,8 @@
 """Run stacked layers over a long sequence as a wavefront on a GPU.
 
-Each layer works on a chunk of time, one chunk behind the layer below. A layer with few rows fills a fraction of a GPU
-for a time that grows with the length. The state is carried from chunk to chunk in full precision, so the results are
-those of one scan.
+Each layer works on a chunk of time, one chunk behind the layer below. A layer with few rows fills only a fraction of a
+GPU, for a time that grows with the length. The state is carried from chunk to chunk in full precision, so the results
+are those of one scan.
 """
 
 from __future__ import annotations
