@@ -1,8 +1,8 @@
 // AttnRNN: x is u. w: W_q, b_q, W_o, b_o, W_g (H x 2H: for h, for o), b_g, scale and shift of the norm; kind
-// = 1: with the norm. A record is q, g, s (what enters gelu), the attention of each head (4 numbers for each
-// slot), and the mean and r of the norm. Of the four context rows, h + u needs no product of its own: its
-// score is the sum of two others. A sequence with slots is as many rows, each of which attends to four rows
-// of every slot; u, which they share, counts with the first slot alone.
+// = 1: with the norm. A record holds q, g, s (the input of gelu), the attention of each head (4 values per
+// slot), and the mean and r of the norm. Of the four context rows, h + u needs no separate product: its score
+// is the sum of two others. A sequence with m slots is m rows, each of which attends to four rows of every
+// slot; u, which the slots share, counts only with the first slot.
 #pragma once
 #include "norm.hpp"
 #include "scan.hpp"
@@ -13,9 +13,9 @@ template <class T>
 struct Attn {
   static constexpr int STATES = 1;
   const Args& a;
-  const int64_t H, hp, ld, d, slots, norm;  // norm: where its numbers begin in a record
+  const int64_t H, hp, ld, d, slots, norm;  // norm: offset of its values in a record
   const T scale;
-  const bool ragged;               // H is not a whole number of panels
+  const bool ragged;               // H is not a multiple of the panel width
   Packed<T> A, O, G, At_, Ot, Gt;  // [W_q; W_g for h], W_o, W_g for o; and their transposes
   Buffer<T> bA;
   PaddedRow<T> bo, gamma, beta;
@@ -54,8 +54,8 @@ struct Attn {
   int64_t slope_size() const { return 4 * hp + N<T>; }
 
   struct Work {
-    const bool is_direct;  // the gradients of the weights go straight to the caller
-    const int64_t share;   // the room of one thread
+    const bool is_direct;  // the gradients of the weights are written directly to the caller
+    const int64_t share;   // scratch memory per thread
     Buffer<T> aC, o, score, slope, xhat, out, v;
     Outer<T> A, O, G;
     Buffer<T> b, dscale, room;
@@ -70,7 +70,7 @@ struct Attn {
     void clear(const Team& team) { A.clear(team), O.clear(team), G.clear(team); }
   };
 
-  // the row of its first slot
+  // the row of the sequence's first slot
   int64_t first_slot(int64_t row) const { return slots == 1 ? row : row - row % slots; }
 
   // sums over one head of v * h, v * u and v * h * u
@@ -85,7 +85,7 @@ struct Attn {
     for (; i < d; i++) sh += v[i] * h[i], su += v[i] * u[i], sp += v[i] * h[i] * u[i];
   }
 
-  // out = wh h + wu u + wp h u over one head, put there or added
+  // out = wh h + wu u + wp h u over one head, or out += with ADD
   template <bool ADD>
   void mix_one(T* out, const T* h, const T* u, const T* p) const {
     const T wh = p[0] + p[2], wu = p[1] + p[2], wp = p[3];
@@ -99,7 +99,7 @@ struct Attn {
       out[i] = ADD ? out[i] + value : value;
     }
   }
-  // the sum over all slots, whose h lie below each other
+  // the sum over all slots, whose h are consecutive rows
   void mix(T* out, const T* h, const T* u, const T* p) const {
     mix_one<false>(out, h, u, p);
     for (int64_t k = 1; k < slots; k++) mix_one<true>(out, h + k * ld, u, p + 4 * k);
@@ -109,8 +109,8 @@ struct Attn {
     store(to, ADD ? load(to) + v : v);
   }
 
-  // The attention of some rows and heads: softmax over the context rows, 0 for those left out; several heads
-  // in a vector. The scores of the slots are `stride` apart, and so are the weights.
+  // The attention of some rows and heads: softmax over the context rows, 0 for excluded rows; several heads
+  // per vector. The scores of the slots are `stride` apart, and so are the weights.
   void attend(Span pairs, int64_t stride, const T* sh, const T* su, const T* sp, T* p) const {
     const auto is_used = [&](int64_t k) { return a.parts >> k % 4 & 1 && (k < 4 || k % 4 != 1); };
     for (int64_t i = pairs.lo; i < pairs.hi; i += N<T>) {

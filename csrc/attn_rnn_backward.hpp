@@ -1,8 +1,8 @@
-// AttnRNN back through time. Slopes are those of q, of the gate before its sigmoid, of s, and of n.
+// Backward pass of AttnRNN. Slopes are the gradients of q, of the gate before its sigmoid, of s, and of n.
 #pragma once
 #include "attn_rnn.hpp"
 
-// What a chunk of steps needs and the record leaves out: aC, o, the slope of gelu, xhat.
+// Values of a chunk of steps that the record does not hold: aC, o, the derivative of gelu, xhat.
 template <class T>
 void Attn<T>::prepare(int64_t count, const StepView<T>& at, Work& work) const {
   const Span row = at.team.share(count);
@@ -22,7 +22,7 @@ void Attn<T>::prepare(int64_t count, const StepView<T>& at, Work& work) const {
   }
 }
 
-// From d (all paths) to the gate, o and the part of d that goes straight back.
+// From d (all paths), compute the gradients of the gate and of o, and the part of d that bypasses them.
 template <class T>
 void Attn<T>::back_gate(const StepView<T>& at, Span row, int64_t at0, Work& work) const {
   for (int64_t i = row.lo; i < row.hi; i++) {
@@ -46,8 +46,8 @@ void Attn<T>::back_gate(const StepView<T>& at, Span row, int64_t at0, Work& work
   }
 }
 
-// v is the gradient of aC. Adds to d, writes the slope of q and dx. A pair is a sequence and a head: its
-// slots meet in d.
+// v is the gradient of aC. Adds to d, writes the slope of q and dx. A pair is a sequence and a head, whose
+// slots all add to d.
 template <class T>
 void Attn<T>::back_heads(const StepView<T>& at, Span pair, Work& work) const {
   for (int64_t j = pair.lo; j < pair.hi; j++)
@@ -55,7 +55,7 @@ void Attn<T>::back_heads(const StepView<T>& at, Span pair, Work& work) const {
       back_head(at, j / a.heads * slots + slot, j % a.heads, work.score + 4 * slots * j, work);
 }
 
-// One row and head; s has room for 4 numbers a slot.
+// One row and head; s has room for 4 values per slot.
 template <class T>
 void Attn<T>::back_head(const StepView<T>& at, int64_t row, int64_t e, T* s, const Work& work) const {
   const T *rec = at.rec + row * record_size(a), *p = rec + 3 * hp + 4 * slots * e, *q = rec + e * d,
@@ -74,7 +74,7 @@ void Attn<T>::back_head(const StepView<T>& at, int64_t row, int64_t e, T* s, con
     back_one<true>(p + 4 * k, s + 4 * k, v, q, h + k * ld, u, dh + k * ld, du, dq);
 }
 
-// What one slot is to a row's head.
+// The contribution of one slot to a row's head.
 template <class T>
 template <bool ADD>
 void Attn<T>::back_one(const T* p, const T* s, const T* v, const T* q, const T* h, const T* u, T* dh, T* du,

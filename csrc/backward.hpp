@@ -1,15 +1,14 @@
-// A cell back through time, a chunk of steps at a time: what the forward left of it (or the same, computed
-// again in one piece), then step by step, then the weights.
+// Backward pass of a cell, in chunks of steps: load what the forward pass saved (or recompute it at once),
+// run the steps in reverse, then compute the weight gradients.
 #pragma once
 #include "scan.hpp"
 
-// Rows that one product of the backward takes at once: enough to be efficient, few enough to stay in the
-// cache.
+// Rows per product of the backward pass: enough to be efficient, few enough to stay in the cache.
 inline int64_t count_chunk_steps(int64_t rows, int64_t H) {
   return std::max<int64_t>(1, (H < 512 ? 128 : 256) / std::max<int64_t>(1, rows));
 }
 
-// Some rows, and what the team that runs them shares.
+// Some rows, and the data shared by the team that runs them.
 template <class T, class Net>
 struct Backward {
   const Net& net;
@@ -22,7 +21,7 @@ struct Backward {
   struct Local {
     std::vector<const T*> x;
     std::vector<T*> dx;
-    std::vector<int64_t> first;  // where the rows of a step begin
+    std::vector<int64_t> first;  // index of the first row of each step
   };
   std::vector<Local> members;
   typename Net::Work work;
@@ -51,7 +50,7 @@ struct Backward {
       const int64_t begin = std::max<int64_t>(0, end - chunk), count = load_chunk(begin, end, team, local);
       T* rec = a.saved && !a.lengths ? (T*)a.saved + (rows.before * a.T + begin * m0) * R : recomputed;
       StepView<T> whole{team, cols, {h, memory}, a.mask ? seen : h, local.x.data(), rec, slope};
-      whole.is_first = end == rows.T;  // its steps have rows
+      whole.is_first = end == rows.T;  // whether its steps have rows
       if (!a.saved) {
         team.wait();
         net.compute_inside(count, whole, work);
@@ -74,8 +73,8 @@ struct Backward {
         }
   }
 
-  // The states before each step, the input and what was kept, one step below the other; each step by one
-  // thread.
+  // Gather the states before each step, the input and the saved values, step by step in consecutive rows;
+  // each step by one thread.
   int64_t load_chunk(int64_t begin, int64_t end, const Team& team, Local& local) {
     const Span own = team.share(end - begin);
     T* s[] = {h, memory};

@@ -1,17 +1,17 @@
-// The plan of a call of a layer, as a function of Python: it compares the layer, its weights, the input and
-// the states with those of earlier calls, which takes Python 10 to 20 us and this 2. See
+// Looks up the plan of a layer's call, as a Python function: it compares the layer, its weights, the input
+// and the states with those of earlier calls, in 2 us instead of 10 to 20 us in Python. See
 // layers/recurrent/plans.py.
 #pragma once
 #include "bound_step.hpp"
 
-// A cell: its __dict__, how many items that has, and its settings.
+// A cell: its __dict__, the number of items in it, and its settings.
 struct BoundCell {
   Object* own;
   int64_t items;
   Settings settings;
 };
 
-// Calls of one kind, and what Python knows about them. All tensors are contiguous.
+// Calls of one kind, and the object that Python registered for them. All tensors are contiguous.
 struct CallKind {
   int64_t train;
   Form x, h[2];
@@ -42,7 +42,7 @@ inline bool has_same_settings(const BoundLayer& layer, Object* own) {
   return true;
 }
 
-// What Python knows about this call, or null.
+// The object that Python registered for this call, or null.
 inline Object* find_call(const BoundLayer& layer, Object* own, Object* input, Object* state) {
   const Interface& py = *layer.interface;
   if (!has_same_settings(layer, own) || !is_plain_context(py)) return nullptr;
@@ -82,7 +82,7 @@ inline Object* find_call(const BoundLayer& layer, Object* own, Object* input, Ob
   return nullptr;
 }
 
-// own, input, state -> what Python knows about the call, or None.
+// own, input, state -> the object that Python registered for the call, or None.
 inline Object* call_find_call(Object* self, Object* const* arguments, int64_t count) {
   const Interface& py = *python;
   Object* result = nullptr;
@@ -95,7 +95,7 @@ inline Object* call_find_call(Object* self, Object* const* arguments, int64_t co
   return result;
 }
 
-// A function of Python. The first item of `owner` is the address of a BoundLayer.
+// A Python function. The first item of `owner` is the address of a BoundLayer.
 inline Object* bind_layer(const Interface* interface, Object* owner) {
   static Definition definition{"find_call", call_find_call, FASTCALL, nullptr};
   python = interface;

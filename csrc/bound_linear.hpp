@@ -1,10 +1,10 @@
-// One step of a linear recurrence as a function of Python: it reads the tensors, makes the results and runs
+// One step of a linear recurrence as a Python function: it reads the tensors, allocates the results and runs
 // the step. See bound_step.hpp.
 #pragma once
 #include "bound_step.hpp"
 #include "linear.hpp"
 
-// What the function knows of torch: the numbers of its types.
+// The torch constants that the function needs: the numbers of its types.
 struct BoundLinear {
   const Interface* interface;
   int64_t single, wide, layout;
@@ -35,7 +35,7 @@ struct AnyBound : Bound {
   }
 };
 
-// The results (y, state), or null where run_linear of Python has to look at the arguments.
+// The results (y, state), or null if run_linear in Python has to handle the arguments.
 inline Object* run_bound_linear(const BoundLinear& bound, Object* const* given) {
   const Interface& py = *bound.interface;
   if (!is_plain_mode(py)) return nullptr;
@@ -49,7 +49,7 @@ inline Object* run_bound_linear(const BoundLinear& bound, Object* const* given) 
   if (state.dimensions != 4 || q.dimensions != 4 || v.dimensions != 4) return nullptr;
   const int64_t B = q.sizes[0], T = q.sizes[1], H = q.sizes[2], K = q.sizes[3], V = v.sizes[3];
   const int64_t steps = T * writes, all = B * steps * H, numbers = all * K * V;
-  if (!all || !K || !V || numbers > 2 * PER_THREAD) return nullptr;  // more is for several threads
+  if (!all || !K || !V || numbers > 2 * PER_THREAD) return nullptr;  // larger jobs use several threads
   if (!k.has(B, steps, H, K) || !v.has(B, steps, H, V) || !state.has(B, H, K, V)) return nullptr;
   if (erase.handle && !erase.has(B, steps, H, K)) return nullptr;
   for (auto* gate : {&decay, &beta}) {
@@ -89,7 +89,7 @@ inline Object* call_bound_linear(Object* self, Object* const* arguments, int64_t
   return py.none;
 }
 
-// A function of Python. The first item of `owner` is the address of a BoundLinear.
+// A Python function. The first item of `owner` is the address of a BoundLinear.
 inline Object* bind_linear(const Interface* interface, Object* owner) {
   static Definition definition{"step", call_bound_linear, FASTCALL, nullptr};
   python = interface;

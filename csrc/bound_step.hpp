@@ -1,15 +1,14 @@
-// A step as a function of Python, without ctypes: it compares what the step depends on, reads the addresses
-// of the tensors, makes the results and runs the step. The engine is linked to neither Python nor torch:
-// kernels/cpu/bound_step.py passes the addresses of functions of Python's stable interface and of torch's C
-// interface.
+// A step as a Python function, without ctypes: it compares what the step depends on, reads the addresses of
+// the tensors, allocates the results and runs the step. The engine is linked to neither Python nor torch:
+// kernels/cpu/bound_step.py passes the addresses of functions of Python's stable ABI and of torch's C API.
 #pragma once
 #include "step_cells.hpp"
 
 struct Object;         // PyObject
 typedef void* Handle;  // at::Tensor*
 
-// What torch's C++ functions take and return: c10::IntArrayRef, and at::TensorBase, which the caller has room
-// for as it has a destructor.
+// Arguments and results of torch's C++ functions: c10::IntArrayRef, and at::TensorBase, for which the caller
+// provides memory because it has a destructor.
 struct Numbers {
   const int64_t* first;
   size_t count;
@@ -19,7 +18,7 @@ struct NewTensor {
   ~NewTensor() {}
 };
 
-// What the function needs of Python and torch, in the order of FUNCTIONS and OBJECTS of bound_step.py.
+// Functions and objects of Python and torch, in the order of FUNCTIONS and OBJECTS of bound_step.py.
 struct Interface {
   Object* (*new_function)(void* definition, Object* self, Object* module);
   Object* (*vectorcall)(Object* function, Object* const* arguments, size_t count, Object* names);
@@ -55,7 +54,7 @@ struct Interface {
   int (*free_tensor)(Handle);
   int (*new_tensor)(int64_t, const int64_t*, const int64_t*, int32_t, int32_t, int32_t, Handle*);
   bool (*has_gradients)();
-  // functions that C++ extensions of torch are linked to; all null if one is missing
+  // functions to which C++ extensions of torch are linked; all null if one is missing
   int (*new_handle)(Handle*);  // of an undefined tensor
   bool (*load_tensor)(Handle, Object*, bool convert);
   Object* (*wrap_tensor)(Handle);
@@ -66,7 +65,7 @@ struct Interface {
   bool (*is_autocast)(int8_t device);
   bool (*requires_gradient)(void* implementation);
   bool (*has_dispatch_key)(uint16_t key);
-  Object* (*wrap_new_tensor)(void* tensor);  // takes the reference; null where torch lacks it
+  Object* (*wrap_new_tensor)(void* tensor);  // steals the reference; null if torch lacks the function
   uint64_t front_key, back_key;              // of the transforms of torch.func
   // objects
   Object *none, *yes, *no, *tensor, *tuple;  // constants and types
@@ -88,9 +87,9 @@ struct Form {
   int64_t dimensions, sizes[4], strides[4];
 };
 
-// What tensors of one call have in common; the index of the device counts on a GPU alone.
+// Properties that all tensors of a call share; the device index matters only on a GPU.
 struct Kind {
-  int64_t type, size, layout, device, index;  // size: bytes of a number
+  int64_t type, size, layout, device, index;  // size: bytes per element
 };
 
 // Settings of an object, by their names in its __dict__.
@@ -116,7 +115,7 @@ struct BoundStep {
   Settings settings;
 };
 
-// An object that is released at the end of its life.
+// An object that is released by the destructor.
 struct Held {
   const Interface& py;
   Object* object;
@@ -125,11 +124,11 @@ struct Held {
   }
 };
 
-// A tensor of a call: its handle, which is freed, and where its numbers are.
+// A tensor of a call: its handle, which the destructor frees, and the address of its elements.
 struct Bound {
   const Interface& py;
   Handle handle = nullptr;
-  void *data = nullptr, *own = nullptr;  // own: a tensor without memory for its handle
+  void *data = nullptr, *own = nullptr;  // own: an undefined tensor, for its handle
   ~Bound() { release(); }
   void release() {
     if (own)  // Python frees it
@@ -138,7 +137,7 @@ struct Bound {
       py.free_tensor(handle);
     handle = nullptr;
   }
-  // Give the tensor to Python.
+  // Convert the tensor to a Python object.
   Object* wrap() {
     if (!own) return py.wrap_tensor(handle);
     Object* object = py.wrap_new_tensor(&own);
@@ -147,7 +146,7 @@ struct Bound {
     return object;
   }
 
-  // Take the handle of a plain tensor that a caller passed, in place of one before; false if it is something
+  // Take the handle of a plain tensor that a caller passed, replacing an earlier one; false if it is anything
   // else.
   bool take(Object* object) {
     Held type{py, py.type_of(object)};
@@ -160,11 +159,11 @@ struct Bound {
     handle = capsule.object ? py.read_capsule(capsule.object, nullptr) : nullptr;
     return handle;
   }
-  // The same of any tensor, by torch's C++ functions.
+  // The same for any tensor, by torch's C++ functions.
   bool load(Object* object) {
     return (handle || !py.new_handle(&handle)) && py.load_tensor(handle, object, false);
   }
-  // Whether its sizes and strides are those of a form.
+  // Whether a tensor has the sizes and strides of a form.
   bool has(const Form& form) {
     int64_t dimensions = -1, *sizes, *strides;
     if (py.dimensions(handle, &dimensions) || dimensions != form.dimensions) return false;
@@ -173,7 +172,7 @@ struct Bound {
       if (sizes[i] != form.sizes[i] || (sizes[i] > 1 && strides[i] != form.strides[i])) return false;
     return true;
   }
-  // Whether the storage of a contiguous tensor has all its numbers; a caller may have freed a part.
+  // Whether the storage of a contiguous tensor holds all its elements; a caller may have shrunk it.
   bool has_memory(int64_t numbers, int64_t size) {
     int64_t bytes = 0, offset = 0;
     if (py.storage_size(handle, &bytes) || py.storage_offset(handle, &offset)) return false;
@@ -184,7 +183,7 @@ struct Bound {
     for (int64_t i = 0; i < form.dimensions; i++) numbers *= form.sizes[i];
     return has_memory(numbers, kind.size);
   }
-  // Read a tensor that a caller passed; false if it is not of this kind.
+  // Read a tensor that a caller passed; false if it does not have this form.
   bool read(const Kind& expected, Object* object) {
     int32_t type = -1, device = -1, layout = -1, index = -1;
     if (!take(object) || py.layout(handle, &layout) || layout != expected.layout) return false;
@@ -195,7 +194,7 @@ struct Bound {
   bool read(const Kind& expected, Object* object, const Form& form) {
     return read(expected, object) && has(form) && has_memory(form, expected);
   }
-  // Make a tensor of this form.
+  // Allocate a tensor of this form.
   bool make(int64_t dimensions, const int64_t* sizes, const int64_t* strides, int64_t type) {
     if (!py.new_cpu_tensor) {
       const int failed = py.new_tensor(dimensions, sizes, strides, (int32_t)type, 0, 0, &handle);
@@ -209,12 +208,12 @@ struct Bound {
         *(void**)handle = made;  // an undefined tensor owns nothing, so the new one takes its place
       else
         handle = &(own = made);
-    } catch (...) {  // no memory
+    } catch (...) {  // out of memory
       return false;
     }
     return poison_new();
   }
-  // Find the memory of a new tensor, and poison it in tests.
+  // Get the address of a new tensor's memory, and poison it in tests.
   bool poison_new() {
     int64_t bytes = 0;
     if (py.data(handle, &data)) return false;
@@ -226,7 +225,7 @@ struct Bound {
   }
 };
 
-// Give some tensors to Python.
+// Convert some tensors to Python objects.
 inline bool give_tensors(const Interface& py, Bound* const* tensors, int64_t count, Held* given) {
   if (py.wrap_tensor) {
     for (int64_t i = 0; i < count; i++)
@@ -239,7 +238,7 @@ inline bool give_tensors(const Interface& py, Bound* const* tensors, int64_t cou
     Object* capsule = py.new_capsule(tensors[i]->handle, nullptr, nullptr);
     if (!capsule || py.set_list_item(handles.object, i, capsule)) return false;
   }
-  for (int64_t i = 0; i < count; i++) tensors[i]->handle = nullptr;  // Python's from here on
+  for (int64_t i = 0; i < count; i++) tensors[i]->handle = nullptr;  // owned by Python from here on
   Held list{py, call(py, py.from_handles, handles.object)};
   for (int64_t i = 0; i < count && list.object; i++) py.hold(given[i].object = py.list_item(list.object, i));
   return list.object;
@@ -254,7 +253,7 @@ inline Object* give_results(const Interface& py, Bound* const* tensors, int64_t 
   return state.object ? py.new_tuple(2, given[0].object, state.object) : nullptr;
 }
 
-// Whether nothing intercepts or changes the operations.
+// Whether no mode intercepts or changes operations.
 inline bool is_plain_context(const Interface& py) {
   Object* level = py.get_item(py.forward_mode, py.key_level);
   if (!level || py.read_int(level) >= 0) return false;
@@ -270,11 +269,11 @@ inline bool is_plain_context(const Interface& py) {
   Held trace{py, call(py, py.get_trace)}, modes{py, call(py, py.count_modes)};
   return trace.object == py.none && modes.object && !py.read_int(modes.object);
 }
-inline bool is_plain_mode(const Interface& py) {  // and autograd records none
+inline bool is_plain_mode(const Interface& py) {  // and autograd does not record operations
   return !py.has_gradients() && is_plain_context(py);
 }
 
-// Whether the layer with this __dict__ is what it was, in a plain mode.
+// Whether the layer with this __dict__ is unchanged, in a plain mode.
 inline bool is_unchanged(const BoundStep& step, Object* own, Bound& taken) {
   const Interface& py = *step.interface;
   const auto is_empty = [&](Object* dict) { return dict && !py.count_items(dict); };
@@ -297,8 +296,8 @@ inline bool is_unchanged(const BoundStep& step, Object* own, Bound& taken) {
   return true;
 }
 
-// The results of a step for one layer's __dict__, an input and a state, or null if `step` of the layer has to
-// look at them.
+// The results of a step for one layer's __dict__, an input and a state, or null if the layer's `step` has to
+// handle them.
 inline Object* run_bound_step(const BoundStep& step, Object* own, Object* input, Object* state) {
   const Interface& py = *step.interface;
   Bound taken{py}, after[2] = {{py}, {py}}, y{py};
@@ -308,7 +307,7 @@ inline Object* run_bound_step(const BoundStep& step, Object* own, Object* input,
     Held type{py, py.type_of(state)};
     if (type.object != py.tuple || py.count_tuple(state) != 2) return nullptr;
   }
-  // the caller holds the tensors, so that one handle after the other is enough
+  // the caller holds references to the tensors, so one handle at a time suffices
   void *x, *before[2] = {};
   if (!taken.read(step.kind, input, step.x)) return nullptr;
   x = taken.data;
@@ -321,7 +320,7 @@ inline Object* run_bound_step(const BoundStep& step, Object* own, Object* input,
     if (!after[i].make(step, step.h)) return nullptr;
   const Stack stack{step.layers, step.count, step.rows};
   const Call call{&stack, x, before[0], before[1], y.data, after[0].data, after[1].data};
-  // other threads may run during a long step; letting them costs more than a short one
+  // release the GIL only during a long step: releasing it costs more than a short one
   constexpr int64_t MANY = 1 << 18;
   void* thread = step.numbers > MANY ? py.leave_python() : nullptr;
   bool ran = true;
@@ -360,8 +359,8 @@ struct Definition {  // PyMethodDef
 };
 constexpr int FASTCALL = 0x80;
 
-// A function of Python that runs a step. The first item of `owner` is the address of the BoundStep; the
-// others live as long as the function.
+// A Python function that runs a step. The first item of `owner` is the address of the BoundStep; the others
+// are kept alive with the function.
 inline Object* bind_step(const Interface* interface, Object* owner) {
   static Definition definition{"step", call_bound_step, FASTCALL, nullptr};
   python = interface;

@@ -1,5 +1,5 @@
-// The plain C interface of the engine. Compiled once for each instruction set into a library of its own, so
-// that no two builds of one template can meet. scan.hpp says what threads do.
+// The plain C interface of the engine. It is compiled once per instruction set into a separate library, so
+// that different builds of one template are never linked together. scan.hpp describes the threads.
 #include "attn_rnn_backward.hpp"
 #include "backward.hpp"
 #include "forward.hpp"
@@ -31,8 +31,8 @@ struct Cell {
 
 static const Cell cells[][2] = {BOTH(Rnn), BOTH(Gru), BOTH(Lstm), BOTH(Attn), BOTH(LnGru), BOTH(LnLstm)};
 
-// Runs a cell for float (0) or double (1); returns 0, or 1 where there was no memory. The backward takes as
-// many threads as the forward had.
+// Runs a cell for float (0) or double (1); returns 0, or 1 if out of memory. The backward pass uses as many
+// threads as the forward pass did.
 EXPORT int seqloom_run(int cell, int backward, int dtype, int threads, const Args* args) {
   const Cell& run = cells[cell][dtype];
   try {
@@ -43,19 +43,19 @@ EXPORT int seqloom_run(int cell, int backward, int dtype, int threads, const Arg
   return 0;
 }
 
-// How many numbers a row keeps of a step, where it keeps them.
+// The number of values that are saved per row and step, if they are saved.
 EXPORT int64_t seqloom_record(int cell, int dtype, const Args* args) {
   return cells[cell][dtype].record_size(*args);
 }
 
-// The size of the arguments, so that a caller with another idea of them finds out.
+// The size of the arguments, so that a caller with another definition can detect it.
 EXPORT int64_t seqloom_args_size() { return sizeof(Args); }
 
 #include "bound_call.hpp"
 #include "bound_linear.hpp"
 #include "bound_step.hpp"
 
-// One time step on the calling thread. Returns 0, or 1 where there was no memory.
+// One time step on the calling thread. Returns 0, or 1 if out of memory.
 EXPORT int seqloom_step(const Call* call) {
   try {
     call->stack->layers->wide ? step_layers<double>(*call) : step_layers<float>(*call);
@@ -67,15 +67,15 @@ EXPORT int seqloom_step(const Call* call) {
 
 EXPORT int64_t seqloom_step_size() { return sizeof(Step) + sizeof(Stack) + sizeof(Call); }
 
-// A function of Python that runs a step; null, with Python's error set, if it cannot be made.
+// A Python function that runs a step; null, with Python's error set, if it cannot be created.
 EXPORT Object* seqloom_bind_step(const Interface* interface, Object* owner) {
   return bind_step(interface, owner);
 }
 
 EXPORT int64_t seqloom_bound_step_size() { return 2 + sizeof(Interface) + 1000 * sizeof(BoundStep); }
 
-// A function of Python that finds what is known about a call of a layer; null, with Python's error set, if it
-// cannot be made.
+// A Python function that looks up what is known about a call of a layer; null, with Python's error set, if it
+// cannot be created.
 EXPORT Object* seqloom_bind_layer(const Interface* interface, Object* owner) {
   return bind_layer(interface, owner);
 }
@@ -84,14 +84,14 @@ EXPORT int64_t seqloom_bound_layer_size() {
   return sizeof(BoundLayer) + 1000 * (sizeof(BoundCell) + sizeof(CallKind));
 }
 
-// Whether a program may run: 1 if all that it reads and writes lies inside of its buffers' rows, with so many
-// numbers of code and constants.
+// Whether a program may run: 1 if everything that it reads and writes lies inside its buffers' rows, given
+// the lengths of code and constants.
 EXPORT int seqloom_check_machine(const int64_t* code, int64_t length, int64_t constants) {
   return ProgramCheck(code, length, constants).passes();
 }
 
-// Runs a program that may run for float (0) or double (1). Returns 0, 1 where there was no memory, 2 where
-// the rows of the steps do not fit each other, or 3 where a buffer is shorter than the program says.
+// Runs a checked program for float (0) or double (1). Returns 0, 1 if out of memory, 2 if the rows of the
+// steps are inconsistent, or 3 if a buffer is shorter than the program requires.
 EXPORT int seqloom_machine(int dtype, int threads, const MachineArgs* args) {
   if (!rows_fit(*args)) return 2;
   if (!buffers_fit(*args)) return 3;
@@ -103,10 +103,10 @@ EXPORT int seqloom_machine(int dtype, int threads, const MachineArgs* args) {
   return 0;
 }
 
-// Differs between versions whose programs differ.
+// A version number that changes with the format of programs.
 EXPORT int64_t seqloom_machine_version() { return sizeof(MachineArgs) + 1000 * Operators<float>::count; }
 
-// A linear recurrence for float (0) or double (1). Returns 0, or 1 where there was no memory.
+// A linear recurrence for float (0) or double (1). Returns 0, or 1 if out of memory.
 EXPORT int seqloom_linear(int dtype, int threads, const LinearArgs* args) {
   try {
     dtype ? run_linear<double>(*args, threads) : run_linear<float>(*args, threads);
@@ -122,13 +122,13 @@ EXPORT int seqloom_diagonal(int dtype, int threads, const DiagonalArgs* args) {
   return 0;
 }
 
-// A function of Python that runs one step of a linear recurrence; null, with Python's error set, if it cannot
-// be made.
+// A Python function that runs one step of a linear recurrence; null, with Python's error set, if it cannot be
+// created.
 EXPORT Object* seqloom_bind_linear(const Interface* interface, Object* owner) {
   return bind_linear(interface, owner);
 }
 
 EXPORT int64_t seqloom_bound_linear_size() { return sizeof(BoundLinear); }
 
-// The size of both arguments.
+// The sizes of both argument structs.
 EXPORT int64_t seqloom_linear_size() { return sizeof(LinearArgs) + 1000 * sizeof(DiagonalArgs); }

@@ -1,8 +1,8 @@
-// A cell forwards through time.
+// Forward pass of a cell.
 #pragma once
 #include "scan.hpp"
 
-// Some rows, and what the team that runs them shares.
+// Some rows, and the data shared by the team that runs them.
 template <class T, class Net>
 struct Forward {
   const Net& net;
@@ -50,7 +50,7 @@ struct Forward {
       for (int64_t i = 0; i < m0; i++) copy((T*)a.s1[k] + rows.row[i] * H, at.s[k] + i * ld, own);
   }
 
-  // What a step finds: each row by one thread.
+  // Prepare the inputs of a step; each row by one thread.
   void begin(int64_t m, int64_t t, const Team& team, const T** x) {
     const Span own = team.share(m);
     T* s[] = {h, c};

@@ -10,7 +10,7 @@ constexpr T INF = std::numeric_limits<T>::infinity();
 template <class T>
 constexpr T NOT_A_NUMBER = std::numeric_limits<T>::quiet_NaN();
 
-// f of every lane, for rare functions and for those that the compiler turns into one instruction
+// Apply f to every lane, for rare functions and those that compile to one instruction.
 template <class T, class F>
 INLINE V<T> by_lane(V<T> x, F f) {
   T t[N<T>];
@@ -44,7 +44,7 @@ INLINE V<T> floor_of(V<T> x) {
   return pick<T>(whole > x, whole - T(1), whole);
 }
 
-// 2^n for a whole n that float or double holds as a normal number
+// 2^n for an integer n, if the result is a normal number
 INLINE V<float> power_of_two(V<float> n) {
   return (V<float>)((__builtin_convertvector(n, Simd<float>::I) + 127) << 23);
 }
@@ -85,7 +85,7 @@ struct ExpRange<double> {
   static constexpr double least = -746., most = 710., sigmoid = -708.;
 };
 
-// 2^n is multiplied in two steps: the result may be infinite or denormal
+// multiply by 2^n in two steps: the result may be infinite or denormal
 template <class T>
 INLINE V<T> exact_exp(V<T> x) {
   x = pick<T>(x > ExpRange<T>::most, all(ExpRange<T>::most), x);
@@ -94,7 +94,8 @@ INLINE V<T> exact_exp(V<T> x) {
   const V<T> p = expm1_near(without_twos(x, n)) + T(1);
   return p * power_of_two(half) * power_of_two(n - half);
 }
-// (2^(n-1) p + 2^(n-1) - 1/2) 2 with p = exp(x - n ln 2) - 1: no step of it overflows before the result does
+// (2^(n-1) p + 2^(n-1) - 1/2) 2 with p = exp(x - n ln 2) - 1: no intermediate overflows unless the result
+// does
 template <class T>
 INLINE V<T> exact_expm1(V<T> x) {
   V<T> z = pick<T>(x > ExpRange<T>::most, all(ExpRange<T>::most), x);
@@ -129,7 +130,7 @@ INLINE void split(V<float> x, V<float>& m, V<float>& k) {
 }
 INLINE void split(V<double> x, V<double>& m, V<double>& k) {
   const Simd<double>::I bits = (Simd<double>::I)x - 0x3fe6a09e667f3bcd;
-  // whole numbers of this size are exact in the low bits of 1.5 * 2^52
+  // integers of this size are exact in the low bits of 1.5 * 2^52
   k = (V<double>)((bits >> 52) + 0x4338000000000000) - 6755399441055744.;
   m = (V<double>)((bits & 0x000fffffffffffff) + 0x3fe6a09e667f3bcd);
 }
@@ -159,8 +160,8 @@ INLINE V<T> exact_log1p(V<T> x) {
   return pick<T>((u > T(0)) & (u < INF<T>), log + c / u, log);
 }
 
-// Near 0 an odd polynomial (without its first x), fitted on Chebyshev points to 4e-11; elsewhere as in
-// normal() of vec.hpp.
+// Near 0, an odd polynomial (without its leading x), fitted on Chebyshev points with an error of 4e-11;
+// elsewhere as in normal() of vec.hpp.
 INLINE V<float> exact_erf(V<float> x) {
   V<float> a = absolute(x);
   a = pick<float>(a > 5.f, all(5.f), a);

@@ -1,4 +1,4 @@
-// What the cells with one product with h share: rnn, gru, lstm.
+// Shared code of the cells with one product with h: rnn, gru, lstm.
 //   w: U (gates H, H), its bias
 #pragma once
 #include "scan.hpp"
@@ -8,7 +8,7 @@ struct Gated {
   static constexpr int STATES = STATES_;
   const Args& a;
   const int64_t H, hp, ld;
-  Packed<T> U, Ut;  // U where gates are computed, its transpose where the gradient goes back
+  Packed<T> U, Ut;  // U to compute gates, its transpose for the backward pass
   PaddedRow<T> b;
 
   Gated(const Args& a, bool backward)
@@ -25,8 +25,8 @@ struct Gated {
   int64_t gates() const { return GATES; }
 
   struct Work {
-    const bool is_direct;  // the gradients of the weights go straight to the caller
-    const int64_t share;   // the room of one thread
+    const bool is_direct;  // the gradients of the weights are written directly to the caller
+    const int64_t share;   // scratch memory per thread
     Outer<T> U;
     Buffer<T> b, room;
     Work(const Gated& net, int64_t rows, int team, bool backward, bool is_direct = false)

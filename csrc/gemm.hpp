@@ -14,7 +14,7 @@
 //   AVX-512   32 registers: 24 sums, 2 vectors of W; a factor from A is broadcast by the multiply-add itself.
 //   others    16 registers: 12 sums, 2 vectors of W, one broadcast from A.
 #if defined(__aarch64__)
-constexpr int WIDE = 2, ROWS = 8, PANELS = 4;  // PANELS: what one row alone takes at a time
+constexpr int WIDE = 2, ROWS = 8, PANELS = 4;  // PANELS: panels that a single row uses at a time
 constexpr bool BY_LANE = true;
 #elif VBYTES == 64
 constexpr int WIDE = 2, ROWS = 12, PANELS = 2;
@@ -30,13 +30,13 @@ template <class T>
 inline int64_t padded_size(int64_t n) {
   return round_up(n, PANEL<T>);
 }
-// The way from one padded row to the next: rows a power of two apart would share their places in the cache.
+// The stride between padded rows: with a power of two, rows would compete for the same cache sets.
 template <class T>
 inline int64_t row_stride(int64_t n) {
   return round_up(n, PANEL<T>) + N<T>;
 }
 
-// A panel [k][PANEL] of `count` rows of K numbers, `by` numbers apart.
+// A panel [k][PANEL] of `count` rows of K values with a stride of `by`.
 template <class T>
 inline void pack_transposed(T* to, const T* from, int64_t by, int64_t count, int64_t K) {
   const int64_t square = count == PANEL<T> ? K / N<T> * N<T> : 0;
@@ -51,26 +51,26 @@ inline void pack_transposed(T* to, const T* from, int64_t by, int64_t count, int
     for (int64_t c = square; c < K; c++) to[c * PANEL<T> + j] = from[j * by + c];
 }
 
-// A weight matrix as panels [n / PANEL][k][PANEL]. Each gate of `hidden` rows is padded to whole panels; what
-// is padded is 0, and with it every value that a cell computes there. For products with one row alone it may
-// be left as it is.
+// A weight matrix as panels [n / PANEL][k][PANEL]. Each gate of `hidden` rows is padded to full panels with
+// zeros, so that all values that a cell computes there are 0. For products with a single row it may stay
+// unpacked.
 template <class T>
 struct Packed {
   struct Gate {
     const T* from;
     int64_t by;
   };
-  const int64_t n, k, gate;  // gate: rows of one, padded
+  const int64_t n, k, gate;  // gate: padded rows per gate
   const bool is_unpacked;
-  Gate gates[4];  // where they are as they are
+  Gate gates[4];  // the unpacked weights
   Buffer<T> w;
-  // `hidden` rows and columns in each block: without padding, all of it will be written
+  // `hidden` rows and columns per block: without padding, all elements will be written
   Packed(int64_t n, int64_t k, int64_t hidden, bool is_unpacked = false)
       : n(n), k(k), gate(padded_size<T>(hidden)), is_unpacked(is_unpacked),
         w(is_unpacked ? 0 : n * k, hidden != gate) {}
 
-  // A thread's share of a block of `hidden` rows and columns, which begins at a panel:
-  // W[row + r][col + c] = from[r * rows_by + c * cols_by], one of the two being 1.
+  // A thread's share of a block of `hidden` rows and columns that begins at a panel: W[row + r][col + c] =
+  // from[r * rows_by + c * cols_by], where one of the two strides is 1.
   void put(const Team& team, int64_t row, int64_t col, const T* from, int64_t hidden, int64_t rows_by,
            int64_t cols_by) {
     if (is_unpacked) {
@@ -83,7 +83,7 @@ struct Packed {
       const T* f = from + r * rows_by;
       const int64_t count = std::min<int64_t>(PANEL<T>, hidden - r);
       if (rows_by == 1) {
-        if (count == PANEL<T>)  // a call of memcpy takes longer than such a copy
+        if (count == PANEL<T>)  // a call of memcpy would take longer
           for (int64_t c = 0; c < hidden; c++)
             for (int j = 0; j < WIDE; j++)
               store(to + c * PANEL<T> + j * N<T>, load(f + c * cols_by + j * N<T>));
@@ -105,13 +105,13 @@ inline void write_row(T* to, const T* from, int64_t n, bool add) {
     std::memcpy(to, from, n * sizeof(T));
 }
 
-// M rows of A with a panel of W, K steps deep. A row's factors lie side by side (ALONG), `by` numbers from
-// one row to the next; or those of one step do, for all rows, `by` numbers from one step to the next. What C
-// held is added last: small products added one by one to a large number would each be rounded to its size.
-// `ahead`, the next panel of W, is prefetched meanwhile.
+// Multiply M rows of A with a panel of W, over K. Either the factors of a row are contiguous (ALONG), with a
+// stride of `by` between rows, or those of one k for all rows, with a stride of `by` between values of k. The
+// previous value of C is added last: small products added one by one to a large value would each be rounded
+// to its precision. `ahead`, the next panel of W, is prefetched meanwhile.
 template <class T, int M, int SETS>
 struct Sums {
-  V<T> c[SETS][M][WIDE];  // SETS of them where a few rows would wait for their own sums
+  V<T> c[SETS][M][WIDE];  // SETS of accumulators if a few rows would wait for their own sums
 
   explicit Sums(const T* bias) {
     for (int s = 0; s < SETS; s++)
@@ -128,7 +128,7 @@ struct Sums {
   }
 };
 
-// Factors are broadcast one at a time. Where SETS is not 1, K is a multiple of it.
+// Factors are broadcast one at a time. K is a multiple of SETS.
 template <class T, int M, int SETS>
 INLINE void micro_broadcast(Sums<T, M, SETS>& sums, const T* A, int64_t by_m, int64_t by_k, const T* W,
                             int64_t K, const T* ahead) {
@@ -148,7 +148,7 @@ INLINE void micro_broadcast(Sums<T, M, SETS>& sums, const T* A, int64_t by_m, in
   }
 }
 
-// Factors are lanes of vectors of N steps of a row. K is a multiple of N.
+// Factors are lanes of vectors of N values of a row. K is a multiple of N.
 template <class T, int M, int SETS>
 INLINE void micro_along(Sums<T, M, SETS>& sums, const T* A, int64_t by, const T* W, int64_t K,
                         const T* ahead) {
@@ -157,7 +157,7 @@ INLINE void micro_along(Sums<T, M, SETS>& sums, const T* A, int64_t by, const T*
     for (int m = 0; m < M; m++) a[m] = load(A + m * by);
 #pragma GCC unroll 4
     for (int u = 0; u < N<T>; u++) {
-      // once a cache line
+      // once per cache line
       if (u * (PANEL<T> / 2) * sizeof(T) % 64 == 0) __builtin_prefetch(ahead + u * (PANEL<T> / 2), 0, 2);
 #pragma GCC unroll 4
       for (int j = 0; j < WIDE; j++) {
@@ -170,8 +170,7 @@ INLINE void micro_along(Sums<T, M, SETS>& sums, const T* A, int64_t by, const T*
   }
 }
 
-// Factors are lanes of vectors of N rows of a step; as many numbers as make them whole may be read past the
-// last.
+// Factors are lanes of vectors of N rows for one k; reads may go past the last row, up to a full vector.
 template <class T, int M>
 INLINE void micro_across(Sums<T, M, 1>& sums, const T* A, int64_t by, const T* W, int64_t K) {
   constexpr int vectors = (M + N<T> - 1) / N<T>;
@@ -211,7 +210,7 @@ inline void run_micro(int64_t rows, const T* A, int64_t by, const T* W, T* C, in
   if constexpr (M > 1) run_micro<T, ALONG, M - 1>(rows, A, by, W, C, ldc, K, bias, add, ahead);
 }
 
-// One row alone: several panels at a time, or it would wait for its own sums. K is a multiple of N, and of 2.
+// A single row: several panels at a time, to hide the latency of the sums. K is a multiple of N, and of 2.
 template <class T>
 void micro_one(const T* A, const T* W, int64_t next, T* C, int64_t K, const T* bias, bool add) {
   constexpr int n = N<T>, vectors = PANELS * WIDE, steps = BY_LANE ? n : 2;
@@ -231,9 +230,10 @@ void micro_one(const T* A, const T* W, int64_t next, T* C, int64_t K, const T* b
   for (int j = 0; j < vectors; j++) store(C + j * n, c[0][j] + c[1][j] + (add ? load(C + j * n) : V<T>{}));
 }
 
-constexpr int DEEP = 256;  // rows of a panel that stay in the first cache
+constexpr int DEEP = 256;  // rows of a panel that stay in the L1 cache
 
-// The columns `columns` of every gate. What a number is does not depend on who else makes which.
+// Compute the columns `columns` of every gate. Results do not depend on how columns are divided among
+// threads.
 template <class T>
 inline void gemm(const T* A, int64_t lda, const Packed<T>& W, T* C, int64_t ldc, int64_t M, const T* bias,
                  Span columns, bool add = false) {
@@ -256,7 +256,7 @@ inline void gemm(const T* A, int64_t lda, const Packed<T>& W, T* C, int64_t ldc,
         const T *w = W.w + n * W.k + k * PANEL<T>, *b = bias && !k ? bias + n : nullptr;
         for (int64_t i = 0, m = 0; i < blocks; i++) {
           const int64_t rows = (M - m + blocks - i - 1) / (blocks - i);
-          // each of the first two blocks asks for half
+          // each of the first two blocks prefetches half
           const T* ahead = i < 2 ? w + K * PANEL<T> + i * K * (PANEL<T> / 2) : w;
           run_micro<T, true>(rows, A + m * lda + k, lda, w, C + m * ldc + n, ldc, K, b, add || k, ahead);
           m += rows;
@@ -266,8 +266,8 @@ inline void gemm(const T* A, int64_t lda, const Packed<T>& W, T* C, int64_t ldc,
 }
 
 // Sums of outer products, C[m][n] += D[k][m] X[k][n], for the gradients of weights: a few rows k at a time. C
-// is kept as panels [n / PANEL][m][PANEL], X and D are packed: what a micro-kernel reads and writes lies in
-// one piece.
+// is stored as panels [n / PANEL][m][PANEL], and X and D are packed, so that a micro-kernel reads and writes
+// contiguous memory.
 template <class T>
 struct Outer {
   int64_t m, n;
@@ -283,17 +283,18 @@ struct Outer {
     if (m && columns.lo < columns.hi)
       std::memset(c + columns.lo * m, 0, (columns.hi - columns.lo) * m * sizeof(T));
   }
-  // a thread's share of the columns, with a room of its own; the first sums are put there instead of added
+  // a thread's share of the columns, with its own scratch memory; the first sums overwrite instead of
+  // accumulate
   void add(const Team& team, int64_t rows, const T* D, int64_t ldd, const T* X, int64_t ldx, T* room,
            bool is_first) {
     add_to(c, PANEL<T>, m * PANEL<T>, team, m, n, rows, D, ldd, X, ldx, room, is_first);
   }
-  // All sums at once, m x n whole panels, to a matrix of the caller's.
+  // All sums at once, m x n full panels, written to a matrix of the caller.
   static void put(T* to, int64_t ldt, const Team& team, int64_t m, int64_t n, int64_t rows, const T* D,
                   int64_t ldd, const T* X, int64_t ldx, T* room) {
     add_to(to, ldt, PANEL<T>, team, m, n, rows, D, ldd, X, ldx, room, true);
   }
-  // `by_row` from one row of a panel of C to the next, `by_panel` from one panel to the next
+  // `by_row`, `by_panel`: strides of C between rows of a panel and between panels
   static void add_to(T* C, int64_t by_row, int64_t by_panel, const Team& team, int64_t m, int64_t n,
                      int64_t rows, const T* D, int64_t ldd, const T* X, int64_t ldx, T* room, bool is_first) {
     const Span columns = team.share(n, PANEL<T>);
@@ -304,7 +305,7 @@ struct Outer {
       T *x = room, *d = room + K * PANEL<T>;
       for (int64_t i = 0, at = 0, count; i < blocks; i++, at += count) {
         count = size(i, at);
-        for (int64_t k = 0; k < K; k++)  // whole vectors: the next row writes over what is too much
+        for (int64_t k = 0; k < K; k++)  // full vectors: the next row overwrites the excess
           for (int64_t j = 0; j < count; j += N<T>)
             store(d + at * K + k * count + j, load(D + (k0 + k) * ldd + at + j));
       }
@@ -320,7 +321,7 @@ struct Outer {
       }
     }
   }
-  // a thread's share of the block that begins at `row`, to a matrix of the caller's, put there or added
+  // a thread's share of the block that begins at `row`, written or added to a matrix of the caller
   void write(const Team& team, T* to, int64_t ldt, int64_t row, int64_t hidden, bool add) const {
     const Span columns = team.share(hidden, PANEL<T>);
     for (int64_t j = columns.lo; j < columns.hi; j += PANEL<T>)

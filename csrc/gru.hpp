@@ -1,8 +1,9 @@
-// GRU: x is W x + b_ih. A record is r, z, n and U_n h + b_n; slopes are those of r, z and U_n h, and of n.
+// GRU: x is W x + b_ih. A record holds r, z, n and U_n h + b_n; slopes are the gradients of r, z and U_n h,
+// and of n.
 #pragma once
 #include "gated.hpp"
 
-// r, z and n of one row in place of the products; what n's product was goes behind them
+// Replace the products of one row by r, z and n; the product of n is stored after them.
 template <class T>
 inline void compute_gru_gates(int64_t hp, Span columns, const T* x, T* g) {
   for (int64_t i = columns.lo; i < columns.hi; i += N<T>) {

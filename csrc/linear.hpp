@@ -2,11 +2,11 @@
 //
 //   S_t = diag(exp(decay_t)) S_(t-1) + k_t (v_t - S_(t-1)^T erase_t)^T,   y_t = S_t^T q_t
 //
-// Writes are taken CHUNK at a time. What depends on q, k, erase and decay alone is prepared once for a chunk;
-// the state lies as panels [V / PANEL][K][PANEL], and each panel takes two products for the whole chunk: of
-// all q and erase with S, and the update of S with all keys. A chunk is short, so that all it adds to the
-// arithmetic of the recurrence itself is a tenth. No decay of a single step is divided by: products of decays
-// underflow to 0, as they do step by step.
+// Writes are processed CHUNK at a time. Everything that depends only on q, k, erase and decay is prepared
+// once per chunk; the state is stored as panels [V / PANEL][K][PANEL], and each panel needs two products per
+// chunk: of all q and erase with S, and the update of S with all keys. A chunk is so short that it adds only
+// a tenth to the arithmetic of the recurrence itself. Nothing is divided by the decay of a step: products of
+// decays underflow to 0, as they do step by step.
 #pragma once
 #include <algorithm>
 #include <memory>
@@ -16,11 +16,11 @@
 #include "gemm.hpp"
 #include "linear_args.h"
 
-// A chunk is BLOCKS times as many writes as a micro-kernel has rows. Two of them halve how often a state is
-// read and written, for 4 % more arithmetic.
+// A chunk has BLOCKS times as many writes as a micro-kernel has rows. Two blocks halve the reads and writes
+// of a state, for 4 % more arithmetic.
 constexpr int BLOCKS = BY_LANE ? 2 : 1, CHUNK = BLOCKS * ROWS;
 template <class T>
-constexpr int COLUMN = (ROWS + N<T> - 1) / N<T> * N<T>;  // from one column of a block's writes to the next
+constexpr int COLUMN = (ROWS + N<T> - 1) / N<T> * N<T>;  // stride between columns of a block's writes
 template <class T>
 constexpr bool HAS_DELTA = BY_LANE && COLUMN<T> == PANEL<T>;
 constexpr int UNROLLED =
@@ -30,11 +30,11 @@ constexpr int UPDATED = VBYTES == 64 || BY_LANE ? 8 : 6;  // channels of a state
 // multiplied.
 constexpr double SMALLEST_SCALE = 1e-3;
 template <class T>
-constexpr int64_t LINE = 64 / sizeof(T);  // numbers of a line of the cache
+constexpr int64_t LINE = 64 / sizeof(T);  // elements per cache line
 constexpr int64_t STATES_BYTES =
-    1 << 19;                             // of the states that a thread advances in turn: half a second cache
-constexpr int64_t FEW_WRITES = 3;        // fewer than this many do not repay a copy of the state
-constexpr int64_t PER_THREAD = 1 << 18;  // numbers of all states in all writes that repay a thread
+    1 << 19;                       // bytes of the states that a thread advances in turn: half of the L2 cache
+constexpr int64_t FEW_WRITES = 3;  // fewer writes do not justify a copy of the state
+constexpr int64_t PER_THREAD = 1 << 18;  // elements of all states in all writes that justify a thread
 
 template <class T>
 inline T dot(const T* a, const T* b, int64_t n) {
@@ -116,21 +116,21 @@ struct Head {
   T* y(int64_t t) const { return (T*)a.y + ((b * a.T + t) * a.H + h) * a.V; }
 };
 
-// What a chunk's panels share. With one decay for all channels the products are made of keys and queries as
-// they are, and their rows are scaled; a decay for each channel is multiplied into them.
+// Data that a chunk's panels share. With one decay for all channels, products use the unscaled keys and
+// queries, and their rows are scaled; a decay for each channel is multiplied into the keys and queries.
 template <class T>
 struct Chunk {
-  const int64_t K, by, block;              // from one key to the next, and from the columns of a block
+  const int64_t K, by, block;              // by, block: strides between keys, and between blocks of columns
   Buffer<T> keys;                          // rows, 0 past the chunk's end
-  Buffer<T> erase_columns, read_columns;   // (BLOCKS, K, COLUMN): what multiplies the state before the chunk
+  Buffer<T> erase_columns, read_columns;   // (BLOCKS, K, COLUMN): factors of the state before the chunk
   Buffer<T> erases, reads, kept, w, none;  // rows
   T L[CHUNK][CHUNK] = {}, M[CHUNK][CHUNK] = {};
   T minus_L_columns[CHUNK][CHUNK], M_columns[CHUNK][CHUNK];  // transposed, for a full chunk
   T erase_scale[CHUNK] = {}, minus_erase_scale[CHUNK], read_scale[CHUNK], write_scale[CHUNK];
   int64_t count = 0, outputs = 0;
   int64_t at[CHUNK];            // the write after which an output is read
-  T scale = 1;                  // the state is this times the numbers of the panels
-  const T* key_rows = nullptr;  // of the update: the head's own, or `keys`
+  T scale = 1;                  // the state is `scale` times the panels
+  const T* key_rows = nullptr;  // keys of the update: those of the head, or `keys`
   int64_t keys_by = 0;
   bool fades = false;  // whether the update multiplies the panels by `kept`
 
@@ -142,7 +142,7 @@ struct Chunk {
   void prepare(const Head<T>& head, int64_t first, int64_t some) {
     count = some, outputs = 0;
     const T *erase_rows[CHUNK], *read_rows[CHUNK];
-    // the update reads whole groups of keys where they are
+    // the update reads full groups of keys in place
     const bool is_whole = count == CHUNK && K % UPDATED == 0;
     if (HAS_DELTA<T> && head.a.beta && head.a.channels < 2 && head.a.writes == 1 && is_whole) {
       if constexpr (HAS_DELTA<T>) prepare_delta(head, first, erase_rows, read_rows);
@@ -164,8 +164,8 @@ struct Chunk {
   }
 
  private:
-  // The delta rule with an output for each write, and one decay or none: what columns have in common with
-  // keys is a product of a micro-kernel, whose panel is the columns of a block of keys.
+  // The delta rule with an output for each write, and one decay or none: a micro-kernel multiplies columns
+  // with keys; its panel is the columns of a block of keys.
   void prepare_delta(const Head<T>& head, int64_t first, const T** erase_rows, const T** read_rows) {
     key_rows = head.k(first), keys_by = head.a.H * K;
     T kept_of[CHUNK] = {};
@@ -196,7 +196,8 @@ struct Chunk {
     finish_scale(all_kept, kept_from);
   }
 
-  // `total` times the panels is the state after the chunk; kept_from: what is left of each write there
+  // `total` times the panels is the state after the chunk; kept_from: the share of each write that is left
+  // there
   void finish_scale(T total, const T* kept_from) {
     scale = total;
     fades = scale < SMALLEST_SCALE;
@@ -219,7 +220,7 @@ struct Chunk {
       T* to = q ? M[outputs] : unused;
       if (e || q) dots<T>(e ? e : q, q, keys, by, i + 1, K, L[i], to);
       erase_rows[i] = e, erase_scale[i] = scale * all_kept;
-      if (head.a.erase)  // what is erased is read before the decay of its own write
+      if (head.a.erase)  // the erased value is read before the decay of its own write
         for (int64_t s = 0; s < CHUNK; s++) L[i][s] *= kept_from[s];
       all_kept *= f;
       for (int64_t s = 0; s < CHUNK; s++) kept_from[s] *= f;
@@ -288,7 +289,7 @@ struct Chunk {
       if (count > b * ROWS) put_columns(to + b * block, rows + b * ROWS, count - b * ROWS);
   }
 
-  // Transpose rows of K numbers; those past `count` become 0.
+  // Transpose rows of K values; those past `count` become 0.
   void put_columns(T* to, const T* const* rows, int64_t count) {
     constexpr int n = N<T>;
     for (int64_t i = 0; i < COLUMN<T>; i += n) {
@@ -346,15 +347,15 @@ void update_panel(T* S, const Chunk<T>& chunk, const T* w) {
     update_rows<T, 1, FADES>(S + c * PANEL<T>, chunk.key_rows + c, chunk.keys_by, w, chunk.kept + c);
 }
 
-// What a panel writes and reads in a chunk.
+// The values that a panel writes and reads in a chunk.
 template <class T>
 struct Block {
   alignas(64) T w[CHUNK * PANEL<T>], y[CHUNK * PANEL<T>];  // w: scaled for the update
-  alignas(64) T as_is[CHUNK * PANEL<T>];                   // w before that
+  alignas(64) T as_is[CHUNK * PANEL<T>];                   // w before scaling
 };
 
-// w_i = v_i - e_i - sum L_is w_s, then y_o = y_o + sum M_os w_s; w holds what the state before the chunk has
-// for each erasure, and y what it has for each query. w is scaled for the update, and 0 past the chunk's end.
+// w_i = v_i - e_i - sum L_is w_s, then y_o = y_o + sum M_os w_s; on entry, w and y hold the products of the
+// state before the chunk with each erasure and query. w is scaled for the update, and 0 past the chunk's end.
 template <class T>
 inline void finish_panel(Block<T>& block, const Chunk<T>& chunk, const Head<T>& head, int64_t first,
                          int64_t column, int64_t some) {
@@ -384,9 +385,9 @@ inline void finish_panel(Block<T>& block, const Chunk<T>& chunk, const Head<T>& 
     for (int j = 0; j < WIDE; j++) store(at(block.w, i, j), load(at(block.w, i, j)) * chunk.write_scale[i]);
 }
 
-// Factors of the rows of a block: lanes of vectors, or numbers `by` apart that are broadcast one at a time.
-// For lanes the caller has changed the sign already (MINUS): there is no multiply-subtract with a lane of a
-// vector.
+// Factors of the rows of a block: lanes of vectors, or values with a stride of `by` that are broadcast one at
+// a time. For lanes the caller has changed the sign already (MINUS): there is no multiply-subtract with a
+// lane of a vector.
 template <class T, bool MINUS = false>
 struct Factors {
   V<T> lanes[(ROWS + N<T> - 1) / N<T>];
@@ -404,7 +405,7 @@ struct Factors {
 };
 
 // The same for a full chunk with an output for each write, and a full panel. Each row of a block, once it is
-// known, goes into all later ones: sums that do not wait for each other.
+// known, is added to all later ones: independent sums.
 template <class T, bool ERASES>
 inline void finish_full_panel(Block<T>& block, const Chunk<T>& chunk, const Head<T>& head, int64_t first,
                               int64_t column) {
@@ -470,8 +471,8 @@ inline void finish_full_panel(Block<T>& block, const Chunk<T>& chunk, const Head
   }
 }
 
-// Rows of different steps lie apart, and a core would wait for each: fetch the next chunk's keys and queries
-// while the last panel of this one is at work, and values a line before they are needed.
+// Rows of different steps are not contiguous, so a core would wait for each: prefetch the next chunk's keys
+// and queries during the last panel of this one, and values one cache line ahead.
 template <class T>
 inline void fetch_rows(const Head<T>& head, int64_t first) {
   const LinearArgs& a = head.a;
@@ -495,7 +496,7 @@ struct Panels {
   const Head<T> head;
   const int64_t lo, hi;  // in panels
   T* const S;
-  T scale = 1;  // the state is this times S
+  T scale = 1;  // the state is `scale` times S
 
   T* at(int64_t p) const { return S + (p - lo) * head.a.K * PANEL<T>; }
   int64_t columns(int64_t p) const { return std::min<int64_t>(PANEL<T>, head.a.V - p * PANEL<T>); }
@@ -548,8 +549,8 @@ struct Panels {
   }
 };
 
-// WIDTH vectors of columns of one write, from S to R, both as the caller has them, (K, V): what is erased and
-// the answer of S, and then R. f: the decays; qf: q times the decays, or null where nothing is read.
+// WIDTH vectors of columns of one write, from S to R, both in the caller's layout (K, V): first the products
+// of S with erase and q, then R. f: the decays; qf: q times the decays, or null if nothing is read.
 template <class T, int WIDTH>
 inline void write_columns(int64_t K, int64_t by, const T* S, T* R, const T* k, const T* v, const T* e,
                           const T* f, const T* qf, T qk, T* y) {
@@ -600,7 +601,7 @@ int64_t direct_room(const LinearArgs& a) {
   return 4 * (round_up(a.K, N<T>) + N<T>);
 }
 
-// One write without a copy of the state. room: direct_room numbers.
+// One write without a copy of the state. room: direct_room elements.
 template <class T>
 void write_directly(const Head<T>& head, int64_t i, const T* S, T* room) {
   const LinearArgs& a = head.a;
@@ -650,7 +651,7 @@ struct Worker {
   Worker(int64_t K, int64_t size, int64_t together) : chunk(K), states(size * together, false) {
     open.reserve(together);
   }
-  // All open states take a chunk before one takes the next: the rows of the heads lie side by side.
+  // All open states process a chunk before the next one begins: the rows of the heads are contiguous.
   void run(int64_t steps) {
     for (const auto& panels : open) panels.read();
     for (int64_t first = 0; first < steps; first += CHUNK)
@@ -678,7 +679,7 @@ void run_linear(const LinearArgs& a, int threads) {
       }
     });
   }
-  // heads are divided first; where there are fewer than threads, the columns of each are too
+  // heads are divided first; if there are fewer heads than threads, their columns are, too
   const int64_t groups = std::min<int64_t>(panels, (threads + heads - 1) / heads);
   const int64_t share = (panels + groups - 1) / groups, size = share * a.K * PANEL<T>;
   const int64_t together = std::clamp<int64_t>(STATES_BYTES / (size * (int64_t)sizeof(T)), 1, a.H);
@@ -696,7 +697,7 @@ void run_linear(const LinearArgs& a, int threads) {
   });
 }
 
-constexpr int64_t COLUMNS = 256;  // of a diagonal recurrence that a thread takes at a time
+constexpr int64_t COLUMNS = 256;  // columns of a diagonal recurrence that a thread processes at a time
 
 template <class T>
 void run_diagonal(const DiagonalArgs& d, int threads) {

@@ -5,7 +5,7 @@
 struct LinearArgs {
   int64_t B, T, H, K, V;
   int64_t writes;    /* writes for each output */
-  int64_t channels;  /* decays of a write: 0 (none), 1 or K */
+  int64_t channels;  /* decays per write: 0 (none), 1 or K */
   const void* q;     /* (B, T, H, K) */
   const void *k, *v; /* (B, T * writes, H, K) and (..., V) */
   const void* decay; /* (B, T * writes, H, channels), logarithms; or null */

@@ -1,6 +1,5 @@
-// GRU with layer normalisation: x is N(W x). w: U, scale, shift.
-// A record is r, z, n, xhat of the three products, and their r; slopes are those of r, z, N(U_n h), n, and of
-// U h.
+// GRU with layer normalisation: x is N(W x). w: U, scale, shift. A record holds r, z, n, xhat of the three
+// products, and their r; slopes are the gradients of r, z, N(U_n h), n, and of U h.
 #pragma once
 #include "gru.hpp"
 #include "norm.hpp"

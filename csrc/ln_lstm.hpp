@@ -1,6 +1,6 @@
-// LSTM with layer normalisation: x is N(W x). w: U, scale, shift, scale and shift of the memory's norm.
-// A record is i, f, g, o, xhat of the four products, their r, and the mean and r of c'; slopes are those of
-// the gates, of U h, and of N(c'), and behind them xhat of c'.
+// LSTM with layer normalisation: x is N(W x). w: U, scale, shift, scale and shift of the memory's norm. A
+// record holds i, f, g, o, xhat of the four products, their r, and the mean and r of c'; slopes are the
+// gradients of the gates, of U h, and of N(c'), followed by xhat of c'.
 #pragma once
 #include "lstm.hpp"
 #include "norm.hpp"

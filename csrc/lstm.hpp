@@ -1,4 +1,4 @@
-// LSTM: x is W x + b_ih. A record is i, f, g and o.
+// LSTM: x is W x + b_ih. A record holds i, f, g and o.
 #pragma once
 #include "gated.hpp"
 

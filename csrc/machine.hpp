@@ -1,7 +1,7 @@
 // The vector machine: runs a program of the cell compiler (seqloom/compiler/ir.py) over all time steps.
 //
 // Threads divide the rows of the batch: thread p of P has the rows p, p + P, ..., and never waits. Or they
-// divide the columns of products and the iterations of nests, and wait for each other after each.
+// divide the columns of products and the iterations of nests, with a barrier after each.
 #pragma once
 #include <memory>
 
@@ -23,8 +23,8 @@ class Machine {
   };
   const MachineArgs& a;
   std::vector<int64_t> places, sizes, row_sizes;  // of buffers; row_sizes: 0 for weights
-  std::vector<T*> memory;                         // of buffers
-  std::vector<std::unique_ptr<Buffer<T>>> own;    // what the caller did not bring
+  std::vector<T*> memory;                         // addresses of buffers
+  std::vector<std::unique_ptr<Buffer<T>>> own;    // memory of buffers that the caller did not pass
   bool reverse;
   std::vector<Part> parts;
   std::vector<std::unique_ptr<Thread>> threads;
@@ -70,15 +70,15 @@ class Machine {
       }
     team.wait();
     if (a.columns) return run_rows(team, *threads[team.member], 0, 1);
-    // As many shares as threads were asked for, however many there are: a product's rounding depends on the
-    // rows that it takes at a time.
+    // As many shares as threads were requested, even if fewer run: a product's rounding depends on the number
+    // of rows that it processes at a time.
     const int64_t shares = threads.size();
     for (int64_t share = team.member; share < shares; share += team.size)
       run_rows(Team(), *threads[team.member], share, shares);
   }
 
  private:
-  // The rows first, first + way, ... of every step.
+  // Run the rows first, first + way, ... of every step.
   void run_rows(const Team& team, Thread& thread, int64_t first, int64_t way) {
     for (int64_t i = 0; i < a.T; i++) {
       const int64_t t = reverse ? a.T - 1 - i : i;
@@ -94,7 +94,7 @@ class Machine {
       }
     }
   }
-  // where row r of step t is in every buffer
+  // position of row r of step t in every buffer
   INLINE void find_rows(int64_t t, int64_t r, T** base) const {
     const int64_t now = a.offset[t] + r, before = t ? a.B + a.offset[t - 1] + r : r;
     const int64_t rows[] = {0, r, now, before, a.B + now};  // by place

@@ -1,5 +1,5 @@
-// Whether a program may run: every number of its code is checked, once, before it first runs. A plan may come
-// from a file, and the machine reads and writes memory by address.
+// Checks whether a program may run: every number of its code is checked once, before it first runs. A plan
+// may come from a file, and the machine reads and writes memory by address.
 #pragma once
 #include "machine_args.h"
 #include "nest.hpp"
@@ -13,8 +13,9 @@ inline bool multiply(int64_t a, int64_t b, int64_t* product) {
 }
 
 class ProgramCheck {
-  static constexpr int64_t MOST = int64_t(1) << 40;        // numbers of a buffer
-  static constexpr int64_t ITERATIONS = int64_t(1) << 30;  // of a nest for one row: a second
+  static constexpr int64_t MOST = int64_t(1) << 40;  // maximum number of elements in a buffer
+  // maximum iterations of a nest for one row: one second
+  static constexpr int64_t ITERATIONS = int64_t(1) << 30;
   struct Broken {};
   // reads a code from front to back, and stops at its end
   struct Numbers {
@@ -112,8 +113,7 @@ class ProgramCheck {
     const int64_t first_sum = registers + singles, first_access = first_sum + sums,
                   first_number = first_access + int64_t(reaches.size()), slots = first_number + numbers;
 
-    // what an instruction may do with a slot: along the vector registers are whole, and an access has a
-    // stride
+    // checks of a slot: along the vector, registers hold full vectors and an access has a stride
     const auto is_access = [&](int64_t slot) { return slot >= first_access && slot < first_number; };
     const auto is_row = [&](int64_t slot) {  // consecutive numbers
       if (!is_access(slot)) return slot < registers;
@@ -160,7 +160,7 @@ class ProgramCheck {
   }
 };
 
-// Whether steps have the rows that the buffers have.
+// Whether the steps' rows match those of the buffers.
 inline bool rows_fit(const MachineArgs& a) {
   for (int64_t t = 0; t < a.T; t++) {
     const int64_t most = t ? a.count[t - 1] : a.B;
@@ -170,7 +170,7 @@ inline bool rows_fit(const MachineArgs& a) {
   return true;
 }
 
-// Whether every buffer is as long as the program says. The machine brings values of rows itself.
+// Whether every buffer is as long as the program requires. The machine allocates values of rows itself.
 inline bool buffers_fit(const MachineArgs& a) {
   const int64_t* code = a.code;
   int64_t steps;

@@ -1,5 +1,4 @@
-// Memory that is used again from call to call: new memory costs a page fault for every 4 kB, a tenth of a
-// short call.
+// Memory that is reused from call to call: new memory costs a page fault per 4 kB, a tenth of a short call.
 #pragma once
 #include <cstdint>
 #include <cstdlib>
@@ -19,7 +18,7 @@ inline void free_aligned(void* p) { std::free(p); }
 
 inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// Whether memory that is not zeroed is filled with NaN, or -1: a switch for tests (core/memory.py).
+// Whether uninitialised memory is filled with NaN, or -1: an option for tests (core/memory.py).
 inline bool is_poisoned() {
   static const char* const value = std::getenv("SEQLOOM_POISON");
   static const bool poisoned = value && !std::strcmp(value, "1");
@@ -34,14 +33,14 @@ class Pool {
     void* p;
     size_t bytes;
   };
-  static constexpr size_t LIMIT = size_t(1) << 26;  // more than this is not kept
+  static constexpr size_t LIMIT = size_t(1) << 26;  // maximum number of bytes to keep
   std::mutex mutex;
   std::vector<Block> idle;
   size_t idle_bytes = 0;
 
  public:
   static Pool& shared() {
-    static Pool* pool = new Pool;  // never taken apart: threads may outlive everything else
+    static Pool* pool = new Pool;  // never destroyed: threads may outlive static objects
     return *pool;
   }
   // The smallest idle block that fits and is not far too large, or a new one; bytes becomes its size.

@@ -1,11 +1,12 @@
-// A nest of loops of a program: every instruction runs over a block of numbers, so that the cost of calling
-// it is shared by many and registers stay in the first cache.
+// A nest of loops of a program: every instruction runs over a block of elements, which amortises the cost of
+// the call while registers stay in the L1 cache.
 //
 // Dimensions are the rows of the batch (0) and the loops (1, 2, ...). One of them is the vector: instructions
 // run along it, in chunks. Another one is the block: an instruction runs over several of its iterations. The
 // rest, and chunks and blocks, are counted one by one. Reductions are over inner loops. If the vector is one
 // of those, each row of a block has a vector of partial results, which are folded in the end ("across");
-// otherwise it has one result for each number of the chunk ("down"). No result depends on what the block is.
+// otherwise it has one result for each element of the chunk ("down"). No result depends on the choice of the
+// block.
 #pragma once
 #include <vector>
 
@@ -28,14 +29,14 @@ struct Instruction {
 };
 
 struct Access {
-  int64_t buffer, offset, strides[DIMENSIONS];  // strides[0]: to be multiplied by the way between rows
+  int64_t buffer, offset, strides[DIMENSIONS];  // strides[0]: to be multiplied by the stride between rows
 };
 
 template <class T>
 struct Nest {
   int dimensions, inner, vector;  // inner: the first of the inner loops
   int64_t sizes[DIMENSIONS];
-  int64_t registers, singles, sums;  // slots: these, then accesses, then constants
+  int64_t registers, singles, sums;  // slots: registers, singles and sums, then accesses, then constants
   std::vector<Access> accesses;
   std::vector<T> constants;
   std::vector<Instruction<T>> start, body, finish;
@@ -72,7 +73,7 @@ struct Nest {
   int64_t room() const { return (registers + singles + sums) * BLOCK<T>; }
 };
 
-// Counts through some dimensions, the last one fastest.
+// Iterates over some dimensions, the last one fastest.
 struct Counter {
   struct Digit {
     int dimension;
@@ -103,7 +104,7 @@ class NestRun {
   const Nest<T>& nest;
   T* const room;
   std::vector<T*> place;
-  std::vector<int64_t> by, along, ways;   // ways: strides of accesses, one dimension below the other
+  std::vector<int64_t> by, along, ways;   // ways: strides of accesses, dimension by dimension
   std::vector<int64_t> buffers, offsets;  // of accesses
   Counter outer, inner;
   Span span[DIMENSIONS];
@@ -123,8 +124,7 @@ class NestRun {
       place[place.size() - nest.constants.size() + c] = (T*)&nest.constants[c];
   }
 
-  // base: where this thread's first row of the step is, for every buffer; row: how many rows it is to the
-  // next
+  // base: position of this thread's first row of the step in every buffer; row: stride to its next row
   void run(const Team& team, T* const* base, int64_t rows, int64_t row) {
     if (rows != prepared) prepare(team, rows, row);
     if (empty) return;
@@ -139,7 +139,7 @@ class NestRun {
   }
 
  private:
-  // Decide what a block is. All of it depends on the number of rows alone.
+  // Choose the block. The choice depends only on the number of rows.
   void prepare(const Team& team, int64_t rows, int64_t row) {
     constexpr int64_t n = N<T>;
     prepared = rows;
@@ -184,7 +184,7 @@ class NestRun {
   }
   int64_t size(int d) const { return span[d].hi - span[d].lo; }
 
-  // Set the places of accesses for one block.
+  // Set the addresses of accesses for one block.
   INLINE Frame<T> locate(T* const* base, const int64_t* at) {
     const int64_t many = nest.accesses.size(), *buffer = buffers.data(), *offset = offsets.data();
     T** to = place.data() + nest.first_access();

@@ -1,5 +1,5 @@
-// LayerNorm of one padded row: N(a) = xhat scale + shift. The padding is 0 before and after, and left out of
-// the sums.
+// LayerNorm of one padded row: N(a) = xhat scale + shift. The padding is 0 before and after, and excluded
+// from the sums.
 #pragma once
 #include "threads.hpp"
 #include "vec.hpp"
@@ -10,7 +10,7 @@ struct Moments {
 };
 
 template <class T, class F>
-inline Moments<T> compute_moments(int64_t H, F at) {  // of the row whose vector at i is at(i)
+inline Moments<T> compute_moments(int64_t H, F at) {  // moments of the row whose vector at i is at(i)
   V<T> s{};
   const int64_t whole = H / N<T> * N<T>;
   for (int64_t i = 0; i < H; i += N<T>) s += at(i);
@@ -37,7 +37,7 @@ inline T normalise(int64_t H, int64_t hp, T* a) {
   return m.r;
 }
 
-// out: of a, where d is the gradient of N(a)
+// out: gradient of a, where d is that of N(a)
 template <class T>
 inline void back_norm(int64_t H, int64_t hp, const T* xhat, T r, const T* scale, const T* d, T* out) {
   V<T> s1{}, s2{};
@@ -51,7 +51,7 @@ inline void back_norm(int64_t H, int64_t hp, const T* xhat, T r, const T* scale,
   for (int64_t i = H; i < hp; i++) out[i] = 0;
 }
 
-// to += the sum of a * b over some rows, a thread's share of its numbers
+// to += the sum of a * b over some rows, for a thread's share of the columns
 template <class T>
 inline void sum_products(const Team& team, int64_t rows, const T* a, int64_t by_a, const T* b, int64_t by_b,
                          int64_t n, T* to) {

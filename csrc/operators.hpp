@@ -1,26 +1,26 @@
-// The operators of the vector machine: each a function over some rows of n numbers.
+// The operators of the vector machine: each is a function over some rows of n elements.
 #pragma once
 #include <algorithm>
 #include <type_traits>
 
 #include "functions.hpp"
 
-constexpr int64_t BLOCK_BYTES = 2048;  // of one register: ten of them fill about half of the first cache
+constexpr int64_t BLOCK_BYTES = 2048;  // bytes per register: ten registers fill about half of the L1 cache
 template <class T>
 constexpr int64_t BLOCK = BLOCK_BYTES / sizeof(T);
 
-// Where the operands of a block are. A slot is a register, a place in memory or a constant.
+// The addresses of a block's operands. A slot is a register, a location in memory or a constant.
 template <class T>
 struct Frame {
   int64_t rows, n;
   T* const* place;
-  const int64_t* by;     // numbers from one row to the next
-  const int64_t* along;  // and from one number of a row to the next, for gather and scatter
+  const int64_t* by;     // strides between rows
+  const int64_t* along;  // strides within a row, for gather and scatter
 };
 
 struct Operands {
-  int64_t single;  // 1: the result is one number of a row, as are all operands
-                   // (sum across: the operand is a register, which has whole vectors)
+  int64_t single;  // 1: the result and all operands are single values of a row
+                   // (sum across: the operand is a register, which has full vectors)
   int64_t out, a[3];
 };
 
@@ -116,7 +116,7 @@ TERNARY(AddAdd, a + b + c)
 TERNARY(SigmoidAddAdd, exact_sigmoid<T>(a + b + c))
 TERNARY(TanhAddAdd, vtanh(a + b + c))
 
-// An operator on rows that are shorter than a vector: they are copied one behind the other.
+// An operator on rows that are shorter than a vector: they are copied into consecutive lanes.
 template <class T>
 __attribute__((noinline)) void run_short(const Frame<T>& f, const Operands& at, Run<T> run, int arity,
                                          int scalars) {
@@ -138,8 +138,9 @@ __attribute__((noinline)) void run_short(const Frame<T>& f, const Operands& at, 
     for (int64_t i = 0; i < width; i++) to[i] = *from++;
 }
 
-// The last vector of a row overlaps the one before it, so that none reaches past the row: a result is never
-// an operand of its own instruction. SCALARS has a bit for each operand that is one number of a row.
+// The last vector of a row overlaps the previous one, so that none reaches past the row; this is safe because
+// a result is never an operand of its own instruction. SCALARS has a bit for each operand that is a single
+// value of a row.
 template <class T, template <class> class Op, int SCALARS>
 void run_operator(const Frame<T>& f, const Operands& at) {
   constexpr int n = N<T>, arity = Op<T>::arity;
@@ -187,7 +188,7 @@ void run_scatter(const Frame<T>& f, const Operands& at) {
   }
 }
 
-// Fewer numbers than a vector holds, padded to one.
+// Fewer values than a vector holds, padded to a full one.
 template <class T>
 struct Padded {
   T t[N<T>];
@@ -216,7 +217,7 @@ void run_start(const Frame<T>& f, const Operands& at) {  // single: as many lane
   const int64_t width = at.single ? N<T> : f.n;
   for (int64_t r = 0; r < f.rows; r++) std::fill_n(f.place[at.out] + r * f.by[at.out], width, Op<T>::start);
 }
-// Numbers of a row into the lanes of one vector. Which number goes to which lane depends on n alone.
+// Reduce the values of a row into the lanes of one vector. The lane of a value depends only on n.
 template <class T, template <class> class Op>
 void run_across(const Frame<T>& f, const Operands& at) {
   Padded<T> room;
@@ -249,13 +250,13 @@ void run_fold(const Frame<T>& f, const Operands& at) {
   for (int64_t r = 0; r < f.rows; r++)
     f.place[at.out][r * f.by[at.out]] = combine_lanes<T, Op>(load(f.place[at.a[0]] + r * f.by[at.a[0]]));
 }
-// One number of every row into the accumulator of its column.
+// Add the values of every row to the accumulators of their columns.
 template <class T, template <class> class Op>
 void run_down(const Frame<T>& f, const Operands& at) {
   Padded<T> room;
   for (int64_t r = 0; r < f.rows; r++) {
     const T* from = f.place[at.a[0]] + r * f.by[at.a[0]];
-    T* to = f.place[at.out] + r * f.by[at.out];  // whole vectors
+    T* to = f.place[at.out] + r * f.by[at.out];  // full vectors
     int64_t i = 0;
     for (; i + N<T> <= f.n; i += N<T>) store(to + i, Op<T>::of(load(to + i), load(from + i), V<T>{}));
     if (i < f.n) store(to + i, Op<T>::of(load(to + i), load(room.fill(from + i, f.n - i)), V<T>{}));
@@ -293,12 +294,12 @@ Run<T> always(int) {
   return f;
 }
 
-// What kinds of operands an operator has: see ProgramCheck.
+// The kinds of operands of an operator: see ProgramCheck.
 enum class Layout { POINTWISE, GATHER, SCATTER, START, ACROSS, FOLD, DOWN };
 
 template <class T>
 struct Operator {
-  Run<T> (*choose)(int scalars);  // null where it has no such operands
+  Run<T> (*choose)(int scalars);  // null if it has no such operands
   Layout layout;
   int arity;
 };

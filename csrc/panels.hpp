@@ -1,13 +1,13 @@
-// Products of rows that lie as the caller has them with a weight, (heads, K, columns), that is packed once.
+// Products of rows in the caller's layout with a weight (heads, K, columns) that is packed once.
 #pragma once
 #include "gemm.hpp"
 
-// One product of a program. A row of the batch has `rows` rows of (heads, K) numbers in the source, and of
+// One product of a program. A row of the batch has `rows` rows of size (heads, K) in the source, and of size
 // (heads, columns) in the result.
 template <class T>
 struct Product {
-  static constexpr int64_t STEP = BY_LANE ? N<T> : 2;  // K of the micro-kernels is a multiple of it
-  static constexpr int64_t MOST = 8 * ROWS;            // rows that go through all columns together
+  static constexpr int64_t STEP = BY_LANE ? N<T> : 2;  // the micro-kernels' K is a multiple of this
+  static constexpr int64_t MOST = 8 * ROWS;            // rows that are multiplied with all columns together
   const int64_t source, offset, weight, out, heads, K, columns, rows;
   const int64_t depth, panels;  // K padded; panels of one head
   Buffer<T> w;                  // [head][panel][k][PANEL]
@@ -19,7 +19,7 @@ struct Product {
         panels(padded_size<T>(columns) / PANEL<T>),
         w(heads * panels * depth * PANEL<T>, depth != K || columns % PANEL<T>) {}
 
-  // what a thread needs beside it: copies of rows, and a block of results
+  // scratch memory of a thread: copies of rows, and a block of results
   int64_t room() const { return MOST * (row_stride<T>(K) + PANEL<T>); }
 
   // from: (heads, K, columns), or (heads, columns, K) if transposed
@@ -38,7 +38,7 @@ struct Product {
     }
   }
 
-  // A thread's share of the columns for `count` rows of the batch, by_a and by_c numbers apart.
+  // A thread's share of the columns for `count` rows of the batch, with strides by_a and by_c.
   void run(const Team& team, const T* A, int64_t by_a, T* C, int64_t by_c, int64_t count, T* room) const {
     const Span mine = team.share(heads * panels);
     const int64_t M = count * rows;
@@ -55,7 +55,7 @@ struct Product {
   }
 
  private:
-  // the first of n things in so many nearly equal parts; a division takes as long as many products
+  // the first of n items in one of several nearly equal parts; a division takes as long as many products
   static int64_t split(int64_t n, int64_t parts) { return parts == 1 ? n : (n + parts - 1) / parts; }
 
   // row m of the product in the source, with by = by_a and size = K, or in the result
@@ -65,11 +65,11 @@ struct Product {
     return p + m / rows * by + (m % rows * heads + head) * size;
   }
 
-  // M rows from row m on, some panels of a head
+  // Multiply M rows, from row m on, with some panels of a head.
   void run_head(int64_t head, Span part, const T* A, int64_t by_a, T* C, int64_t by_c, int64_t m, int64_t M,
                 T* room) const {
     const bool even =
-        rows == 1 || by_c == rows * heads * columns;  // rows of the result are equally far apart
+        rows == 1 || by_c == rows * heads * columns;  // rows of the result have a constant stride
     const int64_t ldc = rows == 1 ? by_c : heads * columns;
     T *copies = room, *tail = room + MOST * row_stride<T>(K);
     const T* a = row_of(A, by_a, K, head, m);
@@ -108,7 +108,7 @@ struct Product {
       const T* panel = W + k * PANEL<T>;
       for (int64_t i = 0, m = 0; i < blocks; i++) {
         const int64_t count = split(M - m, blocks - i);
-        // each of the first two blocks asks for half of the next panel
+        // each of the first two blocks prefetches half of the next panel
         const T* ahead = i < 2 ? panel + some * PANEL<T> + i * some * (PANEL<T> / 2) : panel;
         run_micro<T, true>(count, a + m * lda + k, lda, panel, c + m * ldc, ldc, some, nullptr, k > 0, ahead);
         m += count;

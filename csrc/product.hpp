@@ -1,10 +1,10 @@
-// One row with a matrix as torch has it, (out, in) row by row.
+// The product of one row and a matrix in torch's layout, (out, in) row by row.
 #pragma once
 #include <algorithm>
 
 #include "vec.hpp"
 
-// The first `count` of N numbers, the others 0.
+// The first `count` of N values, the others 0.
 template <class T>
 inline V<T> load_partial(const T* p, int64_t count) {
   T t[N<T>] = {};
@@ -13,11 +13,11 @@ inline V<T> load_partial(const T* p, int64_t count) {
 }
 
 template <int W, int n>
-struct InPlace {  // blocks of W lanes: the even ones of a and the odd ones of b, where they are
+struct InPlace {  // blocks of W lanes: the even ones of a and the odd ones of b, unchanged
   static constexpr int lane(int i) { return i & W ? n + i : i; }
 };
 template <int W, int n>
-struct Exchanged {  // the others, each in the place of its neighbour
+struct Exchanged {  // the other blocks, swapped with their neighbours
   static constexpr int lane(int i) { return i & W ? n + i - W : i + W; }
 };
 
@@ -31,22 +31,22 @@ inline void fold(V<T>* s) {
 }
 
 // Rows of W whose sums one pass over x computes: enough independent sums to hide the latency of a
-// multiply-add. Rows read side by side: more streams than this defeat the hardware's prefetching. ARM cores
-// fetch too late by themselves and are told AHEAD rows before; weights of 100 units and more come from the
-// second cache, which hides the latency of four sums too: 393 KB in 10.4 us, with eight sums in 11.4, without
-// AHEAD in 13.1 (Neoverse-N1, whose second cache delivers them in 8.5 at best).
+// multiply-add, but not more streams than the hardware prefetcher can follow. ARM cores prefetch too late by
+// themselves, so software prefetches AHEAD rows earlier; weights of 100 units and more come from the L2
+// cache, whose latency is hidden by four sums as well: 393 KB in 10.4 us, with eight sums in 11.4, without
+// AHEAD in 13.1 (Neoverse-N1, whose L2 cache delivers them in 8.5 us at best).
 #ifdef __aarch64__
 constexpr int STREAMS = 4, AHEAD = 4, LEAST_SUMS = 4;
 #else
 constexpr int STREAMS = 8, AHEAD = 0, LEAST_SUMS = 8;
 #endif
-// Whether the two products of a gate share their sums: folding wide vectors costs more than reading two
-// matrices in turns (an LSTM of 128 units, all products: 4.9 us apart, 4.2 in one sum with AVX-512).
+// Whether the two products of a gate share their sums: reducing wide vectors costs more than reading two
+// matrices alternately (an LSTM of 128 units, all products: 4.9 us apart, 4.2 in one sum with AVX-512).
 constexpr bool ONE_SUM = VBYTES > 16;
 template <class T>
 constexpr int SUMS = N<T> < LEAST_SUMS ? LEAST_SUMS : N<T>;
 
-// A matrix, whose rows of K numbers are `by` apart, the row that it is multiplied with, and what is added.
+// A matrix of rows of K values with a stride of `by`, the row that it is multiplied with, and the bias.
 template <class T>
 struct Factor {
   const T* W;
@@ -55,11 +55,11 @@ struct Factor {
 };
 
 // s[i] += the products of the rows r, r + 1, .. of W and x, lane by lane. Rows after the last of R repeat it.
-// Pointers that move, STREAMS at a time, stay in registers: an index into SUMS rows costs an LSTM of 128
-// units 2 of 6.2 us (AVX-512).
+// STREAMS moving pointers stay in registers, whereas indexing SUMS rows would cost an LSTM of 128 units 2 of
+// 6.2 us (AVX-512).
 template <class T, bool REST>
 inline void add_products(const Factor<T>& f, int64_t r, int64_t R, V<T>* s) {
-  constexpr int n = N<T>, sums = SUMS<T>, line = 64 / sizeof(T);  // line: numbers of a line of the cache
+  constexpr int n = N<T>, sums = SUMS<T>, line = 64 / sizeof(T);  // line: elements per cache line
   const int64_t K = f.K, rest = REST ? K % n : 0, whole = K - rest, by = f.by;
   const auto find_row = [&](int64_t i) { return f.W + std::min<int64_t>(r + i, R - 1) * by; };
 #pragma GCC unroll 2
@@ -90,7 +90,7 @@ inline void add_products(const Factor<T>& f, int64_t r, int64_t R, V<T>* s) {
       }
   }
   if (!REST || !rest) return;
-  T end[n] = {};  // the last vector ends where the row ends; what it shares with the one before is 0 here
+  T end[n] = {};  // the last vector ends at the end of the row; its overlap with the previous one is 0 here
   for (int64_t i = 0; i < rest; i++) end[whole ? n - rest + i : i] = f.x[whole + i];
   const V<T> last = load(end);
 #pragma GCC unroll 16
@@ -98,7 +98,7 @@ inline void add_products(const Factor<T>& f, int64_t r, int64_t R, V<T>* s) {
     s[i] += (whole ? load(find_row(i) + K - n) : load_partial(find_row(i), K)) * last;
 }
 
-// out = the sum of W x + b over some factors whose matrices have R rows. out has room for whole vectors.
+// out = the sum of W x + b over some factors whose matrices have R rows. out has room for full vectors.
 template <class T, int F, bool REST>
 inline void multiply_groups(const Factor<T> (&factors)[F], int64_t R, T* out, bool add) {
   constexpr int n = N<T>, sums = SUMS<T>;
@@ -115,7 +115,7 @@ inline void multiply_groups(const Factor<T> (&factors)[F], int64_t R, T* out, bo
         if (const T* b = factors[f].b) all += count >= n ? load(b + at) : load_partial(b + at, count);
       store(out + at, add ? load(out + at) + all : all);
     };
-    if constexpr (sums == n)  // an index that is no constant would keep the sums in memory
+    if constexpr (sums == n)  // a non-constant index would keep the sums in memory
       finish(s, r);
     else
       for (int j = 0; j < sums && r + j < R; j += n) finish(s + j, r + j);
@@ -135,7 +135,7 @@ inline void multiply_row(const T* W, int64_t by, int64_t R, int64_t K, const T* 
   multiply_row(factors, R, out, add);
 }
 
-// Rows of x that one pass over W serves: their sums must fit the registers.
+// Rows of x per pass over W: their sums must fit into the registers.
 constexpr int TOGETHER = VBYTES == 64 ? 4 : 2 + 2 * (STREAMS == 4);
 
 // out[m] = W x[m] + b for M rows at once, which read W once.

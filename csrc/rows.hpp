@@ -1,5 +1,4 @@
-// The rows of a batch that one thread runs, longest first, so that those still going are always the first
-// ones.
+// The rows of a batch that one thread runs, longest first, so that the active rows are always the first ones.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -8,8 +7,8 @@
 #include "gemm.hpp"
 
 struct Rows {
-  std::vector<int64_t> row, length;  // places in the batch, and their real steps
-  int64_t T = 0, before = 0;         // most steps of a row; how many rows the threads before this one have
+  std::vector<int64_t> row, length;  // indices in the batch, and their lengths
+  int64_t T = 0, before = 0;         // length of the longest row; number of rows of the preceding threads
 
   Rows(const Args& a, int part, int parts) {
     std::vector<int64_t> order(a.B);
@@ -17,7 +16,7 @@ struct Rows {
     if (a.lengths)
       std::stable_sort(order.begin(), order.end(),
                        [&](int64_t i, int64_t j) { return a.lengths[i] > a.lengths[j]; });
-    const int64_t sequences = a.B / a.slots;  // the slots of one stay together
+    const int64_t sequences = a.B / a.slots;  // the slots of one sequence stay together
     for (int64_t sequence = part; sequence < sequences; sequence += parts)
       for (int64_t i = sequence * a.slots; i < (sequence + 1) * a.slots; i++) {
         row.push_back(order[i]);
@@ -33,7 +32,7 @@ struct Rows {
   }
 };
 
-// One row of `gates` blocks of `hidden` numbers, between tight and padded.
+// Copy a row of `gates` blocks of `hidden` values between tight and padded layouts.
 template <class T>
 inline void pad(T* to, const T* from, int64_t gates, int64_t hidden) {
   for (int64_t g = 0; g < gates; g++)
@@ -53,7 +52,7 @@ struct PaddedRow : Buffer<T> {  // a bias, padded; zeros where there is none
   }
 };
 
-// to += the sum of some rows, a thread's share of its numbers; short sums first.
+// to += the sum of some rows, for a thread's share of the columns; short partial sums first.
 template <class T>
 inline void sum_rows(const Team& team, int64_t rows, const T* from, int64_t by, int64_t n, T* to) {
   const Span columns = team.share(n, N<T>);

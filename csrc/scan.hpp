@@ -1,6 +1,5 @@
-// A cell over time, forwards and backwards: all that is not the equations of the cell. seqloom/core/job.py
-// says what a step is: a state that may be reset, the cell, a share of the old state that stays, rows that
-// have ended.
+// A cell over time, forward and backward: everything except the equations of the cell. seqloom/core/job.py
+// says what a step is: a state that may be reset, the cell, zoneout, and rows that have ended.
 //
 // A Net is a cell: its weights, packed, and what follows. Rows lie below each other, hp numbers each, `ld`
 // apart.
@@ -28,21 +27,21 @@
 #include "rows.hpp"
 
 template <class T>
-struct StepView {  // some rows at one step, or at several steps one below the other
+struct StepView {  // some rows at one step, or at several steps in consecutive rows
   Team team;
   Span columns;       // columns of this thread
   T* s[2];            // states before the step
-  const T* seen;      // h as products see it
+  const T* seen;      // h as the operand of products
   const T* const* x;  // rows of the input, padded
   T *rec, *slope;
   T *d[2], *dseen;  // gradients of the states; of what is seen
   T* const* dx;     // rows of the gradient of the input, tight
   bool add;         // dseen is d[0]
-  bool is_wanted;   // whether anyone asks for the gradients of the states before the step
+  bool is_wanted;   // whether the gradients of the states before the step are needed
   bool is_first;    // of the chunks of the backward pass
 };
 
-// What a team holds of the job beside the cell.
+// The team's data of the job besides the cell.
 template <class T>
 struct Walk {
   const Args& a;
@@ -51,7 +50,7 @@ struct Walk {
 
   Walk(const Args& a, const Rows& rows)
       : a(a), rows(rows), H(a.H), hp(padded_size<T>(a.H)), ld(row_stride<T>(a.H)) {}
-  int64_t place(int64_t i, int64_t t) const {  // of the row i at the t-th step that is run
+  int64_t place(int64_t i, int64_t t) const {  // index of row i at the t-th step that is run
     const int64_t step = a.backwards ? rows.length[i] - 1 - t : t;
     return a.time_first ? step * a.B + rows.row[i] : rows.row[i] * a.T + step;
   }
@@ -62,12 +61,12 @@ struct Walk {
   const T* start(int k, int64_t i) const { return (const T*)a.start[k] + rows.row[i] * H; }
   const T* after(int k, int64_t i, int64_t t) const { return (const T*)(k ? a.c : a.y) + place(i, t) * H; }
 
-  // the state k of row i before step t, from what the forward left; null: zeros
+  // state k of row i before step t, as saved by the forward pass; null: zeros
   const T* before(int k, int64_t i, int64_t t) const {
     return is_reset(i, t) ? start(k, i) : t ? after(k, i, t - 1) : first(k, i);
   }
 
-  // a row of the input as it lies there, or padded by the one whose row it is
+  // a row of the input in place, or a padded copy by the thread that owns the row
   const T* input(int64_t i, int64_t t, int64_t gates, T* room, bool own) const {
     const T* x = (const T*)a.x + place(i, t) * gates * H;
     if (H == hp) return x;
@@ -81,7 +80,7 @@ struct Walk {
   }
 };
 
-// Whether the gradient of the state before step t is wanted: by an earlier step, or by the caller.
+// Whether the gradient of the state before step t is needed, by an earlier step or by the caller.
 inline bool is_state_wanted(const Args& a, int64_t t) { return t > 0 || a.ds0[0] || a.reset; }
 
 // The part of the gradient of the states that goes through their product with the weights.
@@ -91,13 +90,14 @@ inline void pull_back(const T* slope, int64_t slopes, const Packed<T>& Ut, int64
   if (at.is_wanted) gemm<T>(slope, slopes, Ut, at.dseen, ld, m, nullptr, at.columns, at.add);
 }
 
-// One row alone through large weights waits for them, packed or not: the forward then takes them as they are.
+// A single row with large weights is limited by memory, packed or not: the forward pass then does not pack
+// them.
 template <class T>
 inline bool is_one_row(const Args& a) {
   return a.B == 1 && a.H >= 512 && a.H == padded_size<T>(a.H);
 }
 
-// As torch.lerp has it: exact at both ends.
+// Like torch.lerp: exact at both ends.
 template <class T>
 inline void zoneout(T* state, const T* previous, const T* keep, Span columns) {
   for (int64_t j = columns.lo; j < columns.hi; j++) {
@@ -106,7 +106,7 @@ inline void zoneout(T* state, const T* previous, const T* keep, Span columns) {
   }
 }
 
-// What threads divide: one piece with all rows, which they run together, or a piece for each.
+// The work of threads: one piece with all rows, which they run together, or one piece for each.
 template <class Net, class Piece>
 struct Pieces {
   std::vector<std::unique_ptr<Piece>> all;

@@ -1,18 +1,18 @@
-// One step of a stream. Weights are read where torch has them, (out, in) row by row: for a few rows of a
-// batch a packed copy would cost more than it saves, and a copy could be out of date.
+// One step of a stream. Weights are read in torch's layout, (out, in) row by row: for a few rows a packed
+// copy would cost more than it saves, and it could be stale.
 #pragma once
 #include <vector>
 
 #include "product.hpp"
 
-// One layer, in the words of kernels/cpu/step.py. The order of the weights is in step_cells.hpp.
+// One layer, with the names of kernels/cpu/step.py. The order of the weights is in step_cells.hpp.
 struct Step {
   int64_t cell, wide, D, H, heads, parts, norm, slots;  // wide: double; parts: the bits of attn_rnn.hpp
   const void *w[5], *b[5];
 };
 
 // A stack of layers, and one call of it: x (B, D), y (B, H), the others (layers, B, H), or (layers, B, slots,
-// H); c0 and c1 are null where there is no c.
+// H); c0 and c1 are null for cells without c.
 struct Stack {
   const Step* layers;
   int64_t count, B;
@@ -23,7 +23,7 @@ struct Call {
   void *y, *h1, *c1;
 };
 
-// LayerNorm of the first H of `a`, in place; the scale and the shift follow.
+// LayerNorm of the first H elements of `a`, in place, with scale and shift.
 template <class T>
 inline void apply_norm(T* a, int64_t H, const T* scale, const T* shift) {
   constexpr int n = N<T>;

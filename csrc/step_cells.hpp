@@ -1,11 +1,11 @@
-// A step of each cell for one row of a batch: h and c, padded to whole vectors, are changed in place.
+// A step of each cell for one row of a batch: h and c, padded to full vectors, are changed in place.
 //   rnn, gru, lstm: w = W, U;  b = b_ih, b_hh;  norm: scales of W x, U h and c in w[2..4], the shift of c in
 //                   b[4]
 //   attn_rnn:       w = W_u or null, W_q, W_o, W_g, scale of the norm;  b likewise
 #pragma once
 #include "step.hpp"
 
-// What a step needs beside the state, `count` pieces of whole vectors; kept by each thread.
+// Scratch memory of a step: `count` arrays of full vectors; kept by each thread.
 template <class T>
 inline T* reserve_step_room(int64_t count) {
   static thread_local std::vector<T> room;
@@ -14,15 +14,15 @@ inline T* reserve_step_room(int64_t count) {
   return room.data();
 }
 
-// A row of a batch: its input and state, and the room for a step.
+// A row of a batch: its input, its state and the scratch memory of a step.
 template <class T>
 struct Row {
   const T* x;
   T *h, *c, *room;
 };
 
-// Both products of a cell for M rows, in the room of each: W x + b_ih + U h + b_hh gate by gate, or, if the
-// last gate keeps them apart (gru), its W x + b_ih and then its U h + b_hh.
+// Both products of a cell for M rows, in the scratch memory of each: W x + b_ih + U h + b_hh gate by gate,
+// or, if the last gate needs them separately (gru), its W x + b_ih and then its U h + b_hh.
 template <class T, int M>
 inline void compute_products(const Step& a, int64_t gates, bool apart, bool norm, int64_t hp,
                              const Row<T>* rows) {
@@ -106,7 +106,7 @@ void step_gated(const Step& a, int64_t hp, const Row<T>* rows) {
 }
 
 // The attention of one head of d units: out = a C, of the rows h, u, h + u and h * u of every slot that
-// `parts` names. `p` has room for 4 numbers a slot.
+// `parts` names. `p` has room for 4 values per slot.
 template <class T>
 inline void compute_attention(const Step& a, int64_t hp, const T* q, const T* h, const T* u, T* p, T* out) {
   const int64_t d = a.H / a.heads, slots = a.slots;
@@ -150,7 +150,7 @@ void step_attn_rnn(const Step& a, int64_t hp, const Row<T>& row) {
   const T *Wu = (const T*)a.w[0], *Wg = (const T*)a.w[3];
   T *q = room, *g = room + hp, *o = room + 2 * hp, *n = room + 3 * hp, *aC = n, *u = room + 4 * hp,
     *p = room + 5 * hp;
-  T* after = a.slots == 1 ? h : p + round_up(4 * a.slots, N<T>);  // until all slots have seen what was before
+  T* after = a.slots == 1 ? h : p + round_up(4 * a.slots, N<T>);  // until all slots have read the old states
   if (Wu) multiply_row<T>(Wu, a.D, H, a.D, x, (const T*)a.b[0], u);
   const T* input = Wu ? u : x;
   for (int64_t slot = 0; slot < a.slots; slot++) {
@@ -174,7 +174,7 @@ void step_attn_rnn(const Step& a, int64_t hp, const Row<T>& row) {
   if (after != h) std::memcpy(h, after, a.slots * hp * sizeof(T));
 }
 
-// One time step of a stack of layers. y carries what a layer gives to the next.
+// One time step of a stack of layers. y carries the output of a layer to the next one.
 template <class T>
 void step_layers(const Call& call) {
   const Step* layers = call.stack->layers;

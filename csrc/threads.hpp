@@ -14,8 +14,7 @@ inline int64_t nanoseconds() {
       .count();
 }
 
-// Threads meet here many times in a step, so they wait in a loop; after a while each lets others have its
-// core.
+// A barrier that threads reach many times per step, so they spin; after a while each yields its core.
 class Barrier {
   static constexpr int SPINS = 2000;
   alignas(64) std::atomic<int> arrivals{0};
@@ -48,9 +47,9 @@ class Barrier {
   }
 };
 
-// Where others want the cores, threads mostly wait for each other, and one alone is faster. A call that lost
-// half of its time so is followed by calls on one thread, twice as many after every trial that fails. No
-// result depends on it.
+// If other processes use the cores, threads mostly wait for each other, and one thread is faster. A call that
+// lost half of its time in this way is followed by calls on one thread, twice as many after each failed
+// retry. Results do not depend on it.
 class Trial {
   static constexpr int MOST = 64;
   std::atomic<int> solo_calls{0}, next_solo_calls{1};
@@ -68,7 +67,7 @@ struct Span {
   int64_t lo, hi;
 };
 
-// A thread among those that share some work.
+// One of the threads that share some work.
 struct Team {
   int member = 0, size = 1;
   Barrier* barrier = nullptr;
@@ -76,7 +75,7 @@ struct Team {
   void wait() const {
     if (size > 1) barrier->wait(size);
   }
-  // its share of n things, in whole units
+  // its share of n items, in multiples of a unit
   Span share(int64_t n, int64_t unit = 1) const {
     if (size == 1) return {0, n};  // without divisions
     const int64_t units = (n + unit - 1) / unit;
@@ -84,10 +83,10 @@ struct Team {
   }
 };
 
-// torch's own OpenMP threads, where they are loaded. They go on spinning for milliseconds after each of
-// torch's products, and threads beside them would get half of a core.
+// torch's OpenMP threads, if they are loaded. They keep spinning for milliseconds after each of torch's
+// products, and additional threads would get only half of a core each.
 //
-// ThreadSanitizer sees neither how they are started nor how they end, so under it each call starts its own.
+// ThreadSanitizer cannot track how they are started and joined, so under it each call starts its own.
 #if defined(__linux__) && !defined(__SANITIZE_THREAD__)
 extern "C" {
 void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned) __attribute__((weak));
@@ -106,7 +105,7 @@ inline int omp_get_max_threads() { return 1; }
 inline bool has_torch_threads() { return false; }
 #endif
 
-// f(team) on so many threads at a time, or fewer, with the caller's way of rounding. f asks for no memory: a
+// Run f(team) on up to this many threads, with the caller's rounding mode. f must not allocate memory: a
 // thread that failed would leave the others waiting.
 template <class F>
 void run_threads(int threads, F f) {
@@ -125,7 +124,7 @@ void run_threads(int threads, F f) {
       fegetenv(&previous);
       fesetenv(&rounding);
       f(Team{member, size, &barrier});
-      // here, where a core that others want is let go: OpenMP would hold it for milliseconds
+      // wait here, where a contended core is yielded: OpenMP would hold it for milliseconds
       barrier.wait(size);
       fesetenv(&previous);
     }
@@ -136,7 +135,7 @@ void run_threads(int threads, F f) {
       const int member = omp_get_thread_num(), size = std::min(job.threads, omp_get_num_threads());
       if (member < size) job.run(member, size);
     };
-    // as many as torch has: a pool that is asked for fewer lets the others go
+    // as many as torch uses: a pool that is asked for fewer threads terminates the others
     GOMP_parallel(part, &job, std::max(threads, omp_get_max_threads()), 0);
   } else {
     std::vector<std::thread> others;

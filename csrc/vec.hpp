@@ -1,5 +1,5 @@
-// Vectors of T as wide as this build's registers, and the functions of a gate on them.
-// Written with the vector extension that g++ and clang share: one text for every instruction set.
+// Vectors of T as wide as this build's registers, and the functions of a gate on them. Written with the
+// vector extension of g++ and clang: one source for every instruction set.
 #pragma once
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wpsabi"
@@ -54,7 +54,7 @@ template <class T>
 inline V<T> all(T x) {
   return x - V<T>{};
 }
-// The lanes `FROM(i)` of two vectors, counted through both. FROM is a constexpr function.
+// The lanes `FROM(i)` of two vectors, numbered across both. FROM is a constexpr function.
 template <class T, class FROM, int... i>
 inline V<T> shuffle_lanes(V<T> a, V<T> b, std::integer_sequence<int, i...>) {
 #ifdef __clang__
@@ -68,7 +68,7 @@ inline V<T> shuffle(V<T> a, V<T> b) {
   return shuffle_lanes<T, FROM>(a, b, std::make_integer_sequence<int, N<T>>());
 }
 template <int W>
-struct Other {  // the lane whose number differs in bit W
+struct Other {  // the lane whose index differs in bit W
   static constexpr int lane(int i) { return i ^ W; }
 };
 template <int W, int n>
@@ -89,7 +89,7 @@ inline T sum(V<T> v) {
   else
     return v[0];
 }
-// Transpose N vectors as a square matrix: blocks of W swap places across the diagonal, W = N / 2, N / 4, ...
+// Transpose N vectors as a square matrix: swap blocks of size W across the diagonal, W = N / 2, N / 4, ...
 template <class T, int W = N<T> / 2>
 inline void transpose(V<T>* v) {
 #pragma GCC unroll 16
@@ -141,7 +141,7 @@ inline V<T> sigmoid(V<T> x) {
   return T(1) / (T(1) + vexp(-x));
 }
 
-// tanh: by exp far from 0; near it, where 1 - 2t / (1 + t) loses digits, x + x^3 P(x^2), for double P / Q
+// tanh: by exp far from 0; near 0, where 1 - 2t / (1 + t) loses digits, x + x^3 P(x^2), for double P / Q
 // (Cephes' constants).
 inline V<float> vtanh(V<float> x) {
   V<float> z = x * x, p = all(-5.70498872745e-3f);
