@@ -46,7 +46,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_MODULES})
 
 
-if "torch" in sys.modules:  # otherwise when the first layer is used
+if "torch" in sys.modules:  # otherwise this happens when the first layer is used
     from seqloom.layers.whole import register_placeholders
 
     register_placeholders()

@@ -11,7 +11,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in ("cyclopts", "pydantic", "rich", "sklearn", "filelock", "polars", "numpy"):
             raise
-        if sys.argv[1:] == ["doctor"]:  # needs torch alone
+        if sys.argv[1:] == ["doctor"]:  # needs only torch
             from seqloom.tools.doctor import print_report
 
             sys.exit(print_report())

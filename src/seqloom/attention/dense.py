@@ -167,7 +167,7 @@ class Attention(Heads):
             known = real
             k, v = self._keys(x, at)
         else:
-            k, v, known = state[0].to(q.dtype), state[1].to(q.dtype), state[2]  # autocast may have ended since
+            k, v, known = state[0].to(q.dtype), state[1].to(q.dtype), state[2]  # autocast may have ended meanwhile
         j = torch.arange(k.shape[2], device=x.device).unsqueeze(0)
         allowed = None if known is None else known[:, None, None]
         return self._apply_positions(q, k, v, at, j, allowed, mask)._replace(state=state)

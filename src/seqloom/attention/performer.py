@@ -62,7 +62,7 @@ class PerformerAttention(LinearAttention):
     def forward(self, x: Tensor, state: State | None = None, lengths: Lengths = None) -> tuple[Tensor, State | None]:
         """Attend within a sequence, as `LinearAttention.forward` does; draw new features as `redraw` requires."""
         if self.redraw and self.training and state is None and not torch.compiler.is_compiling():
-            if self.redraw > 1 and torch._C._current_graph_task_id() != -1:  # checkpointing repeats the forward
+            if self.redraw > 1 and torch._C._current_graph_task_id() != -1:  # checkpointing repeats the forward pass
                 raise InputError(f"redraw={self.redraw} under gradient checkpointing counts calls twice; use 1 or 0")
             self.calls += 1
             if self.calls % self.redraw == 0:

@@ -12,7 +12,8 @@ from seqloom.core.errors import UserError, UserTypeError
 from seqloom.core.plurals import list_some
 from seqloom.core.suggest import suggest
 
-NOWHERE = os.path.join(os.path.abspath(os.devnull), "cell.py")  # a path in no folder: nothing can lie beside it
+# A path without a real folder: no files can be beside it.
+NOWHERE = os.path.join(os.path.abspath(os.devnull), "cell.py")
 
 
 class _Loaded(NamedTuple):

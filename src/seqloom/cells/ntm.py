@@ -10,7 +10,7 @@ from seqloom.cells._parts import apply_mask, empty, init_linear
 from seqloom.core.cell import Cell, State
 from seqloom.core.errors import UserError
 
-SHIFTS = 3  # a head moves one row back, stays, or moves one row on
+SHIFTS = 3  # a head moves one row back, stays, or moves one row forward
 WEIGHT_PARTS = (3, 4)  # indices of the state tensors that are weights over rows
 MIN_WEIGHT = 1e-4  # keeps the logarithm of a learned initial weight finite
 

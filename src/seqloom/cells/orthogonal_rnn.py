@@ -13,7 +13,7 @@ from seqloom.cells._parts import apply_mask, empty, init_linear
 from seqloom.core.cell import State
 
 HALVINGS = 3  # the exponential is summed for A / 8, then squared three times
-TERMS = 12  # of the Taylor sum
+TERMS = 12  # terms of the Taylor sum
 
 
 def exponentiate(A: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ class SGUCell(GatedCell, name="sgu", year=2016, idea="one gate", parent="mgu"):
         n = F.softplus(s * h)
         z = ((x_z + F.linear(seen, *U_z)) / 6 + 0.5).clamp(
             0, 1
-        )  # torch's hardsigmoid has a derivative of float32 alone
+        )  # torch's hardsigmoid is differentiable only in float32
         return {"s": s, "n": n, "z": z}
 
     def step(self, x: Tensor, state: State, mask: Tensor | None = None) -> tuple[Tensor, State]:

@@ -34,7 +34,7 @@ from seqloom.core.job import ScanJob
 from seqloom.core.weights import bind_weights
 
 Result = TypeVar("Result")
-MOST = 256  # plans that a process keeps
+MOST = 256  # maximum number of plans that a process keeps
 _plans: dict[Key, tuple[Plan | str, Guards]] = {}
 
 
@@ -45,7 +45,7 @@ def compile_cell(cell: Cell, job: ScanJob) -> Plan | str:
         cell: The cell.
         job: The job; only its shapes (except B and T) and types matter.
     """
-    # In 16 bits torch's own operators, such as layer_norm, are more precise than what they are traced into.
+    # In 16 bits torch's operators, such as layer_norm, are more precise than the operators into which they are traced.
     return compile_for(cell, job.x, job.state, Extras.of(job), may_project=job.x.is_cpu)
 
 
@@ -144,8 +144,8 @@ def _load_or_trace(
             first = tuple(s[:1] for s in state)
             result, seen = _call_without_hooks(lambda: _trace(cell, x, first, extras, may_project))
     except UnsupportedError as error:
-        return str(error), NO_GUARDS  # not kept on disk: which files were run is not known
-    except Exception as error:  # a fault of the compiler must not stop a cell that the loop can run
+        return str(error), NO_GUARDS  # not stored on disk: it is not known which files were run
+    except Exception as error:  # a bug in the compiler must not stop a cell that the loop can run
         return f"the compiler failed with {type(error).__name__}: {error}; please report this cell", NO_GUARDS
     if description is not None:
         result = save_plan(description, result, seen)
@@ -171,7 +171,7 @@ def _trace(cell: Cell, x: Tensor, state: State, extras: Extras, may_project: boo
             traced = trace(cell, x[:1, :1], state, extras, True)
             return replace(plan(traced, is_wide=True), projects=True), traced.seen
         except UnsupportedError:
-            pass  # because of what project does, or of the step: the next trace tells
+            pass  # project or the step may be the reason: the next trace will tell
     traced = trace(cell, cell.project(x[:1, :1]), state, extras)
     return replace(plan(traced), alone=is_alone), traced.seen | seen
 
@@ -180,11 +180,11 @@ def _watch_project(cell: Cell, x: Tensor) -> tuple[tuple[bool, bool], Seen]:
     """Return the result of `_inspect_project`, and what `project` ran and read meanwhile."""
     try:
         return watch(lambda: _inspect_project(cell, x), cell)
-    except UnsupportedError:  # it may do something else in the next call
+    except UnsupportedError:  # it may behave differently in the next call
         return (False, False), Seen()
 
 
-# What torch runs faster or more precisely in one piece, such as layer_norm, is left to the cell.
+# Operators that torch runs faster or more precisely as a whole, such as layer_norm, are left to the cell.
 _PROJECTING = (PURE - {"amax", "amin", "cumsum", "mean", "prod", "sum", "var"}) | {"addmm", "baddbmm", "t"}
 
 

@@ -23,7 +23,7 @@ from seqloom.compiler.plan import Scan
 from seqloom.compiler.staging import Staged, stage
 
 TYPES = {"bfloat16": "BF16", "float16": "FP16", "float32": "FP32", "float64": "FP64"}
-MOST_THREADS = 512  # of a block that takes one row
+MOST_THREADS = 512  # threads of a block with one row
 
 SEGMENT_KERNEL = """\
 constexpr int SEGMENT_{n}_BYTES = {shared};

@@ -11,8 +11,8 @@ from seqloom.compiler.cuda_writer import PLACES, PRELUDE, Writer, is_same, overl
 from seqloom.compiler.ir import Access, Place
 from seqloom.compiler.staging import Staged
 
-FLAT_THREADS = 128  # of a block
-FLAT_REGISTERS = 48  # for numbers that a thread loads in advance
+FLAT_THREADS = 128  # threads per block
+FLAT_REGISTERS = 48  # registers for values that a thread loads in advance
 DEEPEST = 8  # steps whose inputs are loaded in advance
 
 _OTHER_SIDE = {Place.BEFORE: Place.AFTER, Place.AFTER: Place.BEFORE}
@@ -33,7 +33,7 @@ class FlatScan(Writer):
         if not self.nests or any(n.inner or n.sizes != self.nests[0].sizes for n in self.nests):
             return False
         if any(self.staged.is_own(number) for number in range(len(self.staged.buffers))):
-            return False  # values within a step have no memory here
+            return False  # values within a step have no buffer here
         memory = self.staged.memory
         reads = [a for n in self.nests for a in n.reads()]
         writes = [a for n in self.nests for a in n.writes()]

@@ -14,14 +14,15 @@ from seqloom.compiler.cuda_writer import PRELUDE, write_index
 from seqloom.compiler.ir import Access, Nest, Place, Product
 from seqloom.compiler.staging import Staged
 
-MOST_THREADS = 512  # of a block
-MOST_SHARED = 96 * 1024  # bytes of a block; every GPU that runs these kernels has so much
-LINE = 128  # bytes that a prefetch brings
-SHORTEST_SUM = 8  # numbers that a thread adds up, at least
+MOST_THREADS = 512  # maximum threads per block
+MOST_SHARED = 96 * 1024  # bytes per block; every GPU that runs these kernels has this much
+LINE = 128  # bytes per prefetch
+SHORTEST_SUM = 8  # minimum number of values that a thread adds up
 MOST_TOGETHER = 8  # rows whose sums a thread keeps in registers
-REGISTERS = 76  # of a thread, for numbers of weights, loaded factors and sums of products
-MOST_EARLY = 12  # numbers that a thread loads before the products of a step
-NUMBERS_PER_THREAD = 32  # of the largest weight, if that gives fewer threads than the most
+REGISTERS = 76  # registers of a thread for weights, loaded factors and sums of products
+MOST_EARLY = 12  # values that a thread loads before the products of a step
+# Elements of the largest weight per thread, if that gives fewer than the maximum number of threads.
+NUMBERS_PER_THREAD = 32
 
 _BYTES = {"BF16": 2, "FP16": 2, "FP32": 4, "FP64": 8}
 
@@ -69,8 +70,8 @@ class RowScan(Segments):
         }
         sizes = {memory: buffers[n].size for n, memory in self.states.items()}
         self.carried = {memory: self.reserve(2 * rows * size) for memory, size in sizes.items()}
-        self.start: list[str] = []  # what the kernel does before the first step
-        self.early: dict[tuple[int, Access], str] = {}  # names of what is loaded before the products, by nest
+        self.start: list[str] = []  # code that runs before the first step
+        self.early: dict[tuple[int, Access], str] = {}  # names of values that are loaded before the products, by nest
         self.registers = REGISTERS
 
     def write(self) -> str | None:

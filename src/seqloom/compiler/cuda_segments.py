@@ -10,8 +10,8 @@ from seqloom.compiler.ir import Access, Nest, Place, Register
 from seqloom.compiler.staging import Staged
 
 WARP = 32
-SHORT = 4  # a thread combines up to this many numbers by itself
-LONG = 256  # several warps combine this many numbers or more
+SHORT = 4  # a single thread combines up to this many values
+LONG = 256  # several warps combine this many values or more
 
 _NEUTRAL = {"sum": 0.0, "maximum": -math.inf, "minimum": math.inf}
 
@@ -56,7 +56,7 @@ class Segments(Writer):
 
     def emit_nests(self, nests: tuple[Nest, ...]) -> None:
         """Emit nests, with barriers where a thread needs the results of another one."""
-        since: list[Nest] = []  # the last barrier
+        since: list[Nest] = []  # nests since the last barrier
         for nest in nests:
             if any(_conflict(before, nest) for before in since):
                 self.emit(1, "wait_block();")
@@ -100,7 +100,7 @@ class Segments(Writer):
             self._emit_together(nest, outer, inner, warps)
             return
         warps, groups = self.lanes // WARP, min(self.lanes // WARP, len(nest.reductions))
-        for k, single in enumerate(_separate(nest)):  # a warp combines the numbers of one result
+        for k, single in enumerate(_separate(nest)):  # a warp combines the values of one result
             self.emit(1, f"for (int w = lane() / {WARP}, i = w / {groups}; w % {groups} == {k % groups} && ")
             self.emit(3, f"w < {warps // groups * groups} && i < (runs ? {total} : 0); i += {warps // groups}) {{")
             self._emit_combination(single, outer, inner, f"lane() % {WARP}", WARP)

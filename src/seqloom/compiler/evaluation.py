@@ -12,11 +12,11 @@ from torch import Tensor
 from seqloom.compiler.nodes import UnsupportedError
 from seqloom.compiler.plan import RESHAPES, Call, Plan, find_operator, references
 
-LONGEST_SUM = 512  # products that `multiply_heads` adds up one after the other
-FACTORIES = {"arange", "full", "ones", "scalar_tensor", "zeros"}  # have no tensor among their arguments
+LONGEST_SUM = 512  # maximum number of products that `multiply_heads` adds up sequentially
+FACTORIES = {"arange", "full", "ones", "scalar_tensor", "zeros"}  # operators without a tensor argument
 
 
-# Operators that copy nothing, or whose result is no tensor.
+# Operators that copy nothing, or whose result is not a tensor.
 VIEWS = frozenset(
     [
         *("alias", "detach", "expand", "getitem", "permute", "same", "select", "slice", "split", "split_with_sizes"),
@@ -155,7 +155,7 @@ def _simplify(plan: Plan) -> dict[int, Call]:
         call = plan.calls.get(a["node"]) if isinstance(a, dict) and "node" in a else None
         return call if call is not None and call.operator == operator else None
 
-    sums: dict[tuple[int, str], int] = {}  # what was added up, and how -> the first node that does it
+    sums: dict[tuple[int, str], int] = {}  # operands and kind of a sum -> the first node that computes it
     for n, call in plan.calls.items():
         first = call.arguments[0] if call.arguments else None
         root = _find_root(n, plan)
@@ -163,7 +163,7 @@ def _simplify(plan: Plan) -> dict[int, Call]:
             calls[n] = Call(SAME, ({"node": root},))
             continue
         if call.operator == "sum.dim_IntList" and isinstance(first, dict):
-            # two biases of one gate have the same gradient, each in memory of its own
+            # two biases of one gate have the same gradient, each in separate memory
             earlier = sums.setdefault((_find_root(first["node"], plan), repr((call.arguments[1:], call.named))), n)
             if earlier != n:
                 calls[n] = Call("clone.default", ({"node": earlier},))
@@ -230,8 +230,8 @@ def keep_same(t: Tensor) -> Tensor:
     return t
 
 
-# Functions of torch that do what an operator does, and are called faster.
-SAME, ADD_PRODUCT = "same", "add_product"  # not torch's: what `_simplify` writes
+# Functions of torch that are equivalent to an operator and faster to call.
+SAME, ADD_PRODUCT = "same", "add_product"  # not operators of torch; `_simplify` inserts them
 _FUNCTIONS: dict[str, Callable[..., object]] = {
     SAME: keep_same,
     ADD_PRODUCT: torch.addmm,

@@ -34,7 +34,7 @@ Key = tuple[object, ...]
 
 def fingerprint(cell: Cell) -> Key:
     """Return what a trace of a cell depends on, as a key within this process. Runs in every call of a layer."""
-    key: list[object] = [torch.get_default_dtype()]  # of tensors that a step makes
+    key: list[object] = [torch.get_default_dtype()]  # type of tensors that a step creates
     if torch._C._len_torch_function_stack():
         key.append(torch.get_default_device())
     _collect("", cell, key)
@@ -167,7 +167,7 @@ class _Version:
     """Stands for the attributes of a class at one time."""
 
 
-MOST_CLASSES = 1024  # whose attributes are remembered
+MOST_CLASSES = 1024  # maximum number of classes whose attributes are cached
 _states: dict[type, tuple[_ClassState, _Version]] = {}
 
 

@@ -9,7 +9,7 @@ import torch
 _DEVICES = ("cpu", "cuda")
 _PRECISIONS = (("generic", "all"), ("cuda", "all"), ("cuda", "matmul"), ("cuda", "conv"), ("cuda", "rnn"),
                ("mkldnn", "all"), ("mkldnn", "matmul"), ("mkldnn", "conv"), ("mkldnn", "rnn"))  # fmt: skip
-# Functions of torch's C library; those that this version of torch does not have are left out.
+# Functions of torch's C library; those that this version of torch lacks are skipped.
 _NAMES = (
     "get_default_dtype", "_get_deterministic_algorithms", "_get_deterministic_algorithms_warn_only",
     "_get_deterministic_fill_uninitialized_memory", "_get_float32_matmul_precision", "_get_cudnn_enabled",

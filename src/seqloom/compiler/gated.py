@@ -15,8 +15,8 @@ from seqloom.compiler.ir import Access, Argument, Instruction, Nest, Place, Prod
 from seqloom.compiler.nodes import UnsupportedError
 from seqloom.compiler.plan import Plan
 
-MOST_STATES = 4  # pointers of that many states are arguments of the kernels
-MOST_GATES = 8  # the products of more do not fit into the registers of a thread
+MOST_STATES = 4  # the kernels have pointer arguments for this many states
+MOST_GATES = 8  # the products of more gates do not fit into a thread's registers
 Group = Literal["x", "u", "s", "v", "mask"]
 
 
@@ -26,7 +26,7 @@ class Plane:
 
     node: int
     offset: int
-    stride: int  # 1, or 0 if all units have the same number
+    stride: int  # 1, or 0 if all units have the same value
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ _TEXT = {
     **{name: f"{name}f({{0}})" for name in ("floor", "ceil", "trunc")},
     "pow": "powf({0}, {1})",
 }  # fmt: skip
-# Computed again in the backward pass rather than carried there in a register.
+# Recomputed in the backward pass instead of being carried there in a register.
 _CHEAP = {"add", "sub", "mul", "neg", "fma", "copy", "gt", "lt", "ge", "le", "eq", "ne", "and", "or", "not", "where"}
 _CHEAP |= {"relu", "maximum", "minimum", "abs", "sign"}
 
@@ -169,7 +169,7 @@ def _differentiate(unit: Unit) -> tuple[tuple[Instruction, ...], list[Argument],
         return [*after, *pull(tuple(pulls))]
 
     count = len(unit.leaves)
-    values = [torch.empty(3) for _ in range(count)]  # any shape: all is elementwise
+    values = [torch.empty(3) for _ in range(count)]  # any shape: everything is elementwise
     pulls = [torch.empty(3) for _ in unit.after]
     graph = make_fx(torch.func.functionalize(joint), late_rules(), "fake")(values, pulls).graph
     graph.eliminate_dead_code()

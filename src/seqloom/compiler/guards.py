@@ -141,7 +141,7 @@ class Guards:
         if digest is None or any(p.read.kind == "variable" for p in self.places):
             return None
         if any(_find_space(p.read) is not p.space for p in self.places):
-            return None  # such as the names of a function that was made by exec
+            return None  # such as the names of a function that was created by exec
         return {"reads": [p.read for p in self.places], "digest": digest}
 
 
@@ -194,7 +194,7 @@ def _is_fixed(value: object) -> bool:
     if type(value) in PLAIN:
         return True
     if value is MISSING or isinstance(value, (classmethod, staticmethod)):
-        return False  # read through the class, they are another object every time
+        return False  # read through the class, they are a new object every time
     if isinstance(value, ModuleType):
         return True
     return isinstance(freeze(value), Same)

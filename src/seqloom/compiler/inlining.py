@@ -21,7 +21,7 @@ def inline_single(nests: Sequence[Nest]) -> list[Nest]:
     Those nests stay: others may need what they store.
     """
     done: list[Nest] = []
-    single: list[Nest] = []  # nests of one iteration whose operands are still what they were
+    single: list[Nest] = []  # nests of one iteration whose operands have not changed
     for nest in nests:
         changed = _inline(nest, single)
         done.append(changed)

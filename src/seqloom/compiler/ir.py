@@ -32,7 +32,7 @@ class Place(Enum):
     """Where row r of step t of a buffer is, counted in rows from the start of the buffer."""
 
     WEIGHT = "weight"  # one value for all rows and steps
-    ROW = "row"  # r: one value per row for all steps, or a place for values that live within one step
+    ROW = "row"  # r: one value per row for all steps, or a buffer for values that live within one step
     TIME = "time"  # offset[t] + r
     BEFORE = "before"  # r if t is 0, else B + offset[t - 1] + r: the state before the step
     AFTER = "after"  # B + offset[t] + r: the state after the step

@@ -15,7 +15,7 @@ from seqloom.core.errors import UserError
 
 MOST_CALLS = 1_000  # of torch in one step; a Neural Turing Machine has about 150
 FOREIGN_TENSOR = "reads a tensor that is not an attribute of the cell"
-# What a traced tensor cannot know: the loop's tensors may require gradients, and may be on a GPU.
+# Properties that a traced tensor cannot know: the loop's tensors may require gradients or be on a GPU.
 NUMBERS = frozenset({"tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "storage", "untyped_storage"})
 UNKNOWN = frozenset({"data", "grad", "grad_fn", "is_cpu", "is_cuda", "is_leaf", "requires_grad"})
 
@@ -71,7 +71,7 @@ def explain_failure(function: str, error: Exception) -> str:
     step = error.__traceback__
     while step is not None:
         file = step.tb_frame.f_code.co_filename
-        if not is_internal(file) and file != "<string>":  # torch wraps what it traces in such a function
+        if not is_internal(file) and file != "<string>":  # torch wraps traced code in such a function
             place = f" ({Path(file).name}:{step.tb_lineno})"
         step = step.tb_next
     return f"{function} {reason}{place}"

@@ -108,7 +108,7 @@ class _Lowering:
         self.wanted, self.memory, self.saved, self.unit, self.reverse = dict(wanted), dict(memory), saved, unit, reverse
         self.forced: set[fx.Node] = set()
         self.users = {n: [u for u in n.users if u in self.inside] for n in self.order}
-        # what is copied to a place of its own can be read there
+        # a value that is copied to a separate buffer can be read there
         self.copies = {operands(n)[0]: n for n in wanted if operands(n)[0] in self.inside and name_of(n) == "clone"}
 
     def run(self) -> Lowered:
@@ -145,7 +145,7 @@ class _Lowering:
         for n in self.order:
             if kind(n) == "product" and self._find_factor(self._factor(n)) is None:
                 store.add(self._factor(n))
-        last_use = dict.fromkeys(self.order, -1)  # the last level at which a value is needed, also as a part of others
+        last_use = dict.fromkeys(self.order, -1)  # the last level at which a value is needed, even as part of others
         for n in reversed(self.order):
             for u in self.users[n]:
                 inline = kind(u) in ("move", "point") and u not in store
@@ -271,7 +271,7 @@ class _Lowering:
             body = bodies.setdefault(tuple(v for v in span.sizes if v > 1), Body(level, span.loops()))
             try:
                 value = self._compute(span.node, span.index(), body)
-            except StraddleError as cut:  # what was added before is left out unless others use it
+            except StraddleError as cut:  # the instructions added so far are dropped unless others use them
                 todo[:0] = span.split(cut.name, cut.at)
                 continue
             to = body.access(self._buffer_of(span.node), flatten(span.index(), row(span.node)))

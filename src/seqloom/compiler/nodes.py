@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-ROWS = 10007  # the batch while tracing: a prime that no size of a layer is a multiple of
+ROWS = 10007  # the batch size while tracing: a prime that divides no size of a layer
 _TORCH = str(Path(torch.__file__).parent)
 _PACKAGE = str(Path(__file__).parents[1])
 
@@ -33,12 +33,12 @@ POINT: dict[str, str | None] = {
 COPIES = {"clone", "detach", "alias", "lift_fresh_copy", "contiguous"}
 CONSTANTS = {"full", "full_like", "zeros_like", "ones_like", "zeros", "ones", "scalar_tensor", "new_zeros", "new_ones",
              "new_full"}  # fmt: skip
-# Worth saving for the reverse loop instead of computing again.
+# Worth saving for the reverse loop instead of recomputing.
 COSTLY = {"sigmoid", "tanh", "exp", "log", "log1p", "expm1", "sqrt", "rsqrt", "div", "reciprocal", "sin", "cos", "erf",
           "pow", "sinh", "cosh"}  # fmt: skip
 SUMS = {"sum": "sum", "amax": "maximum", "amin": "minimum"}
 VIEWS = {"view", "reshape", "_unsafe_view", "squeeze", "unsqueeze"}
-PIECES = {"cat", "slice_backward", "select_backward"}  # put together from pieces, or from zeros and one piece
+PIECES = {"cat", "slice_backward", "select_backward"}  # assembled from several parts, or from zeros and one part
 MOVES = (
     {"permute", "transpose", "expand", "slice", "select", "split_with_sizes", "split", "unbind", "getitem"}
     | VIEWS
@@ -130,7 +130,7 @@ def row(n: fx.Node) -> tuple[int, ...]:
     """Return the shape of one row of a node: the batch is 1, or m if each row of the batch holds m."""
     value = n.meta["val"]
     known = n.meta.get("seqloom_row")
-    if known is None or known[0] is not value:  # torch copies what it knows about a node to those made from it
+    if known is None or known[0] is not value:  # torch copies the metadata of a node to nodes that are derived from it
         known = n.meta["seqloom_row"] = value, tuple(v // ROWS if v and v % ROWS == 0 else v for v in value.shape)
     sizes: tuple[int, ...] = known[1]
     return sizes

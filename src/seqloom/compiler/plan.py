@@ -135,7 +135,7 @@ _PURE = """
     view where zeros zeros_like
 """
 PURE = frozenset(_PURE.split())
-RESHAPES = {"_unsafe_view", "squeeze", "unsqueeze", "view"}  # keep the order of numbers
+RESHAPES = {"_unsafe_view", "squeeze", "unsqueeze", "view"}  # keep the order of elements
 
 
 def find_operator(name: str) -> Callable[..., object]:

@@ -22,7 +22,7 @@ from seqloom.compiler.nodes import UnsupportedError
 from seqloom.compiler.values import MISSING, Freezer, is_known, is_users_module, list_user_classes
 from seqloom.core.cell import Cell
 
-# Functions that read names which no code shows; everything in reach counts then.
+# Functions that read names that do not appear in the code; every reachable name then counts.
 _ANY_NAME = frozenset({"getattr", "vars", "globals", "locals", "dir", "__dict__", "__getattribute__", "attrgetter",
                        "methodcaller", "getmembers", "import_module", "modules", "f_globals",
                        "__globals__"})  # fmt: skip

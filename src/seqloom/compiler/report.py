@@ -11,8 +11,8 @@ from seqloom.core.plurals import count
 
 _COMPARISONS = {"gt": ">", "lt": "<", "ge": ">=", "le": "<=", "eq": "==", "ne": "!="}
 INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "and", "or": "or"} | _COMPARISONS
-HIDDEN = RESHAPES | {"alias", "clone", "detach", "expand"}  # change shapes or places, not numbers
-MOST_REPEATED = 20  # letters of a value that is written again wherever it is used
+HIDDEN = RESHAPES | {"alias", "clone", "detach", "expand"}  # change shapes or strides, not values
+MOST_REPEATED = 20  # maximum length of an expression that is repeated wherever it is used
 
 
 def summarize(plan: Plan) -> str:

@@ -42,7 +42,7 @@ def split_concatenations(plain: fx.GraphModule, late: set[int]) -> bool:
                 term, at = graph.call_function(aten.mm.default, (piece, part)), end
                 total = term if total is None else graph.call_function(aten.add.Tensor, (total, term))
         assert total is not None
-        total.meta["val"] = n.meta["val"]  # a piece of a later concatenation, perhaps
+        total.meta["val"] = n.meta["val"]  # it may be part of a later concatenation
         n.replace_all_uses_with(total)
         is_changed = True
     graph.eliminate_dead_code()

@@ -20,7 +20,7 @@ from seqloom.compiler.nodes import (
     shape,
 )
 
-# Operators that no loop runs, but torch may before or after one: along a dimension that is their second argument
+# Operators that no loop runs, but that torch may run before or after one, along the dimension in their second argument
 ALONG = {"cumsum", "prod", "var", "flip", "gather", "index_select", "roll"}
 
 

@@ -53,7 +53,7 @@ def plan(trace: Trace, is_wide: bool = False) -> Plan:
         try:
             return _Schedule(trace, is_wide).plan()
         except UnsupportedError:
-            pass  # because of a move that only torch can follow, or of the step: the next attempt tells
+            pass  # a move that only torch can follow, or the step, may be the reason: the next attempt will tell
     return _Schedule(trace).plan()
 
 
@@ -76,7 +76,7 @@ class _Stage(NamedTuple):
 class _Schedule:
     def __init__(self, trace: Trace, is_wide: bool = False) -> None:
         self.trace, self.graph, self.is_wide = trace, trace.graph, is_wide
-        with self.graph.inserting_before(self.graph.output_node()):  # each result of a loop has a node of its own
+        with self.graph.inserting_before(self.graph.output_node()):  # each result of a loop has a separate node
             self.after = [self._copy(n, s) for n, s in zip(trace.after, trace.states, strict=True)]
             self.dbefore = [self._copy(n, s) for n, s in zip(trace.dbefore, trace.states, strict=True)]
         for i in range(len(self.after)):
@@ -94,7 +94,7 @@ class _Schedule:
         self.exact = self._find_exact()
         self.forward = self._above(self.after, lambda n: n in self.late or n in self.after)
         self.inside = set(self.forward)
-        # a state's own node and its copy hold the same numbers; one that needs no state is known before the loop
+        # a state's node and its copy have the same value; one that needs no state is known before the loop
         self.twins = [[n, *(a for a in operands(n) if a in self.inside)] for n in self.after]
 
     def _copy(self, n: fx.Node | None, like: fx.Node) -> fx.Node:

@@ -66,13 +66,13 @@ class _Staging:
         self.products_inside = products_inside
         self.buffers, self.memory = list(scan.program.buffers), list(scan.memory)
         self.factors: dict[tuple[int, int, int], int] = {}  # (buffer, offset, size) -> its copy
-        self.results: dict[int, int] = {}  # buffer -> where the product writes
-        self.mirrors: dict[int, int] = {}  # buffer -> where nests write too
+        self.results: dict[int, int] = {}  # buffer -> buffer to which the product writes
+        self.mirrors: dict[int, int] = {}  # buffer -> further buffer to which nests write
         self.segments: list[tuple[list[Nest], list[Product]]] = [([], [])]
         nests = [part for part in scan.program.parts if isinstance(part, Nest)]
         written = {self.memory[a.buffer] for nest in nests for a in nest.writes()}
         states = {n for n, b in enumerate(self.buffers) if b.place in (Place.BEFORE, Place.AFTER)}
-        # a kernel that multiplies by itself has the states that a step computes in shared memory
+        # a kernel that also multiplies keeps the states that a step computes in shared memory
         self.at_hand = {n for n in states if self.memory[n] in written} if products_inside else set[int]()
 
     def run(self) -> Staged:

@@ -214,7 +214,7 @@ def _trace_plain(
                 return make_fx(function, {}, "fake")(*inputs)
     except UnsupportedError:
         raise
-    except Exception as error:  # whatever the user's code or torch raises: the loop runs the cell instead
+    except Exception as error:  # the user's code or torch may raise anything; the loop then runs the cell instead
         raise UnsupportedError(explain_failure("step", error)) from error
 
 
@@ -225,7 +225,7 @@ def _watch_step(cell: Cell, step: Callable[..., object], inputs: list[Tensor]) -
         return watch(lambda: step(*inputs), cell)[1]
     except UnsupportedError:
         raise
-    except Exception as error:  # whatever the user's code raises for these numbers
+    except Exception as error:  # whatever the user's code raises for these values
         raise UnsupportedError(explain_failure("step", error)) from error
 
 
@@ -238,7 +238,7 @@ def _check_results(plain: fx.GraphModule, k: int, inputs: _Inputs) -> None:
         if n.op == "get_attr":
             raise UnsupportedError(f"step {FOREIGN_TENSOR}")
         if n.op == "call_function":
-            check_no_noise(n)  # also where it needs no state: every step draws its own numbers
+            check_no_noise(n)  # even where it needs no state: every step draws new random numbers
     y, *after = operands(plain.graph.output_node())[0]
     for i, node in enumerate(after):
         shape, dtype = inputs.rows[f"state_{i}"]

@@ -29,14 +29,14 @@ from torch import Tensor, nn
 from seqloom.compiler.nodes import UnsupportedError, is_internal
 
 MOST_PARTS = 10_000  # lists and objects inside one value; comparing more would take longer than a short job
-MISSING = object()  # stands for a name that has no value
+MISSING = object()  # placeholder for a name without a value
 
 _STDLIB = sysconfig.get_path("stdlib")
-_TRUSTED = ("torch", "numpy", "einops")  # results depend on arguments and on torch's flags alone
+_TRUSTED = ("torch", "numpy", "einops")  # results depend only on arguments and on torch's flags
 _ITSELF = frozenset({str, bytes, type(None), torch.dtype, torch.device, torch.Size, range, type(Ellipsis)})
 _NUMBERS = frozenset({bool, int, float, complex})
 PLAIN = _ITSELF | _NUMBERS
-# Compared by identity: nothing in them changes, or what does cannot change a number.
+# Compared by identity: nothing in them changes, or the changes cannot affect results.
 FIXED = (
     types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType,
     types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, types.CodeType,
@@ -90,7 +90,7 @@ def _is_users_class(kind: type) -> bool:
 
 
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: not a built-in type
-MOST_CLASSES = 1024  # whose bases are remembered
+MOST_CLASSES = 1024  # maximum number of classes whose bases are cached
 _classes: dict[type, tuple[tuple[type, ...], tuple[type, ...]]] = {}
 
 
@@ -167,7 +167,7 @@ class Freezer:
         self.words: set[str] = set()
         self.modules: list[types.ModuleType] = []
         self._name = name
-        self._seen: dict[int, tuple[int, object]] = {}  # with the object, so that no other object takes its id
+        self._seen: dict[int, tuple[int, object]] = {}  # with the object, so that no other object can get its id
 
     def freeze(self, value: object) -> object:
         """Freeze a value; see the function of this name."""

@@ -22,7 +22,7 @@ _POSITIVE = """
     input_size hidden_size num_layers dim heads kv_heads memory_size rank gate_rank features state_channels expand
     writes rows width substeps slots segment horizon targets tags symbols classes outputs max_length chunk stack
 """
-POSITIVE = frozenset(_POSITIVE.split())  # arguments that count something, of which there is at least one
+POSITIVE = frozenset(_POSITIVE.split())  # arguments that count something and must be at least 1
 SHARES = frozenset({"dropout", "attention_dropout"})  # between 0 and 1
 _hints: weakref.WeakKeyDictionary[type, list[tuple[inspect.Parameter, Any]]] = weakref.WeakKeyDictionary()
 
@@ -120,7 +120,8 @@ def check_value(name: str, value: object, hint: object) -> None:
     elif isinstance(value, Integral):
         least = int(short in POSITIVE)
         if number < least:
-            bound = "greater than 0" if short in ("input_size", "hidden_size") else f"at least {least}"  # as torch says
+            # Torch's wording.
+            bound = "greater than 0" if short in ("input_size", "hidden_size") else f"at least {least}"
             raise UserError(f"{name} must be {bound}, got {value}")
         if number > MAX_INT:
             raise UserError(f"{name} must be at most {MAX_INT:,}, got {shorten(str(value))}")
@@ -141,7 +142,7 @@ def _read_hints(cls: type) -> list[tuple[inspect.Parameter, Any]]:
     function: Any = cls.__init__  # type: ignore[misc]
     try:
         hints = get_type_hints(function)
-    except (NameError, TypeError):  # a user's annotation may name what is imported for type checkers only
+    except (NameError, TypeError):  # a user's annotation may use names that are imported only for type checkers
         hints = {}
     named = [p for p in list_parameters(function) if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     return [

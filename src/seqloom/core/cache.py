@@ -16,8 +16,8 @@ from pathlib import Path
 
 from seqloom.core.state import make_private, read_file, read_secret, why_not_private
 
-DIGEST = 32  # bytes of a signature
-MOST_BYTES = 1 << 28  # of a file; the largest cubin has less than a hundredth of it
+DIGEST = 32  # bytes per signature
+MOST_BYTES = 1 << 28  # bytes per file; the largest cubin has less than a hundredth of this
 _warned: set[str] = set()
 
 

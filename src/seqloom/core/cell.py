@@ -164,7 +164,7 @@ class Cell(nn.Module, metaclass=_CellType):
         """
         return (x.new_zeros(x.shape[0], self.hidden_size),)
 
-    def step(self, x: Tensor, state: State, /) -> tuple[Tensor, State]:  # so that a cell may name them as it likes
+    def step(self, x: Tensor, state: State, /) -> tuple[Tensor, State]:  # so that a cell may choose the names
         """Run one step.
 
         Args:
@@ -321,7 +321,7 @@ class Cell(nn.Module, metaclass=_CellType):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._register_handle()  # a copy is another cell
+        self._register_handle()  # a copy is a different cell
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # parameters, modules and what a subclass holds
         names = self.__dict__.get("_names")

@@ -136,7 +136,7 @@ class HeadsCell(Cell):
         return f"{self.__dict__['one'].name}, {self.input_size}, {self.hidden_size}, heads={self.heads}"
 
 
-HeadsCell.name = "heads"  # kernels find it by this name; it is no cell of the registry, since it needs another
+HeadsCell.name = "heads"  # kernels find it by this name; it is not a registered cell, since it needs another cell
 
 
 def _join(states: list[State]) -> State:

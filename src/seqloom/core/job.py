@@ -24,7 +24,7 @@ class ScanJob:
     reset: Tensor | None = None  # (B, T) bool: reset the state before these steps
     dt: Tensor | None = None  # (B, T): time since the previous step, for cells with a `dt` argument
     mask: Tensor | None = None  # (B, H): recurrent dropout, drawn once per sequence
-    keep: tuple[Tensor, ...] = ()  # zoneout: (B, T, ...) for each state, the share of the old value that stays
+    keep: tuple[Tensor, ...] = ()  # zoneout: (B, T, ...) for each state, the share of the old value that is kept
 
     @property
     def is_plain(self) -> bool:

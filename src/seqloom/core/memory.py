@@ -38,6 +38,6 @@ def _poison_results(allocate: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 empty: Callable[..., Tensor] = torch.empty
 empty_like: Callable[..., Tensor] = torch.empty_like
-new_empty: Callable[..., Tensor] = Tensor.new_empty  # of a tensor, which is the first argument
+new_empty: Callable[..., Tensor] = Tensor.new_empty  # type and device of the first argument, a tensor
 if IS_POISONED:
     empty, empty_like, new_empty = map(_poison_results, (empty, empty_like, new_empty))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-MIN_SIMILARITY = 0.5  # from 0 to 1, for names without case and hyphens
+MIN_SIMILARITY = 0.5  # from 0 to 1, ignoring case and hyphens
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

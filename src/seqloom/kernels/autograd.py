@@ -96,7 +96,7 @@ class _Run(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         outputs, saved = prepared.forward(call)
         flat: list[Maybe] = []
-        layout: list[Any] = []  # of each field: the number of its tensors, a single tensor, or the field itself
+        layout: list[Any] = []  # for each field: the number of its tensors, a single tensor, or the field itself
         for field in saved:
             if field is None or isinstance(field, Tensor):
                 flat.append(field)
@@ -140,7 +140,7 @@ class _Many(NamedTuple):
     tensors: int
 
 
-_ONE = _Many(-1)  # stands for one tensor or None
+_ONE = _Many(-1)  # placeholder for one tensor or None
 
 
 def _name(flat: Sequence[Any], counts: tuple[int, int, int]) -> Gradients:
@@ -155,7 +155,7 @@ def _join(ctx: Any, flat: Sequence[Maybe]) -> Any:  # noqa: ANN401  # the node o
     layout, at = ctx.layout, 0
     fields: list[Any] = []
     if not torch._C._autograd._get_current_graph_task_keep_graph():
-        ctx.layout = None  # a reference to the loss would keep what is no tensor
+        ctx.layout = None  # a reference to the loss would keep objects that are not tensors alive
     for part in layout:
         if part is _ONE:
             fields.append(flat[at])

@@ -70,7 +70,7 @@ def _choose_fastest(cell: Cell, job: ScanJob) -> Choice:
     """Return the first kernel without a reason against it; there is never one against the loop."""
     rejected: list[tuple[str, str]] = []
     kernels = list_kernels(cell.name)
-    if is_traced():  # a trace can be saved if it has torch's operators only
+    if is_traced():  # a trace can be saved only if it consists of torch's operators
         kernels = tuple(sorted(kernels, key=lambda kernel: kernel.backend != "aten"))
     for kernel in kernels:
         run = kernel.prepare(cell, job, is_auto=True)

@@ -62,7 +62,7 @@ def run_fused(
         return y, *state
 
     inputs = [job.x, *job.state, *own.values()]
-    if is_traced():  # a trace cannot record _Twice, and a detached weight as a constant only
+    if is_traced():  # a trace cannot record _Twice, and would record a detached weight as a constant
         y, *state = fast(*inputs)
     elif torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
         y, *state = _Twice.apply(leaves, fast, flatten_loop(cell, job, names), *inputs)
@@ -125,7 +125,7 @@ class _Twice(torch.autograd.Function):
         else:
             inputs, outputs = ctx.inner
         if not keep:
-            ctx.inner = None  # else a reference to the loss keeps everything that the kernel saved
+            ctx.inner = None  # otherwise a reference to the loss would keep everything that the kernel saved
         return None, None, None, *differentiate(inputs, outputs, grads, keep, again)
 
 

@@ -21,7 +21,7 @@ from seqloom.lab.training.folders import find_run_folder
 if TYPE_CHECKING:  # needs torch, which takes long to import
     from seqloom.lab.explore.service import Service
 
-PACKAGES = ("starlette", "uvicorn")  # of the server
+PACKAGES = ("starlette", "uvicorn")  # packages of the server
 
 
 @print_warnings
@@ -139,7 +139,7 @@ def _open(folders: list[Path], trust: bool) -> Service:
             except (UserError, OSError) as error:
                 if len(folders) == 1:
                     raise
-                runs[name] = error  # the page shows the others
+                runs[name] = error  # the page still shows the other runs
         return Service(open_entries(runs))
 
 

@@ -17,7 +17,7 @@ from seqloom.lab.training.output import check_not_input, write_results
 if TYPE_CHECKING:  # both need torch, which takes long to import
     from seqloom.lab.data.task import Notes
     from seqloom.lab.training.run import Run
-MOST_CLASSES = 30  # of a table for a terminal; --json has all
+MOST_CLASSES = 30  # rows of a table for a terminal; --json has all
 Name = Annotated[str, Parameter(help="Folder of a run, or its name in runs/.")]
 File = Annotated[
     str,

@@ -12,7 +12,7 @@ from seqloom.lab.bench.serving import ServeBenchSettings
 from seqloom.lab.serve.settings import ServeSettings
 from seqloom.lab.training.folders import find_run_folder
 
-PACKAGES = ("fastapi", "uvicorn", "websockets", "prometheus_client")  # of the extra "serve"
+PACKAGES = ("fastapi", "uvicorn", "websockets", "prometheus_client")  # packages of the extra "serve"
 Names = Annotated[
     list[str],
     Parameter(help="Folders of runs, or their names in runs/; NAME=FOLDER serves a run under another name."),

@@ -11,7 +11,7 @@ from torch.backends.cudnn import rnn
 
 from seqloom.core.cell import Cell
 
-ALIGNMENT = 16  # numbers: cuDNN may leave this much between two weights
+ALIGNMENT = 16  # elements: cuDNN may leave gaps up to this size between two weights
 
 
 def parameter_names(cell: Cell) -> list[str]:

@@ -66,7 +66,7 @@ class AtenPlan:
         self.is_cpu = weights[0].device.type == "cpu"
         self.is_lstm = self.states == 2
         self.is_single = len(stack.shape) == 2
-        # a CPU's operator would put the time first itself, in separate nodes
+        # the CPU operator would transpose to time-first itself, in separate nodes
         self.transposes = self.is_cpu and stack.is_batch_first
         self.batch_first = stack.is_batch_first and not self.transposes
         # the form for training, which does not rearrange the weights
@@ -96,7 +96,7 @@ class AtenPlan:
             x, states = x.unsqueeze(1), [s.unsqueeze(1) for s in states]
         elif self.transposes:
             x = x.transpose(0, 1)
-        if not states:  # those of another stream may not be ready, those of a captured graph belong to it
+        if not states:  # zeros of another stream may not be ready; those of a captured graph belong to the graph
             is_ready = self.start and self.stream == find_stream(x.device)
             states = self.start if is_ready else self._make_start(x)
         flat = weights if self.in_order else [weights[i] for i in self.order]
@@ -104,7 +104,7 @@ class AtenPlan:
         mode = train or self.is_step or self.dropout > 0
         settings = self.has_bias, self.layers, self.dropout, mode, self.is_bidirectional, self.batch_first
         y, *end = self.function(x, hx, flat, *settings)
-        # what cuDNN dropped is not known to a loop: torch refuses second derivatives
+        # the loop does not know which values cuDNN dropped: torch refuses second derivatives
         if train and not self.is_cpu and not self.dropout:
             node = y.grad_fn
             if node is not None and node.name() in FUSED_NODES:
@@ -119,7 +119,7 @@ class AtenPlan:
 
     def _make_start(self, like: Tensor) -> list[Tensor]:
         """Return the initial state: one tensor of zeros for h and c, which is never changed."""
-        with torch.inference_mode(False):  # kept for calls that save it for their backward
+        with torch.inference_mode(False):  # shared by calls that save it for their backward pass
             zeros = {shape: torch.zeros(shape, dtype=like.dtype, device=like.device) for shape in self.start_shapes}
         return [zeros[shape] for shape in self.start_shapes]
 

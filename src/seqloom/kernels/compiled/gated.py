@@ -37,8 +37,8 @@ from seqloom.kernels.compiled.validation import Verdicts
 from seqloom.kernels.cuda.gated.code import GatedSetting, Kind, why_not_job, why_not_setting
 from seqloom.kernels.cuda.gated.scan import GatedWeights, run_job
 
-GRID_MOST_GATES = 4  # on a grid the weights of more do not fit into registers and shared memory of a block
-MOST = 256  # cells that a process keeps
+GRID_MOST_GATES = 4  # on a grid, the weights of more gates do not fit into a block's registers and shared memory
+MOST = 256  # maximum number of cells that a process keeps
 
 
 def find(cell: Cell, job: ScanJob) -> Prepared | str:
@@ -138,7 +138,7 @@ class Prepared:
         own = GatedWeights(self._join_weights(known, H).to(dtype), bias, vectors=vectors)
         values = self._join(fitted.inputs, known, H, B * T).view(B, T, -1).to(dtype)
         order = fitted.states
-        # an output that is not a state is carried like one, but nothing reads what it was before
+        # an output that is not a state is carried like one, but nothing reads its old value
         blank = tuple(x.new_zeros(B, H) for _ in order[len(job.state) :])
         state, first = (*job.state, *blank), (*start, *blank) if start else ()
         ordered = _reorder(job, values, tuple(state[i] for i in order), order)
@@ -186,7 +186,7 @@ class Prepared:
 
     def _join_weights(self, known: Known, H: int) -> Tensor:
         """Return the weights of all gates, (gates * H, H)."""
-        pieces: list[list[int]] = []  # node, first column, columns: neighbours are one piece
+        pieces: list[list[int]] = []  # node, first column, columns: adjacent columns are merged
         turned = {g.weight: g.transposed for g in self.fitted.gates}
         for g in self.fitted.gates:
             if pieces and pieces[-1][0] == g.weight and sum(pieces[-1][1:]) == g.offset:
@@ -267,7 +267,7 @@ def _carry_output(kind: type[Cell]) -> type[Cell]:
         y, after = kind.step(self, x, state[:-1], **extra)
         return y, (*after, y)
 
-    name = f"{kind.__module__}.{kind.__qualname__} with its output"  # plans on disk go by it
+    name = f"{kind.__module__}.{kind.__qualname__} with its output"  # stored plans use it as a key
     members = {"step": step, "__module__": __name__, "__qualname__": name}
     carried: type[Cell] = new_class(f"{kind.__name__}WithOutput", (kind,), None, lambda body: body.update(members))
     carried.takes = kind.takes

@@ -31,9 +31,9 @@ from seqloom.kernels.cuda.runtime.launch import CudaCode
 from seqloom.kernels.fused import why_not_fused
 
 TABLE = "compiled/table.cu"
-HEAD = 5  # numbers before the addresses: struct Head of compiled/table.cuh
-ENTRIES = 64  # numbers that one launch writes into a table
-TEXTS_KEPT = 256  # generated texts; each is a few kilobytes
+HEAD = 5  # entries before the addresses: struct Head of compiled/table.cuh
+ENTRIES = 64  # entries that one launch writes into a table
+TEXTS_KEPT = 256  # generated source files; each is a few kilobytes
 
 _texts: OrderedDict[tuple[int, torch.dtype, int], tuple[Scan, CudaText]] = OrderedDict()  # least recently used first
 
@@ -191,7 +191,7 @@ class _Chunk:
         with torch.autocast(self.table.device.type, enabled=False):
             for k in range(self.steps):
                 for n, segment in enumerate(segments):
-                    if segment.nests and (n or not k):  # the first segment of later steps is a part of `turn`
+                    if segment.nests and (n or not k):  # the first segment of later steps is part of `turn`
                         _start(self.cuda, f"segment_{n}", self.table, self.B, k)
                     for p in segment.products:
                         self._multiply(p)

@@ -25,7 +25,8 @@ from seqloom.kernels.cpu.kept_memory import LEAST_BYTES
 from seqloom.kernels.cpu.machine import Encoded, Rows, run_addresses
 from seqloom.kernels.fused import differentiate
 
-MOST_ZEROS = 1 << 14  # numbers of a buffer of states that are all set to 0 in one call, though its first rows suffice
+# Elements up to which a buffer of states is cleared in one call, although its first rows would suffice.
+MOST_ZEROS = 1 << 14
 _linear, _same = torch._C._nn.linear, keep_same
 
 
@@ -59,7 +60,7 @@ class LeanForward:
         steps = [s for s in stage.first if s.node not in self.turned or s.node in needed]
         # products are called here, other steps by the evaluator
         self.steps = [(s.node, self.products.get(s.node), (s,)) for s in steps]
-        self.units = next(s.size for s in stage.sources if s.kind == "state")  # of the first state
+        self.units = next(s.size for s in stage.sources if s.kind == "state")  # units of the first state
         flags = bytearray(len(stage.sources))
         for i, s in enumerate(stage.sources):
             flags[i] = s.kind == "weight" and s.node in self.turned and not s.is_transposed
@@ -105,7 +106,7 @@ class LeanForward:
                 tensors.append(known[self.turned[s.node]])
             else:
                 t = compiled._read(s, known[s.node], packing)
-                if kind == "weight" and not t.is_contiguous():  # a part of a weight, read as a transpose
+                if kind == "weight" and not t.is_contiguous():  # a slice of a weight, read as a transpose
                     flags = flags if flags is not self.flags else array("B", flags)
                     flags[len(tensors)] = 1
                 tensors.append(t if t.dtype is rows.dtype else t.to(rows.dtype))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from seqloom.core.memory import empty_like
 
-MOST_IN_PYTHON = 256  # steps of all rows; for more, torch finds the packing faster
+MOST_IN_PYTHON = 256  # steps of all rows; above this, torch computes the packing faster
 
 
 @dataclass(frozen=True, eq=False)

@@ -52,7 +52,7 @@ class _PreparedCell:
         assert isinstance(found.code, Compiled)
         self.cell, self.found, plan = cell, found, found.code.plan
         self.watch, self.names = Watch(cell, plan), tuple(plan.weights)
-        # places among the layer's weights; None if the cell or its modules hold some themselves
+        # indices of the layer's weights; None if the cell or its modules hold weights themselves
         self.places = [names[name] for name in self.names] if names.keys() >= set(self.names) else None
         self.scan = CompiledScan(found.code, self.names, None, self._find_loop)
         own, kind = cell.__dict__, type(cell)
@@ -205,7 +205,7 @@ class CompiledStack:
                     outputs.append(out if i == begin else reverse_steps(out, lengths))
                     ends.append(end)
                 y = outputs[0] if self.ways == 1 else torch.cat(outputs, -1)
-        except UnfitError:  # a plan that was read from disk does not fit; the general road finds another one
+        except UnfitError:  # a plan from disk does not fit; the general path finds another one
             cell.found.is_unfit = True
             return None
         if len(ends) == 1:

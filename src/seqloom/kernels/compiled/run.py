@@ -258,7 +258,7 @@ def _run_backward(
         dx = _leave(scan.packs_first(call), packing, entered, dx, dstart, own_grads)
     elif dx is not None:
         dx = packing.unpack(dx)
-    # no states are given for those that start from zeros
+    # states that start from zeros are not passed
     dstates = [packing.unsort(g[:B]) if need else None for g, need in zip(gradients, needs.states, strict=False)]
     spans, dt = call.dt, found.get("ddt")
     return Gradients(

@@ -51,8 +51,8 @@ class Stages:
         self.known_in_reverse = {*self.leaves, *after, *self.saved}
         self.saved += self._find_reused()
         self.known_in_reverse |= set(self.saved)
-        self.reverse: dict[tuple[int, ...], Stage] = {}  # by the gradients that are wanted
-        self.prepare_reverse([name for name in plan.results if name != "y"])  # fails now, if at all
+        self.reverse: dict[tuple[int, ...], Stage] = {}  # by the requested gradients
+        self.prepare_reverse([name for name in plan.results if name != "y"])  # any failure occurs now
         self.verdicts = Verdicts(plan)
 
     # --- stages ---
@@ -128,7 +128,7 @@ class Stages:
         if memory.kind in ("state", "gradient"):
             return Source(memory.kind, memory.index, buffer.size)
         value, size = self.plan.values.get(memory.node), buffer.size
-        if memory.kind == "stored" and is_written:  # also where torch has computed the same node before
+        if memory.kind == "stored" and is_written:  # even if torch has already computed the same node
             return Source("new" if buffer.place is Place.TIME else "scratch", memory.node, size, value)
         if buffer.place is Place.ROW:
             return Source("row", memory.node, size, name=rows[memory.node])

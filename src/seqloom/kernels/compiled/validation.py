@@ -36,10 +36,10 @@ Verdict = str | None  # the difference; None if there is none
 B, T = 3, 4
 # On a GPU, kernels are generated for a number of rows: the check uses those of the call, at most this many.
 MOST_ROWS = 256
-# The difference that rounding may make, as a share of the largest number of a result.
+# The difference that rounding may cause, relative to the largest value of a result.
 ALLOWED = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-# A larger difference counts unless rounding the results of all operators differently changes the loop's results as
-# much: a value may lie next to a threshold of the step.
+# A larger difference is an error unless the loop's results change as much when all operators are rounded differently: a
+# value may be close to a threshold of the step.
 ROUNDING = {torch.float64: 1e-15, torch.float32: 3e-7, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 ROUNDED = frozenset(
     [
@@ -62,8 +62,8 @@ ROUNDED = frozenset(
         *("native_layer_norm", "pow", "sigmoid", "silu", "sin", "sqrt", "sub", "sum", "tanh"),
     ]
 )
-TRIES = 32  # other roundings at most; a value near a threshold of the step crosses it in a few of them only
-LOOP_FAILS = "the loop fails"  # the beginning of a verdict that says nothing about the compiled cell
+TRIES = 32  # maximum number of other roundings; a value near a threshold crosses it only in a few of them
+LOOP_FAILS = "the loop fails"  # prefix of a verdict that does not concern the compiled cell
 
 
 class Kind(NamedTuple):
@@ -134,7 +134,7 @@ class Verdicts:
                 return "a CUDA graph is being recorded before the compiled cell was checked; call the layer once before"
             self.known[kind] = verdict = self._check(cell, job, run, kind)
             if verdict is not None and self.plan.is_loaded and not verdict.startswith(LOOP_FAILS):
-                raise UnfitError(verdict)  # if the cell is traced again, that may not be so
+                raise UnfitError(verdict)  # retracing the cell may help
             if verdict is not None:
                 name = type(cell).__qualname__
                 warnings.warn(
@@ -276,7 +276,7 @@ class _Case:
         )
         own = weights(cell)
         self.fixed = {n for n, w in own.items() if not (w.requires_grad or isinstance(w, nn.Parameter))}
-        # weights that are 0 at the start, as those of a residual branch often are, would hide a fault
+        # weights that are initialised to 0, as in many residual branches, would hide a bug
         self.weights = {
             name: w.detach() + (0.1 * w.detach() + 0.02) * self._draw(w, *w.shape) if w.is_floating_point() else w
             for name, w in own.items()

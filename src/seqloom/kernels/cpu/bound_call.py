@@ -27,8 +27,8 @@ from seqloom.kernels.cpu.bound_step import (
 )
 from seqloom.kernels.cpu.engine import load_library
 
-MOST_KINDS = 16  # of calls of one layer; each is compared in turn
-MOST_DIMENSIONS = 4  # of a Form
+MOST_KINDS = 16  # kinds of calls of one layer; each is compared in turn
+MOST_DIMENSIONS = 4  # maximum dimensions of a Form
 
 
 class _BoundCell(ctypes.Structure):
@@ -134,7 +134,7 @@ class BoundLayer(Generic[Known]):
             call.train, call.x, call.h = train, describe_form(x), (Form * 2)(*map(describe_form, state_shapes))
         else:
             return
-        self.calls[place].call = id(known)  # before the one that it replaces is released
+        self.calls[place].call = id(known)  # before the object that it replaces is released
         self.known[kind] = known
         self.layer.count = len(self.known)
 

@@ -22,11 +22,11 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 
 from seqloom.kernels.cpu.engine import load_library
 
-# Of Interface in csrc/bound_step.hpp, in its order.
+# Members of Interface in csrc/bound_step.hpp, in its order.
 PYTHON_FUNCTIONS = (
     "PyCFunction_NewEx",
     "PyObject_Vectorcall",
-    "PyDict_GetItemWithError",  # the keys are strings, which have no errors
+    "PyDict_GetItemWithError",  # the keys are strings, whose lookup cannot fail
     "PyDict_Size",
     "PyDict_Next",
     "PyLong_AsLongLong",
@@ -76,7 +76,7 @@ EXTENSION_FUNCTIONS = (
     "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE",  # c10::impl::tls_is_dispatch_key_included
 )
 WRAP_NEW_TENSOR = "_Z16THPVariable_WrapON2at10TensorBaseE"  # THPVariable_Wrap(TensorBase&&), which not every torch has
-# What torch.func's transforms add to the keys of the dispatcher; see torch._C._are_functorch_transforms_active.
+# The dispatch keys that torch.func's transforms add; see torch._C._are_functorch_transforms_active.
 TRANSFORM_KEYS = "FuncTorchDynamicLayerFrontMode", "FuncTorchDynamicLayerBackMode"
 OBJECTS = (
     *(None, True, False, Tensor, tuple),

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from seqloom.core.memory import IS_POISONED, empty_like, new_empty, poison
 
-LEAST_BYTES = 1 << 17  # smaller pieces are kept by the C library itself (glibc: M_MMAP_THRESHOLD)
-MOST_BYTES = 1 << 30  # of all pieces together
-SHARE_OF_MACHINE = 32  # and at most this part of the machine's memory
-DEFAULT_BYTES = 1 << 28  # if the machine does not tell how much memory it has
-ROUNDING = 8  # sizes are rounded up by less than this part, so that batches of other lengths find a piece
+LEAST_BYTES = 1 << 17  # the C library itself keeps smaller blocks (glibc: M_MMAP_THRESHOLD)
+MOST_BYTES = 1 << 30  # bytes of all blocks together
+SHARE_OF_MACHINE = 32  # and at most 1 / this of the machine's memory
+DEFAULT_BYTES = 1 << 28  # if the amount of memory is unknown
+ROUNDING = 8  # sizes are rounded up by less than 1 / this, so that batches of other lengths can reuse a block
 
 _count_uses = getattr(torch._C, "_storage_Use_Count", None)  # private to torch; without it, nothing is kept
 

@@ -90,7 +90,7 @@ def encode(program: Program) -> Encoded:
     lengths = [torch.Size(p.sizes).numel() for p in program.parts if isinstance(p, Nest)]
     numbers, values = torch.tensor(code, dtype=torch.int64), torch.tensor(constants, dtype=torch.float64)
     engine = load_library()
-    if isinstance(engine, ctypes.CDLL):  # its own check: see csrc/machine_check.hpp
+    if isinstance(engine, ctypes.CDLL):  # the engine's check: see csrc/machine_check.hpp
         address = ctypes.c_void_p(numbers.data_ptr())
         if not engine.seqloom_check_machine(address, ctypes.c_int64(len(code)), ctypes.c_int64(len(constants))):
             raise UnfitError("the CPU engine refuses a program: a part reaches outside of its buffers")

@@ -29,8 +29,8 @@ OPERATORS = (
 )
 CODES = {name: code for code, name in enumerate(OPERATORS)}
 MOST_LOOPS = 7  # DIMENSIONS of csrc/nest.hpp, less the rows
-LANES = 16  # a loop of this many numbers fills the widest vectors
-GATHER_COST = 3  # time of a gathered number, relative to a loaded one
+LANES = 16  # a loop of this many iterations fills the widest vectors
+GATHER_COST = 3  # time of a gathered element, relative to a loaded one
 
 
 def encode_nest(nest: Nest, program: Program, constants: list[float]) -> list[int]:
@@ -160,7 +160,7 @@ class _Step(NamedTuple):
     operator: str
     out: _Value
     operands: tuple[_Value, ...]
-    is_single: bool  # whether it computes one number of a row; of "across": whether the operand is a register
+    is_single: bool  # whether it computes a single value of a row; for "across": whether the operand is a register
 
 
 class _Pool:
@@ -187,7 +187,7 @@ class _Encoder:
         self.nest, self.program, self.constants = nest, program, constants
         self.vector = self._choose_vector()
         self.accesses: dict[Access, int] = {}
-        self.numbers: dict[str, int] = {}  # a constant as text, which tells -0.0 from 0.0: its slot
+        self.numbers: dict[str, int] = {}  # slot of a constant, by its text, which distinguishes -0.0 from 0.0
         self.number_places: list[int] = []
         self.pools = {"register": _Pool(), "single": _Pool()}
         self.start: list[_Step] = []

@@ -40,12 +40,13 @@ INPUT_WEIGHTS = {
     "attn_rnn": ("weight_u", "bias_u"),
 }
 CONTEXT_FLAGS = {"h": 1, "x": 2, "h+x": 4, "h*x": 8}  # as in csrc/attn_rnn.hpp
-# The settings of these cells that are known here; a cell with another one has equations that are not.
+# The settings of these cells that are supported here; a cell with any other setting has different equations.
 SETTINGS = {"bias", "nonlinearity", "reset_after", "update_bias", "proj_size", "forget_bias"}
 SETTINGS |= {"heads", "context", "norm", "gate_bias", "slots", "initial", "input_norm"}
 
 _address, _empty_like, _linear = Tensor.data_ptr, empty_like, torch._C._nn.linear
-_keep_like = kept_memory.allocate_like  # for what no caller sees; new pages are in the cache, old gradients are not
+# For buffers that no caller sees; new pages are in the cache, old gradients are not.
+_keep_like = kept_memory.allocate_like
 
 
 def why_not_stack(cell: Cell) -> str | None:
@@ -81,15 +82,15 @@ class Part:
     """One cell in one direction: the indices of its weights in the stack, and the arguments that do not change."""
 
     cell: Cell
-    number: int  # of the cell in the engine
-    weight: int | None  # places among the weights: of the matrix and the bias that multiply the input
+    number: int  # number of the cell in the engine
+    weight: int | None  # indices of the matrix and the bias of the input among the weights
     bias: int | None
-    own: tuple[int | None, ...]  # of the engine's weights
-    settings: bytes  # the engine's arguments without an address
-    record: Maybe  # like what is saved for the backward; None: it computes that again
-    width: int  # of the projected input
+    own: tuple[int | None, ...]  # indices of the engine's weights
+    settings: bytes  # the engine's arguments that are not addresses
+    record: Maybe  # template of what is saved for the backward pass; None: it is recomputed
+    width: int  # width of the projected input
     gx_like: Tensor
-    is_large: bool  # whether the projected input is in memory that is kept
+    is_large: bool  # whether the projected input uses kept memory
 
 
 class PreparedStack:
@@ -108,10 +109,10 @@ class PreparedStack:
         self.run_engine: Any = engine.seqloom_run
         self.stack, self.ways, self.batch_first = stack, stack.ways, stack.is_batch_first
         self.T, self.B, self.H, self.dtype = stack.T, stack.B, first.hidden_size, weights[0].dtype
-        self.slots = getattr(first, "slots", 1)  # to the engine a row with m slots is m rows
+        self.slots = getattr(first, "slots", 1)  # for the engine, a row with m slots is m rows
         self.lines = self.B * self.slots  # the engine's rows
         self.rows, self.type_number = stack.shape[:-1], TYPES[self.dtype]
-        self.copies_output = self.ways == 1 and not self.batch_first  # in training
+        self.copies_output = self.ways == 1 and not self.batch_first  # copied in training
         # without memory: empty_like is faster than empty
         self.like = empty((), dtype=self.dtype, device="cpu")
         self.y_like = self.like.expand(*(self.rows if self.slots == 1 else (self.lines, self.T)), self.H)
@@ -286,7 +287,7 @@ class PreparedStack:
         """Return the gradients of x, the states, the weights and the states after a reset."""
         dy, *dend = (None if d is None else d.contiguous() for d in grads)
         weights, templates = call.weights, self.templates
-        # FSDP and ZeRO-3 free the weights after the forward pass, and bring them back elsewhere
+        # FSDP and ZeRO-3 free the weights after the forward pass, and restore them at other addresses
         if self._find_addresses(weights) != self.addresses or not are_contiguous(weights):
             weights = read_moved(weights, self.shapes, self.dtype, self.like.device)
             templates = self._fill_templates(self._find_addresses(weights))

@@ -136,7 +136,7 @@ class CellStack:
         self.addresses = [w.data_ptr() for w in home.values()]
         # for the latest shape of inputs, see bound_step.py
         self.bound_step: BoundStep | None = None
-        self.bound_sequence: BoundStep | None = None  # of one step
+        self.bound_sequence: BoundStep | None = None  # bound function for sequences of one step
         self.most_rows = 0 if reason else count_most_rows(cells[0])
         if reason is not None:
             return
@@ -146,8 +146,8 @@ class CellStack:
         self.records = (StepStruct * len(cells))(*map(_record, cells, own))
         self.strides = [w.stride() for w in home.values()]
         self.settings = [(cell, name, getattr(cell, name)) for cell in cells for name in CELLS[cell.name][2]]
-        self.by_shape: dict[torch.Size, StepFunction] = {}  # of inputs of `step`
-        self.by_sequence: dict[torch.Size, StepFunction] = {}  # of sequences of one step
+        self.by_shape: dict[torch.Size, StepFunction] = {}  # functions for inputs of `step`
+        self.by_sequence: dict[torch.Size, StepFunction] = {}  # functions for sequences of one step
         self.bound_by_shape: dict[tuple[torch.Size, bool], BoundStep] = {}
         self.alive: list[Any] = []
 
@@ -202,7 +202,7 @@ class CellStack:
             self.bound_by_shape.clear()
         rows = torch.Size(n for i, n in enumerate(shape[:-1]) if i != time)
         H, dtype, call = self.cells[0].hidden_size, self.dtype, load_step()
-        assert not isinstance(call, str)  # why_not_step has looked
+        assert not isinstance(call, str)  # why_not_step has checked this
         fits = len(rows) <= 1 and 1 <= rows.numel() <= self.most_rows
         if not fits or not shape or shape[-1] != self.cells[0].input_size:
             table[shape] = _decline

@@ -38,7 +38,7 @@ class Chunk:
         self.setting, self.B, self.device = setting, B, u.device
         self.values: dict[str, Any] = {}
         H, rows = setting.hidden, B * steps
-        # Whether products of float32 are made of halves. Short passes keep to torch's, which are recorded.
+        # Whether products of float32 use the fp16 hi/lo split. Short passes use torch's products, which are recorded.
         self.is_exact = steps < u.shape[1] and exact.is_faster(u, H, H, rows)
         self.pieces = n = 1 if self.is_exact else count_pieces(rows, H, u.dtype)
         self.parts = max(1, min(heuristics.SUM_BLOCKS, rows // 32))
@@ -68,7 +68,7 @@ class Chunk:
             values: The kernels' arguments that belong to this pass, by name: x, y, h0, dy, du, dh, ...
             weights: As in WEIGHT_NAMES.
         """
-        self.values = values  # keeps the tensors alive: kernels get addresses
+        self.values = values  # keeps the tensors alive, since kernels only get addresses
         self.first = True
 
     def count_bytes(self) -> int:
@@ -168,7 +168,7 @@ class FusedChunk(Chunk):
         self.aux = new_empty(u, self.B * steps, aux, dtype=torch.float32)
         named = self.planes | {"aux": self.aux}
         self.arguments = inside.pack(named), reverse.pack(named)
-        # one block of `inside` to a multiprocessor, or several of a small layer: each loads the weights once
+        # one block of `inside` per multiprocessor, or several for a small layer: each loads the weights once
         per_multiprocessor = max(1, heuristics.BLOCK_LARGEST_HIDDEN // setting.hidden)
         self.at_once = launch.multiprocessors(u.device) * per_multiprocessor
 
@@ -191,14 +191,15 @@ class FusedChunk(Chunk):
 def count_steps(u: Tensor) -> int:
     """Return the steps of a DividedChunk: a chunk for every CHUNK_BYTES of its planes, MOST_CHUNKS at most."""
     T, size = u.shape[1], u.element_size()
-    whole = u.numel() * (13 * size + 4)  # 7 planes, 4 of gradients, q and g side by side, and the states in float32
+    # 7 planes, 4 planes of gradients, q and g side by side, and the states in float32.
+    whole = u.numel() * (13 * size + 4)
     return -(-T // min(heuristics.MOST_CHUNKS, -(-whole // heuristics.CHUNK_BYTES)))
 
 
 class DividedChunk(Chunk):
     """A chunk of attn_rnn_row, _cluster or _grid: intermediates by batched GEMMs, backward steps by a kernel."""
 
-    find_code: Callable[..., Any]  # of the kernel "reverse"
+    find_code: Callable[..., Any]  # finds the kernel "reverse"
 
     def __init__(self, inputs: AttnRNNInputs, steps: int, u: Tensor) -> None:
         B, _, H = u.shape
@@ -208,7 +209,7 @@ class DividedChunk(Chunk):
         self.attention = new_empty(u, rows, inputs.setting.heads, 4, dtype=whole)
         self.deviation = new_empty(u, rows, dtype=whole)
         self.turned = new_empty(u, 4 * H, H)  # the weights transposed, for the backward pass
-        self.Wqg, self.bqg = new_empty(u, 2 * H, H), new_empty(u, 2 * H)  # of products with the state
+        self.Wqg, self.bqg = new_empty(u, 2 * H, H), new_empty(u, 2 * H)  # operands of products with the state
         self.reverse = self.find_reverse()
         self.arguments = self._pack_arguments()
         self._make_views(rows)
@@ -223,7 +224,7 @@ class DividedChunk(Chunk):
         H, inside = self.setting.hidden, self.planes
         values = inside | {"past": self.past, "attention": self.attention, "deviation": self.deviation}
         values |= {"q": self.qg, "gate": inside["g"]}
-        values |= {"u": inside["o"], "s": inside["q"]}  # planes that hold nothing else yet
+        values |= {"u": inside["o"], "s": inside["q"]}  # planes that are not used for anything else yet
         values["w"] = {"q": self.turned[:H], "o": self.turned[H : 2 * H], "g": self.turned[2 * H :]}
         codes = self.setting.pointwise
         arguments = {name: codes[name].pack(values) for name in ("before", "attend", "gelu")}
@@ -285,7 +286,7 @@ class DividedChunk(Chunk):
         if self.takes_halves(self.rows):
             self._find_inside_by_halves()
             return
-        torch.addmm(self.bqg, self.seen, self.Wqg.t(), out=self.both)  # a bias is part of a product into whole rows
+        torch.addmm(self.bqg, self.seen, self.Wqg.t(), out=self.both)  # a product into full rows includes the bias
         self._launch("attend")
         torch.addmm(self.bo, self.aC, self.Wo, out=self.s)
         self._launch("gelu")

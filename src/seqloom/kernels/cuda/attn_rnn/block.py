@@ -21,7 +21,7 @@ from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs, AttnRNNSetting
 from seqloom.kernels.cuda.fastest import why_not_fastest
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
-ROWS = 8  # of a block: the columns of a product
+ROWS = 8  # rows per block: the columns of a product
 
 
 def why_not(cell: Cell, job: ScanJob) -> str | None:

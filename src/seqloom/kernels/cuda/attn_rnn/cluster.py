@@ -49,12 +49,12 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
 class ClusterDivision:
     """How the units are divided among blocks and warps."""
 
-    rows: int  # of the batch
-    cluster: int  # blocks
-    each: int  # tiles of 16 units to a block
-    split: int  # warps that share the sum of one tile's product
-    deep: int  # tiles of the sum to a warp
-    in_shared: int  # of the four weights, the others in registers
+    rows: int  # rows of the batch per cluster
+    cluster: int  # blocks per cluster
+    each: int  # tiles of 16 units per block
+    split: int  # split-K slices: warps per tile of units
+    deep: int  # K tiles per warp
+    in_shared: int  # how many of the four weights are in shared memory; the others are in registers
 
     @property
     def warps(self) -> int:

@@ -131,7 +131,7 @@ class BackwardChunk(_GraphChunk):
             torch.where(self.reset[:-1].unsqueeze(-1), self.start, self.past, out=self.past)
         torch.mul(self.past, 1.0 if self.mask is None else self.mask, out=self.seen)
         over = (torch.arange(self.steps, device=self.device).unsqueeze(1) >= self.left).unsqueeze(-1)
-        for plane in (self.u, self.past, self.seen):  # past a length lies anything, and 0 times NaN is NaN
+        for plane in (self.u, self.past, self.seen):  # padding may hold any value, and 0 times NaN is NaN
             plane.masked_fill_(over, 0)
 
     def launch(self) -> None:

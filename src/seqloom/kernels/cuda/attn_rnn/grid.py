@@ -24,7 +24,7 @@ from seqloom.kernels.cuda.fastest import why_not_fastest
 from seqloom.kernels.cuda.runtime.groups import GridCode, count_groups
 
 WARPS = 8
-PACKETS = {2: 640, 4: 1312}  # of 16 bytes, to a row, by bytes of a number: GROUP of grid_post.cuh
+PACKETS = {2: 640, 4: 1312}  # packets of 16 bytes per row, by bytes per element: GROUP of grid_post.cuh
 
 
 def why_not(cell: Cell, job: ScanJob) -> str | None:

@@ -32,7 +32,7 @@ class PaddedCell(PreparedCell):
     def __init__(self, stack: Stack, index: int, tier: Tier, weights: Sequence[Tensor]) -> None:
         super().__init__(stack, index, tier, weights)
         self.setting, self.is_whole = self.inputs.setting, False
-        numbers = 4 * self.H + stack.cells[index].input_size  # of a step that a forward pass reads or writes
+        numbers = 4 * self.H + stack.cells[index].input_size  # values of a step that a forward pass reads or writes
         self.forward_recorder = Recorder(self.device, numbers * self.B * self.T * self.dtype.itemsize)
 
     def _make_start(self) -> Tensor:

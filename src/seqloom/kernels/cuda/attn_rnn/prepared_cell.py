@@ -71,8 +71,8 @@ class PreparedCell:
         self.stack = Stack([cell], [mine], shape, stack.batch_first, 1)
         job = ScanJob(new_empty(like, self.B, self.T, cell.input_size), ())
         self.inputs = AttnRNNInputs(cell, read_padded(cell, job), None, None, None, None)
-        self.H = self.inputs.setting.hidden  # units of the kernels
-        # whether it is worth asking for products of halves
+        self.H = self.inputs.setting.hidden  # number of units in the kernels
+        # whether it is worth checking for products with the hi/lo split
         self.is_large = self.B * self.T * self.H * cell.input_size >= heuristics.EXACT_LEAST_PRODUCTS
         self.last_shape = torch.Size((*self.stack.state_shapes[0][:-1], self.H))
         self.h_like = empty((), dtype=torch.float32, device=self.device).expand(self.last_shape)
@@ -86,13 +86,14 @@ class PreparedCell:
         by_step = {"x_row": H, "x_step": B * H, "y_row": H, "y_step": B * H}
         self.arguments: Any = self.code.arguments
         self.filled = bytes(self.code.pack(values | (by_step if self.is_time_first else by_row)))
-        self.steps = tier.count_steps(empty(B, T, H, dtype=self.dtype, device="meta"))  # of a chunk
+        self.steps = tier.count_steps(empty(B, T, H, dtype=self.dtype, device="meta"))  # steps per chunk
         self.initial, self.stream = cell.initial, find_stream(self.device)
         self.start = self._make_start()
         self.is_whole = self.steps >= T and isinstance(tier.chunk, type) and issubclass(tier.chunk, DividedChunk)
         self.passes: dict[int | None, WholePass] = {}  # by stream
-        self.is_listed, self.kept_bytes = False, 0  # whether it is one of the cells that keep memory, and how much
-        # Numbers of a row that a backward pass reads or writes.
+        # Whether it is listed among the cells that keep memory, and the size of that memory.
+        self.is_listed, self.kept_bytes = False, 0
+        # Values per row that a backward pass reads or writes.
         numbers = (5 * T + 16 * self.steps) * H + 2 * T * cell.input_size
         self.recorder = Recorder(self.device, numbers * B * self.dtype.itemsize)
 
@@ -150,7 +151,7 @@ class PreparedCell:
             first = h0.float()
         elif self.stream is not None and self.stream == find_stream(self.device):
             first = self.start
-        else:  # that of another stream may not be ready
+        else:  # memory of another stream may not be ready
             first = self._make_start()
         y, last = empty_like(u), empty_like(self.end_like)
         arguments = self.fill_arguments(own)
@@ -269,7 +270,7 @@ class PreparedCell:
 
     def _make_chunk(self, u: Tensor) -> Chunk:
         """Allocate what a backward pass over a chunk of steps writes."""
-        return self.tier.chunk(self.inputs, self.steps, u.view(self.B, self.T, self.H))  # looks at the shape alone
+        return self.tier.chunk(self.inputs, self.steps, u.view(self.B, self.T, self.H))  # only uses the shape
 
     def _make_pass(self, u: Tensor, own: AttnRNNWeights) -> WholePass:
         chunk = self._make_chunk(u)

@@ -24,7 +24,7 @@ from seqloom.kernels.cuda.fastest import why_not_fastest
 from seqloom.kernels.cuda.runtime import groups, launch
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
-STAGES = 4  # steps in the ring of what comes from the GPU's memory, as in row.cuh
+STAGES = 4  # steps in the ring buffer for loads from global memory, as in row.cuh
 
 
 def why_not(cell: Cell, job: ScanJob) -> str | None:

@@ -50,10 +50,11 @@ class Tier:
 
     find_code: Callable[
         [AttnRNNSetting, str, int, torch.device], Any
-    ]  # of the kernel "forward" or "reverse", for B rows
+    ]  # returns the kernel "forward" or "reverse" for B rows
     chunk: Callable[[AttnRNNInputs, int, Tensor], Chunk]  # arguments: inputs, number of steps, a tensor like u
-    count_steps: Callable[[Tensor], int]  # of u that the backward takes at a time
-    make_states: Callable[[Tensor], Tensor | None] = lambda y: y  # saved for the backward; y if it is enough
+    count_steps: Callable[[Tensor], int]  # returns the number of steps of u per chunk of the backward pass
+    # Allocates the states that are saved for the backward pass; y if it suffices.
+    make_states: Callable[[Tensor], Tensor | None] = lambda y: y
     gives_end: bool = False  # whether the forward kernel writes the last state in the type of the outputs, too
     takes_strides: bool = False  # whether the backward pass takes inputs and outputs in any order of rows and steps
 

@@ -16,7 +16,7 @@ from seqloom.kernels.cuda.runtime.launch import CudaCode
 CONTEXT_ROWS = ("h", "x", "h+x", "h*x")
 POINTWISE = ("begin", "before", "attend", "gelu", "end", "back_end", "back_gelu", "back_attend")
 Weights: TypeAlias = Sequence[Any]  # as in WEIGHT_NAMES; scale and bias are None without a norm
-TYPES = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}  # FORMAT of the CUDA text
+TYPES = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}  # FORMAT of the CUDA source
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class AttnRNNSetting:
     mask: bool
     keep: bool
     reset: bool
-    real_head: int = 0  # units of a head without those that pad it to whole tiles; 0: all
+    real_head: int = 0  # units of a head without the padding to full tiles; 0: all
 
     @property
     def aux(self) -> int:
@@ -74,7 +74,7 @@ class AttnRNNSetting:
         wide = 32 if H <= 64 else 1024 if H >= 2048 else -(-(H // 2) // 32) * 32
         share = 1 if D < 128 or self.heads > 8 else 4 if D >= 256 else 2
         threads, shared = wide, 8 * wide // 32 if name in ("end", "back_end") else 0
-        if name in ("before", "gelu"):  # a thread has 8 numbers
+        if name in ("before", "gelu"):  # a thread has 8 values
             threads = -(-H // 256) * 32
         if name in ("attend", "back_attend"):
             threads, shared = 32 * self.heads * share, 16 * self.heads * share if share > 1 else 0

@@ -55,7 +55,7 @@ def find_code(setting: AttnRNNSetting, slots: int, name: str) -> CudaCode:
     """Return the kernel attn_rnn_slots_<name>: forward, inside or reverse."""
     H, D = setting.hidden, setting.hidden // setting.heads
     near = max((16 * w + 15) // D - 16 * w // D + 1 for w in range(H // 16))  # heads that have units in one warp
-    scores = H // 16 * near * 544 if 16 % D else 0  # none if no head crosses the border of a warp
+    scores = H // 16 * near * 544 if 16 % D else 0  # none if no head crosses a warp boundary
     buffers = 4 if name == "reverse" else 3 + (setting.mask and setting.norm)
     rings = {
         "forward": 4 * (1 + setting.keep) * setting.sequence,

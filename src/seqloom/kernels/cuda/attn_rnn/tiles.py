@@ -30,7 +30,7 @@ from seqloom.kernels.cuda.products import exact
 from seqloom.kernels.cuda.runtime.groups import GridCode, count_groups
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
-THREADS, CONSTANTS = 256, 5  # of tiles.cuh
+THREADS, CONSTANTS = 256, 5  # as in tiles.cuh
 HOPPER = (9, 0)
 
 
@@ -60,7 +60,7 @@ class TilesCode(GridCode):
 
     pack_code: CudaCode | None = None  # the kernel that packs them
     hidden: int = 0
-    number: int = 2  # bytes of a number
+    number: int = 2  # bytes per value
     in_halves: bool = False
 
     def start(self, arguments: ctypes.Structure, B: int, device: torch.device) -> None:
@@ -103,9 +103,10 @@ def split_weights(arguments: Any, H: int, is_turned: bool, device: torch.device)
 class Division(NamedTuple):
     """How blocks divide a batch and a layer."""
 
-    rows: int  # of a group
-    units: int  # of a block, or of two that share them
-    wgmma: bool = False  # whether four warps multiply together; two blocks then have half of each sum, and of the rows
+    rows: int  # rows per group
+    units: int  # units per block, or per pair of blocks that share them
+    # Whether to use wgmma; each of two blocks then computes half of each sum and finishes half of the rows.
+    wgmma: bool = False
 
     @property
     def pair(self) -> int:
@@ -155,11 +156,11 @@ def has_wgmma(device: torch.device) -> bool:
 class _Plan:
     """Layout of a block's shared memory."""
 
-    rows: int  # lines of a chunk of numbers
-    columns: int  # lines of a chunk of the widest weight; all three have twice as many
-    length: int  # bytes of a whole line
-    parts: int  # bytes of sums, which lie where numbers are
-    room: int  # bytes
+    rows: int  # rows in a chunk of a message
+    columns: int  # rows in a chunk of the widest weight; all three weights have twice as many
+    length: int  # bytes of a full row
+    parts: int  # bytes of partial sums, which overlay the message's stages
+    room: int  # bytes of shared memory
 
     def divide(self, planes: int) -> tuple[int, int, int, int]:
         """Return the bytes of a row in a chunk, the stages of messages and of weights, and the resident chunks."""
@@ -180,7 +181,7 @@ class _Plan:
         if self.length % 256 == 0:
             rest = self.room - 2 * self.columns * self.length
             stages = min(2 * self.length // 256, rest // (256 * self.rows))
-            if rest >= self.parts and stages > 1 + behind:  # all weights stay
+            if rest >= self.parts and stages > 1 + behind:  # all weights stay resident
                 return 256, stages, 0, self.length // 256
             ahead = self._count_ahead(256, behind)
             if ahead > 1:
@@ -217,7 +218,7 @@ def make_code(setting: AttnRNNSetting, name: str, way: Division, tf32: bool = Fa
     plan = _Plan(rows * planes, wide * planes, H * number // pair, parts, heuristics.SHARED_BYTES - fixed - 128)
     division = plan.divide_for_wgmma(1 if in_halves else 2) if wgmma else plan.divide(planes)
     chunk, stages, weight_stages, resident = division
-    bulk = wgmma and chunk == 128  # one thread fetches chunks that are too large for wider ones
+    bulk = wgmma and chunk == 128  # one thread loads chunks (cp.async.bulk) if wider chunks do not fit
     fixed += 128 if bulk else 0
     lines = (weight_stages + 2 * resident) * wide * planes
     shared = fixed + max(stages * rows * planes * chunk, parts) + lines * chunk

@@ -49,7 +49,8 @@ class WholePass:
         for arguments in (self.before, self.back):
             arguments.T, arguments.from_, arguments.steps = T, 0, T
         self.back.B = B
-        launch.fill(self.back, {"x_row": T * H, "x_step": H, "y_row": T * H, "y_step": H})  # of those that have strides
+        # Strides of those arguments that have them.
+        launch.fill(self.back, {"x_row": T * H, "x_step": H, "y_row": T * H, "y_step": H})
         products = {"products": chunk.products, "partial": chunk.partial, "pieces": chunk.pieces, "parts": chunk.parts}
         self.finish = chunk.setting.finish.pack(products)
         self.sums = Recording(self._add_products)

@@ -10,8 +10,8 @@ from torch import Tensor
 from seqloom.core.memory import empty_like, new_empty
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
-FORMATS = {torch.bfloat16: 0, torch.float16: 1}  # FORMAT of the CUDA text
-COLUMNS, THREADS = 16, 512  # of a block, as in centre.cu
+FORMATS = {torch.bfloat16: 0, torch.float16: 1}  # FORMAT of the CUDA source
+COLUMNS, THREADS = 16, 512  # per block, as in centre.cu
 
 
 def centre_weights(weight: Tensor, hidden: int) -> Tensor:

@@ -19,9 +19,9 @@ from seqloom.kernels.cuda.runtime import launch, nvrtc
 from seqloom.kernels.cuda.runtime.groups import ClusterCode, GridCode, count_groups, has_clusters
 from seqloom.kernels.fused import why_not_fused
 
-TYPES = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}  # FORMAT of the CUDA text
-GRID_WARPS, GRID_SOURCES = 8, 32  # of a block on a grid: its warps, and the sources they receive from at a time
-TILE = 512  # bytes of a tile of weights on a grid
+TYPES = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}  # FORMAT of the CUDA source
+GRID_WARPS, GRID_SOURCES = 8, 32  # per block of a grid: warps, and sources from which they receive at a time
+TILE = 512  # bytes per weight tile on a grid
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class Kind:
     text: str
     gates: int
     states: int
-    norm: bool = False  # of the gates' products
-    memory: bool = False  # of the memory
+    norm: bool = False  # layer normalisation of the gates' products
+    memory: bool = False  # layer normalisation of the memory
     inputs: int = 0  # planes of x; 0: as many as gates
-    vectors: int = 0  # planes of weights that meet units elementwise
-    output: int = 0  # which state is the output
-    unit: str | None = None  # the text of a compiled cell; `text` is then a name for people
-    summed: int = 0  # the first gates that see only the sum of x and U h + b
+    vectors: int = 0  # elementwise weight vectors
+    output: int = 0  # index of the output state
+    unit: str | None = None  # the source of a compiled cell; `text` is then a name for messages
+    summed: int = 0  # number of leading gates that depend only on the sum of x and U h + b
 
     @property
     def planes(self) -> int:
@@ -61,8 +61,8 @@ class GatedSetting:
     keep: bool
     reset: bool
     grid: bool = False  # units are divided over blocks anywhere on the GPU, not over a cluster
-    tf32: bool = False  # products of float32 see 19 bits
-    kept: bool = False  # the forward pass keeps what the backward pass would compute again
+    tf32: bool = False  # float32 products use TF32 (19 bits)
+    kept: bool = False  # the forward pass saves what the backward pass would otherwise recompute
 
     @property
     def size(self) -> int:
@@ -100,15 +100,15 @@ class GatedSetting:
 class GatedDivision:
     """How the units are divided among blocks and warps, and where a warp's tiles of weights lie."""
 
-    rows: int  # of the batch
-    cluster: int  # blocks
-    each: int  # tiles of 16 units to a block
-    split: int  # warps that share the sum of one tile's product
-    deep: int  # tiles of the sum to a warp
+    rows: int  # rows of the batch
+    cluster: int  # blocks per cluster
+    each: int  # tiles of 16 units per block
+    split: int  # split-K slices: warps per tile of units
+    deep: int  # K tiles per warp
     in_shared: int = 0  # tiles in shared memory, not in registers
-    from_cache: int = 0  # tiles that come from the GPU's cache in every step
-    size: int = 2  # bytes of a number
-    few: int = 0  # rows that are taken if there is room for more; 0: all
+    from_cache: int = 0  # weight tiles that are read from the cache in every step
+    size: int = 2  # bytes per element
+    few: int = 0  # rows that are used even if there is room for more; 0: all
 
     @property
     def taken(self) -> int:
@@ -154,7 +154,7 @@ def place_weights(way: GatedDivision, kind: Kind, back: bool) -> GatedDivision |
     room = free // (way.tile_bytes * way.warps)
     if room < 0:
         return None
-    # the backward pass holds more besides, and so do normalised cells, of which a thread of 16 warps has few
+    # the backward pass and normalised cells hold more values, and a block of 16 warps has few registers per thread
     more = back * (1 + kind.norm) + (way.warps > 12) * (kind.memory + back * kind.norm)
     registers = max(0, heuristics.GATED_REGISTERS[way.size][way.warps] - 16 * more)
     tiles, underway = registers // (2 * way.size), 2 * heuristics.GATED_TILES_UNDERWAY // way.size // way.warps
@@ -246,12 +246,12 @@ def make_code(setting: GatedSetting, name: str, way: GatedDivision) -> GatedCode
 class GridDivision:
     """How the units are divided among blocks of a grid, and where a warp's tiles of weights lie."""
 
-    blocks: int  # of a group
-    units: int  # of a block
-    in_shared: int  # tiles of a warp in shared memory
+    blocks: int  # blocks per group
+    units: int  # units per block
+    in_shared: int  # weight tiles per warp in shared memory
     fits: bool  # no register spills
-    parts: int  # bytes of parts of sums, and of sums over units on a cluster
-    packets: int  # to a row
+    parts: int  # bytes of split-K slices, and of sums over units on a cluster
+    packets: int  # packets per row
 
 
 @cache

@@ -12,7 +12,7 @@ from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.gated.code import TYPES
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
-WARPS = 8  # of a block, as in input_norm.cu
+WARPS = 8  # warps per block, as in input_norm.cu
 
 
 def normalise(product: Tensor, scale: Tensor, bias: Tensor, gates: int, keeps: bool) -> tuple[Tensor, Tensor | None]:
@@ -50,7 +50,7 @@ def undo_norm(dy: Tensor, product: Tensor, spread: Tensor, scale: Tensor, gates:
 @cache
 def _make_code(name: str, gates: int, hidden: int, dtype: torch.dtype) -> CudaCode:
     """Return a kernel of input_norm.cu; its rows are the vectors that a block processes at a time."""
-    team = 1 if hidden <= 256 else 2 if hidden <= 512 else 4  # up to eight units to a lane
+    team = 1 if hidden <= 256 else 2 if hidden <= 512 else 4  # up to eight units per lane
     macros = ("HIDDEN", hidden), ("GATES", gates), ("TEAM", team), ("FORMAT", TYPES[dtype])
     shared = 16 * WARPS if team > 1 else 0
     return CudaCode(name, "gated/input_norm.cu", macros, 32 * WARPS, shared, rows=WARPS // team)

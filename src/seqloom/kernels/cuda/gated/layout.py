@@ -156,7 +156,7 @@ class Padding:
     """
 
     def __init__(self, lengths: Tensor, layout: Layout) -> None:
-        own, first = lengths.clamp(0, layout.T), int(layout.time_first)  # kernels write up to them
+        own, first = lengths.clamp(0, layout.T), int(layout.time_first)  # kernels write only up to the lengths
         self.lengths = layout.repeat(own)
         self.t = torch.arange(layout.T, device=own.device).unsqueeze(first)
         self.last = own.unsqueeze(1 - first) - 1

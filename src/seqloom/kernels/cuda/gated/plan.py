@@ -75,7 +75,7 @@ class PreparedGated:
         self.cell, names, like = stack.cells[index], stack.names[index], weights[0]
         one, heads = read_head(self.cell), self.cell.heads if isinstance(self.cell, HeadsCell) else 1
         self.weight_dtype, self.device = like.dtype, like.device
-        self.is_cast = dtype is not None and dtype != like.dtype  # then a pass reads copies of the weights
+        self.is_cast = dtype is not None and dtype != like.dtype  # a pass then reads copies of the weights
         self.indices = [names.get(name) for name in GatedWeights._fields]
         own = self.find_weights(weights)
         self.places = Places.of(own)

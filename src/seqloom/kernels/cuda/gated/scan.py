@@ -31,7 +31,7 @@ from seqloom.kernels.cuda.products import exact
 from seqloom.kernels.cuda.runtime.recorded import list_addresses
 
 Maybe = Tensor | None
-FORMS_KEPT = 256  # of calls, whose scans a process keeps: no tensors, the arguments of launches alone
+FORMS_KEPT = 256  # forms of calls whose scans a process keeps: only the arguments of launches, no tensors
 
 
 class GatedWeights(NamedTuple):
@@ -162,7 +162,7 @@ class GatedScan:
         """
         if autocast_dtype(self.device.type) is None:
             return self._run_forward(call, start)
-        with torch.autocast(self.device.type, enabled=False):  # it would cast and normalise by its own rules
+        with torch.autocast(self.device.type, enabled=False):  # autocast would cast and normalise by its own rules
             return self._run_forward(call, start)
 
     def _run_forward(self, call: Call, start: tuple[Tensor, ...] | None) -> Outputs:
@@ -176,7 +176,7 @@ class GatedScan:
         centred = centre_weights(own.weight_hh.reshape(-1, H), H) if kind.norm else None
         weight = arrange_weights(self.setting, own.weight_hh.reshape(-1, H, H) if centred is None else centred)
         first = tuple(layout.divide_state(s).float() for s in call.states) or start or self.make_start()
-        # padding is read from the path of state 0, by products, and from the outputs
+        # padding of the states is read by products and from the outputs
         whole = () if padding is None else (0, kind.output)
         paths = [
             (Tensor.new_zeros if i in whole else new_empty)(u, (*layout.lead, H))

@@ -19,9 +19,9 @@ from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.runtime import launch
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
-ROWS = 32  # that are scaled together
-TILE, DEPTH, THREADS = 128, 32, 256  # of multiply.cu
-WIDE, STAGES, AT_ONCE = 4, 3, 2  # columns of a block / 32, stages, blocks of a multiprocessor
+ROWS = 32  # rows that share a scale
+TILE, DEPTH, THREADS = 128, 32, 256  # as in multiply.cu
+WIDE, STAGES, AT_ONCE = 4, 3, 2  # columns per block / 32, stages, blocks per multiprocessor
 HOPPER, HOPPER_STAGES = (9, 0), 6  # the generation of hopper.cu, and its stages
 
 

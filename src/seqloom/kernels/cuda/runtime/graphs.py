@@ -51,7 +51,7 @@ def _find_work(key: Hashable, make: Callable[[], W]) -> tuple[W, Callable[[], No
     _cache.move_to_end(key)
     work, graph = _cache[key]
     if stream is not None and torch.cuda.is_current_stream_capturing():
-        return work, work.launch  # and nothing is discarded: freeing a graph would end the capture
+        return work, work.launch  # and nothing is discarded, since freeing a graph would end the capture
     while len(_cache) > heuristics.GRAPHS_KEPT:
         _cache.popitem(last=False)
     if stream is None:
@@ -63,7 +63,7 @@ def _find_work(key: Hashable, make: Callable[[], W]) -> tuple[W, Callable[[], No
 
 
 def _capture(work: Work) -> torch.cuda.CUDAGraph:
-    work.launch()  # once for real: compilers run, libraries make their plans
+    work.launch()  # run once before the recording, so that compilers run and libraries initialise
     return _record_launches(work.launch)
 
 

@@ -14,8 +14,8 @@ from seqloom.kernels.cuda.runtime import launch
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
 HOPPER = (9, 0)  # the first generation with clusters
-LARGE_CLUSTERS = 14  # of CUfunction_attribute
-COOPERATIVE, CLUSTER_DIMENSION = 2, 4  # of CUlaunchAttributeID
+LARGE_CLUSTERS = 14  # a CUfunction_attribute
+COOPERATIVE, CLUSTER_DIMENSION = 2, 4  # a CUlaunchAttributeID
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class ClusterCode(CudaCode):
 class GridCode(CudaCode):
     """A kernel whose blocks all run at the same time and exchange packets through the GPU's memory."""
 
-    packets: int = 0  # to a row
+    packets: int = 0  # packets per row
     least: int = 1  # rows of a group, if there are several groups
     clustered: bool = False  # whether a group is a cluster, too
-    paired: bool = False  # whether two blocks that follow each other are a cluster, as the text says
+    paired: bool = False  # whether two consecutive blocks are a cluster, as declared in the source
 
     @property
     def attributes(self) -> tuple[tuple[int, int], ...]:
@@ -48,7 +48,8 @@ class GridCode(CudaCode):
         """Launch as many groups as fit on the GPU; repeat for a large batch."""
         room = count_groups(self.blocks, device, self.clustered)
         for begin in range(0, B, self.rows * room):
-            group_rows = min(self.rows, max(self.least, -(-(B - begin) // room)))  # fewer rows, less to send
+            # Fewer rows per group reduce communication.
+            group_rows = min(self.rows, max(self.least, -(-(B - begin) // room)))
             count = min(room, -(-(B - begin) // group_rows))
             packets = torch.zeros(count * self.rows * self.packets, 4, dtype=torch.int32, device=device)
             extended: Any = launch.read_struct("runtime/packet.cuh", "GroupArguments", type(arguments))()

@@ -15,8 +15,8 @@ from torch import Tensor
 from seqloom.kernels.cuda.runtime import nvrtc
 
 MAX_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-OLDEST = (8, 0)  # Ampere: bf16 products, and copies in the background
-_Parameters = ctypes.c_void_p * 1  # of a launch: the address of the struct of arguments
+OLDEST = (8, 0)  # Ampere: bf16 products and asynchronous copies
+_Parameters = ctypes.c_void_p * 1  # parameters of a launch: the address of the struct of arguments
 SCALARS = {"int": ctypes.c_int, "i64": ctypes.c_longlong}  # types of arguments other than pointers
 
 
@@ -29,10 +29,10 @@ class CudaCode:
     macros: tuple[tuple[str, int | str], ...]
     threads: int
     shared: int  # bytes of shared memory per block
-    rows: int = 1  # of the batch that these blocks take
-    blocks: int = 1  # that take the same rows
-    text: str | None = field(default=None, kw_only=True)  # generated; `source` is then a name for messages
-    generation: str = field(default="", kw_only=True)  # "a": instructions of this GPU's generation alone
+    rows: int = 1  # rows of the batch that these blocks process
+    blocks: int = 1  # blocks that process the same rows
+    text: str | None = field(default=None, kw_only=True)  # generated source; `source` is then a name for messages
+    generation: str = field(default="", kw_only=True)  # "a": instructions only of this GPU's generation
 
     @property
     def attributes(self) -> tuple[tuple[int, int], ...]:

@@ -54,7 +54,7 @@ class Recorder:
             return launch(tensors)
         if key != self.key:
             self.key, self.runs, self.kept = key, 0, None
-        kept, self.kept = self.kept, None  # a concurrent pass of another thread finds none
+        kept, self.kept = self.kept, None  # a concurrent pass of another thread must not use it
         if kept is None:
             self.runs += 1
             if self.runs < heuristics.RUNS_BEFORE_RECORDING:
@@ -62,7 +62,7 @@ class Recorder:
             _make_room(self)
             try:
                 kept = RecordedPass(launch, tensors)
-            except torch.OutOfMemoryError:  # a recording keeps its memory; without it the pass may have enough
+            except torch.OutOfMemoryError:  # a recording holds memory; without it the pass may succeed
                 self.most = 0
                 return launch(tensors)
         found = kept.run(tensors)
@@ -102,7 +102,7 @@ class RecordedPass:
     """
 
     def __init__(self, launch: Launch, tensors: Any) -> None:  # noqa: ANN401  # a tree
-        with torch.inference_mode(False), torch.no_grad():  # later runs may be outside of an inference mode
+        with torch.inference_mode(False), torch.no_grad():  # later runs may be outside inference mode
             arguments = map_tensors(empty_like, tensors)
 
             def record() -> None:
