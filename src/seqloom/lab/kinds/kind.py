@@ -58,7 +58,7 @@ class Kind(ABC):
         explains_last: Whether the last output step is explained by default, not the first.
         decoder: What turns the output of an exported model into results: a key of `export.runner.results.DECODERS`;
             "" if `seqloom export` does not write such models.
-        row: What a row of the held-out data is called.
+        row: The name of a row of the held-out data.
     """
 
     name: ClassVar[str]

@@ -55,7 +55,7 @@ def check_decision(task: Task, positive: str | None, threshold: str | None, reje
 
 
 def explain_run(run: Run) -> list[str]:
-    """Say in sentences how a run chooses a class, if it is not just the likeliest one."""
+    """Describe in sentences how a run chooses a class, unless it is simply the most likely one."""
     names = kind_of(run.task).list_decided(run.task)
     return explain_decision(names, decisions.load(run.folder, len(names))) if names else []
 

@@ -173,7 +173,7 @@ def _choose_rate(source: Source, notes: Notes) -> int:
 
 
 def _make_letters_coder(source: Source, plan: TaskPlan, x: Any) -> LettersCoder | None:  # noqa: ANN401  # any coder
-    """Make a coder of letters if words are tagged."""
+    """Create a coder of letters if words are tagged."""
     if plan.form.target != "tags" or not isinstance(x, TextCoder) or x.unit != "tokens":
         return None
     sample = source.frame().select(x.column).head(SAMPLE_ROWS).collect().to_series()

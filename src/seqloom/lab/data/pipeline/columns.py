@@ -192,7 +192,7 @@ def _format_example(values: pl.Series) -> str:
 
 
 def warn_of_leaks(source: Source, plan: TaskPlan, columns: Sequence[Column], notes: Notes) -> None:
-    """Warn of each column that predicts the target almost perfectly by itself."""
+    """Warn about each column that predicts the target almost perfectly by itself."""
     if plan.form.target not in ("class", "numbers") or len(plan.target) != 1 or plan.layout == "long":
         return
     target = pl.col(plan.target[0]).alias("y")

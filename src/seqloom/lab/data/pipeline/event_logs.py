@@ -20,8 +20,7 @@ def list_event_choices(columns: Sequence[Column], source: Source, options: Readi
     """List plans that read one column of names as the steps of each series.
 
     A series has one label or number, or a label for each event if tags are asked for. Unless the input is named,
-    columns of numbers are read instead of names if there are any, apart from those that only count the time of a
-    series.
+    columns of numbers, if there are any besides those that only count the time of a series, are read instead of names.
     """
     if not options.form.reads_groups or len(options.input) > 1:
         return []
