@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from seqloom.lab.data.coders.joined import JoinedTextCoder
 from seqloom.lab.data.task import Task
 from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.training.results import summarise_run
@@ -70,6 +71,9 @@ def _tabulate(facts: dict[str, Any]) -> list[str]:
 
 
 def _write_example(task: Task) -> str:
+    coder = None if task.encoding is None else task.encoding.x
+    if isinstance(coder, JoinedTextCoder):
+        return json.dumps(dict.fromkeys(coder.columns, "some text"), ensure_ascii=False)
     if getattr(task.input, "unit", None):
         return '"some text"' if task.input.unit != "tokens" else '["some", "words"]'  # type: ignore[union-attr]
     return "row  # a list of steps, or a dict of columns"
