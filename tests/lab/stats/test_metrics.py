@@ -85,6 +85,19 @@ def test_chunks_follow_conllevals_rules():
     assert actual["span_f1"] == pytest.approx(2 * 1 / (2 + 2))
 
 
+def test_spans_are_those_of_nervaluate():
+    evaluator = pytest.importorskip("nervaluate").Evaluator
+    chance = np.random.default_rng(0)
+    tags = ["O", "B-X", "I-X", "B-Y", "I-Y"]
+    true, predicted = ([chance.choice(tags, n).tolist() for n in range(1, 60)] for _ in range(2))
+    both = zip(true, predicted, strict=True)
+    predicted = [[p if chance.random() < 0.3 else t for t, p in zip(*row, strict=True)] for row in both]
+    expected = evaluator(true, predicted, tags=["X", "Y"], loader="list").evaluate()["overall"]["strict"]
+    spans = [(find_spans(t), find_spans(p)) for t, p in zip(true, predicted, strict=True)]
+    assert sum(len(t & p) for t, p in spans) == expected.correct
+    assert span_f1(true, predicted) == pytest.approx(expected.f1)
+
+
 def test_chunks_that_mark_their_ends_are_kept_apart():
     assert find_spans(["S-X", "S-X", "B-X", "E-X", "I-X", "S-X"]) == {
         (0, 1, "X"),

@@ -29,13 +29,14 @@ def count_hits(outcomes: Iterable[bool]) -> Count:
         >>> str(one), round(one.low, 3), round(one.high, 3)
         ('4 of 5', 0.284, 0.995)
     """
-    from scipy import special  # scipy.stats takes a second longer to import
+    from scipy import stats
 
     values = [bool(v) for v in outcomes]
     hits, n = sum(values), len(values)
-    low = float(special.betaincinv(hits, n - hits + 1, 0.025)) if hits else 0.0
-    high = float(special.betaincinv(hits + 1, n - hits, 0.975)) if hits < n else 1.0
-    return Count(hits, n, low, high)
+    if not n:
+        return Count(0, 0, 0.0, 1.0)
+    interval = stats.binomtest(hits, n).proportion_ci(0.95, method="exact")
+    return Count(hits, n, float(interval.low), float(interval.high))
 
 
 def compare_counts(a: Count, b: Count) -> float | None:

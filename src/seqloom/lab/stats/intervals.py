@@ -53,8 +53,8 @@ def mean_interval(values: Sequence[float]) -> Interval:
 def wilson_interval(share: float, n: int) -> tuple[float, float]:
     """Return the 95% interval of a share of n rows.
 
-    Unlike a bootstrap interval it has a width even if all rows, or none, are right.
-    Wilson 1927, J. Am. Stat. Assoc. 22.
+    Unlike a bootstrap interval it has a width even if all rows, or none, are right. `share * n` need not be whole, as
+    `scipy.stats.binomtest` asks for: a share may be a mean over seeds. Wilson 1927, J. Am. Stat. Assoc. 22.
     """
     zz = Z_95**2 / n
     middle = (share + zz / 2) / (1 + zz)

@@ -8,6 +8,7 @@ of tokens.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -155,8 +156,9 @@ def list_features(x: Array, lengths: Array, letters: Array | None, lower: Array,
     if letters is None or not len(lower):
         words, at_step, near = _mix(x.astype(np.uint64), 1), [], []
     else:
-        words, shapes, prefixes, suffixes = _spell(letters, lower, kinds)
-        at_step, near = [*prefixes, *suffixes], [shapes, suffixes[-2]]
+        spelling = _spell(letters, lower, kinds)
+        words = spelling.words
+        at_step, near = [*spelling.prefixes, *spelling.suffixes], [spelling.shapes, spelling.suffixes[-2]]
     around = {k: _shift(words, real, k) for k in range(-WINDOW, WINDOW + 1)}
     columns = [*around.values(), *at_step]
     columns += [_mix(around[k], around[k + 1]) for k in range(-WINDOW, WINDOW)]
@@ -178,11 +180,20 @@ def _mix(a: Array, b: Array | int) -> Array:
     return (h ^ (h >> np.uint64(32))) * MIXER
 
 
-def _spell(letters: Array, lower: Array, kinds: Array) -> tuple[Array, Array, list[Array], list[Array]]:
-    """Return hashes (B, T) of the lower-case words, their shapes, and their prefixes and suffixes of each length.
+@dataclass(frozen=True, eq=False)
+class Spelling:
+    """Hashes (B, T) of lower-case words, of their shapes, and of their prefixes and suffixes of each length.
 
     A shape is the kinds of the letters without repetitions: Xx for Paris, X.X. for U.S., x for dog.
     """
+
+    words: Array
+    shapes: Array
+    prefixes: list[Array]
+    suffixes: list[Array]
+
+
+def _spell(letters: Array, lower: Array, kinds: Array) -> Spelling:
     small, kind = lower[letters].astype(np.uint64), kinds[letters].astype(np.uint64)
     ends = (letters != 0).sum(2)
     words = np.zeros(ends.shape, np.uint64)
@@ -200,7 +211,7 @@ def _spell(letters: Array, lower: Array, kinds: Array) -> tuple[Array, Array, li
         if i + 1 in AFFIXES:
             suffixes.append(backwards)
     prefixes += [words] * (len(AFFIXES) - len(prefixes))  # if all words are shorter
-    return words, shapes, prefixes, suffixes
+    return Spelling(words, shapes, prefixes, suffixes)
 
 
 def _number_buckets(known: Array) -> Array:
