@@ -136,7 +136,7 @@ class Guards:
         return self.find_change() is None
 
     def write(self) -> dict[str, Any] | None:
-        """Return the reads and a digest of their values, for other processes; None if one has no text."""
+        """Return the reads and a digest of their values, for other processes; None if a value cannot be described."""
         digest = _digest(self.places)
         if digest is None or any(p.read.kind == "variable" for p in self.places):
             return None

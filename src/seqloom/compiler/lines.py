@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from seqloom.compiler.nodes import ROWS, UnsupportedError, is_internal
 from seqloom.core.errors import UserError
 
-MOST_CALLS = 1_000  # of torch in one step; a Neural Turing Machine has about 150
+MOST_CALLS = 1_000  # calls of torch in one step; a Neural Turing Machine has about 150
 FOREIGN_TENSOR = "reads a tensor that is not an attribute of the cell"
 # Properties that a traced tensor cannot know: the loop's tensors may require gradients or be on a GPU.
 NUMBERS = frozenset({"tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "storage", "untyped_storage"})

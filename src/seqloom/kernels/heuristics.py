@@ -151,7 +151,7 @@ GRAPH_STEPS = 32
 
 # --- Compiled cells on GPUs: one kernel for all steps, or a graph with products by cuBLAS ---
 COMPILED_BLOCKS = 32  # blocks that a batch is spread over before a block takes more rows
-COMPILED_MOST_ROWS = 8  # of a block
+COMPILED_MOST_ROWS = 8  # rows per block
 COMPILED_WEIGHTS = 1 << 18  # numbers of weights that a block multiplies with at every step; cuBLAS takes more
 COMPILED_TRAFFIC = 64 << 20  # bytes that all blocks read at every step
 # Units and rows for which this was measured to be faster than cuDNN in float32: both passes from the first number of
@@ -312,7 +312,7 @@ def name_type(dtype: torch.dtype) -> str:
 # Rows to a piece. A longer sum in float32 is further from float64 than the loop's; other types round far more
 # coarsely: 1,024 rows in place of 256 write, add and read a quarter of the sums (LOG, overhead, seeds, training).
 PIECE_ROWS = {torch.float32: 32, torch.bfloat16: 1024, torch.float16: 1024}
-PIECE_NUMBERS = 1 << 20  # in the sums of all pieces of one weight: a limit on memory
+PIECE_NUMBERS = 1 << 20  # elements in the sums of all slices of one weight: a limit on memory
 
 # --- Products of float32 in halves, on tensor cores ---
 
@@ -364,8 +364,8 @@ NORM_BLOCKS, NORM_BACK_BLOCKS = 792, 396
 # and how many times as many where the forward pass kept products: gradients of a whole pass are split once (H=512 B=256
 # in float32 has one chunk with 512 steps, not four, and 0.5 GB beside the 2.7 GB that the pass needs anyway).
 GATED_CHUNK_NUMBERS, GATED_KEPT_CHUNKS = 1 << 23, 4
-GATED_PIECE_ROWS = {2: 256, 4: 32}  # of a product that is a weight's gradient, by bytes of a number
-GATED_PIECE_NUMBERS = 1 << 22  # in the sums of all pieces
+GATED_PIECE_ROWS = {2: 256, 4: 32}  # rows per slice of a weight gradient, by bytes per element
+GATED_PIECE_NUMBERS = 1 << 22  # elements in the sums of all slices
 
 # --- The C++ engine ----------------------------------------------------------------------------------------------
 

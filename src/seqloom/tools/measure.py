@@ -31,7 +31,7 @@ FORMULAS: dict[str, tuple[str, Callable[[int, int], int]]] = {
     "ode_gru": ("3(dh + 2h^2 + 3h)", lambda d, h: 3 * (d * h + 2 * h * h + 3 * h)),
     "rnn_attention": ("dh + 3h^2 + h", lambda d, h: d * h + 3 * h * h + h),
 }
-# The same with one bias per gate, as texts that write W [h, x] + b count them.
+# The same with one bias per gate, as counted in texts that write W [h, x] + b.
 ONE_BIAS: dict[str, tuple[str, Callable[[int, int], int]]] = {
     "rnn": ("h(h + d + 1)", lambda d, h: h * (h + d + 1)),
     "lstm": ("4h(h + d + 1)", lambda d, h: 4 * h * (h + d + 1)),
@@ -49,8 +49,8 @@ class Cost:
     parameters: int
     formula: str  # "" if the literature has none
     formula_parameters: int | None
-    flops_per_token: int  # of the products in the forward pass; a multiply-add counts as two
-    activation_bytes_per_token: int  # saved by the reference loop for the backward, float32
+    flops_per_token: int  # operations of the products in the forward pass; a multiply-add counts as two
+    activation_bytes_per_token: int  # saved by the reference loop for the backward pass, in float32
     state_floats: int
 
     def as_dict(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-ROUND = 0.05  # seconds of repeated calls in a round; a longer call is made once
+ROUND = 0.05  # seconds of repeated calls per round; a longer call runs once
 LIBRARIES = {"aten::_cudnn_rnn": "cuDNN", "aten::mkldnn_rnn_layer": "oneDNN"}
 
 Run = Callable[[], None]

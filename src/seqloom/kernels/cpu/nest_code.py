@@ -87,7 +87,7 @@ _POWERS = {1.0: "copy", 0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}  # as to
 
 
 def _fuse(nest: Nest) -> Nest:
-    """Replace powers by simpler operators, fuse chains whose inner value has no other use, and drop unused values."""
+    """Replace powers with simpler operators, fuse chains whose inner value has no other use, and drop unused values."""
     values = [a for i in nest.body for a in i.arguments]
     values += [s.value for s in nest.stores] + [r.value for r in nest.reductions]
     uses = Counter(a.index for a in values if isinstance(a, Register))
@@ -193,7 +193,7 @@ class _Encoder:
         self.start: list[_Step] = []
         self.body: list[_Step] = []
         self.finish: list[_Step] = []
-        self.values: dict[int, _Value] = {}  # of registers
+        self.values: dict[int, _Value] = {}  # values by register
         self.gathered: dict[Access, _Value] = {}
         self.last_use = self._find_last_uses()
 

@@ -127,7 +127,7 @@ class _DiagonalScan(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ANN401  # has what forward set
         a, h, y = read_saved(ctx)
         kept = a.conj().resolve_conj() if a.is_complex() else a
-        # The gradient of the state after step t: g_t = dy_t + kept_(t+1) g_(t+1), a scan from the end.
+        # The gradient of the state after step t: g_t = dy_t + kept_(t+1) g_(t+1), a reverse scan.
         later = torch.cat([torch.zeros_like(kept[:, :1]), kept[:, 1:].flip(1)], 1)
         g = _DiagonalScan.apply(later, dy.flip(1), torch.zeros_like(h)).flip(1)
         before = torch.cat([h.unsqueeze(1), y[:, :-1]], 1)

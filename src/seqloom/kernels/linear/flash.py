@@ -14,7 +14,7 @@ from seqloom.core.errors import UserError
 from seqloom.kernels.fused import why_not_fused
 from seqloom.kernels.linear.job import LinearJob
 
-MOST_CHANNELS = 256  # of a key: the kernels' own limit
+MOST_CHANNELS = 256  # channels of a key: the kernels' limit
 TILE = 16  # rows and columns of the smallest matrix product of a GPU
 HALVES = (torch.bfloat16, torch.float16)
 # The logarithm of the decay at a reset, which these kernels cannot take as minus infinity: they subtract sums of
@@ -27,14 +27,15 @@ def _load() -> dict[str, Callable[..., Any]] | str:
     """Return the package's functions by the form that they compute, or why they cannot be used."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about packages that it could use, which are errors to some test runners
+            # Warnings about optional packages, which some test runners turn into errors.
+            warnings.simplefilter("ignore")
             from fla.ops.delta_rule import chunk_delta_rule
             from fla.ops.gated_delta_rule import chunk_gated_delta_rule
             from fla.ops.generalized_delta_rule import chunk_dplr_delta_rule
             from fla.ops.gla import chunk_gla
             from fla.ops.kda import chunk_kda
             from fla.ops.simple_gla import chunk_simple_gla
-    except Exception as error:  # a Triton that does not fit raises errors of many kinds
+    except Exception as error:  # an incompatible Triton raises errors of many kinds
         return f"flash-linear-attention cannot be imported ({type(error).__name__}: {error})"
     return {
         "delta": chunk_delta_rule,

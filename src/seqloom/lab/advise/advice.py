@@ -23,7 +23,7 @@ from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.candidates import Candidate, choose_candidates
 from seqloom.lab.training.sizes import EMBEDDING, default_parameters, fit_size
 
-LINEAR = "linear"  # in place of a layer's name: no sequence model at all
+LINEAR = "linear"  # instead of a layer's name: no sequence model at all
 
 SECONDS = 22.0  # default time limit, reading the data included
 FEWEST_SECONDS = 4.0  # used in any case, however long reading took
@@ -36,7 +36,7 @@ RACE_STEPS, FULL_RACE_STEPS = (
     25,
     200,
 )  # with fewer steps a model is only timed; with the second number its rank counts fully
-RACE_PROGRESS = 0.25  # of the way from the trivial to the linear score, below which the race counts nothing
+RACE_PROGRESS = 0.25  # progress from the trivial to the linear score below which the race is ignored
 LOSS_NOISE = 0.05  # relative random variation of a loss
 
 SMALL_DATA, SMALL_BATCH = 1_000, 16  # up to this many examples, smaller batches give more steps per epoch
@@ -54,7 +54,7 @@ class Recommendation:
     reasons: tuple[str, ...] = ()
     settings: TrainSettings | None = None
     trial: QuickResult = NOT_TRIED
-    seconds: float | None = None  # of the whole training
+    seconds: float | None = None  # time of the whole training
     race: float = 0.0  # the part of the points from the race
 
 

@@ -29,12 +29,12 @@ if TYPE_CHECKING:  # both take long to import
     from sklearn.base import BaseEstimator
 
 MOST_WINDOWS = 600  # windows of a series for fitting and scoring
-NGRAM_WEIGHTS = (0.3, 0.6)  # of bigrams and trigrams; the rest is that of unigrams
+NGRAM_WEIGHTS = (0.3, 0.6)  # weights of bigrams and trigrams; the rest is that of unigrams
 FIT_SHARE = 0.7
 SMALL_SAMPLE, FOLDS = 600, 5  # a sample up to this size is scored by cross-validation
 MOST_TAGS = 40_000  # steps that a tagger is fitted to
 CLASS_FREQUENCY = "the most frequent class"
-ALPHAS = tuple(10.0**k for k in range(-1, 5))  # of a ridge, chosen by leave-one-out
+ALPHAS = tuple(10.0**k for k in range(-1, 5))  # strengths of a ridge, chosen by leave-one-out
 TAG_WINDOW = (-2, -1, 0, 1, 2)  # steps around a tag
 PADDED_ROWS = 256  # rows that are padded to one length
 

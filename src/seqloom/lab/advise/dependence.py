@@ -50,7 +50,8 @@ def _whole(sample: Sample, distances: list[int], random: np.random.Generator) ->
     x, starts = sample.flat()
     rows = np.flatnonzero(known)
     if x.ndim == 1:
-        fit, rows = np.split(rows, [len(rows) // 2])  # ids are grouped on other examples than they are measured on
+        # Ids are grouped on different examples than those they are measured on.
+        fit, rows = np.split(rows, [len(rows) // 2])
         x = _group_by_class(x, sample, fit, y)
     y = _keep_frequent(y) if y.ndim == 1 else y
     bits = []

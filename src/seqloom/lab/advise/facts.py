@@ -35,7 +35,7 @@ class Facts:
     width: int  # vocabulary size, or numbers per step
     examples: int | None  # training examples; None if endless
     sampled: int
-    median: float  # of the lengths, in steps
+    median: float  # median of the lengths, in steps
     most: float  # 95% quantile of the lengths
     longest: int
     outputs: int  # classes, tags, tokens or values to predict
@@ -43,7 +43,7 @@ class Facts:
     rarest: float | None = None
     conflict: float | None = None  # share of targets that contradict others with the same input
     nearest: float | None = None  # error of the nearest neighbour
-    season: int | None = None  # in steps
+    season: int | None = None  # the season in steps
     segment: int = 0  # steps that a forecasting model reads as one
     device: str = "cpu"
     baseline: Baseline | None = None

@@ -33,7 +33,7 @@ class QuickResult:
     """The outcome of a short training; `score` is on held-out examples, in the metric of the task."""
 
     parameters: int = 0
-    step_seconds: float = math.nan  # of a batch of typical length
+    step_seconds: float = math.nan  # time of a step on a batch of typical length
     bytes: int = 0  # weights, gradients, optimiser averages, and activations kept for the backward pass
     steps: int = 0
     score: float = math.nan

@@ -44,7 +44,7 @@ class Rule:
     when: Callable[[Facts], str]  # why the rule applies to these facts; "" if it does not
     points: Mapping[str, float]  # by model; a name covers its variants (bi_, :2) unless they are named too
     why: str = ""  # a sentence with a placeholder for each measurement
-    keys: tuple[str, ...] = ()  # of the measurements
+    keys: tuple[str, ...] = ()  # keys of the measurements
 
     def reason(self, measurements: Measurements) -> str:
         """Return the measured evidence, or "" if a measurement is missing."""

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 SEND_TIME_LIMIT = 60.0  # seconds; a request without an answer by then has failed
-MOST_CONNECTIONS = 1000  # of an open loop; a request that finds all in use waits, and that counts
+MOST_CONNECTIONS = 1000  # connections of an open loop; if all are in use, a request waits, and the wait counts
 
 
 @dataclass

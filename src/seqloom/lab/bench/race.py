@@ -56,7 +56,7 @@ class Timing:
     graph_us_per_step: float | None = None  # on a GPU, as a CUDA graph: without host time
     graph_ratio_to_gru: float | None = None  # against torch.nn.GRU as a CUDA graph
     saved_bytes: int | None = None  # kept from forward for backward
-    peak_bytes: int | None = None  # of one call, on a GPU
+    peak_bytes: int | None = None  # peak memory of one call, on a GPU
     reason: str = ""  # why there is no time, or what was not checked
 
     def with_time(self, seconds: float | None, gru: float | None, graph: str = "") -> Timing:

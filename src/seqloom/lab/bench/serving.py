@@ -23,7 +23,7 @@ from seqloom.lab.bench import load
 from seqloom.lab.bench.settings import check_plot, split_values
 
 WARM_UP_SECONDS = 1.0
-ROUNDS = 4  # in which the model alone and the server are measured; the best counts
+ROUNDS = 4  # rounds in which the model alone and the server are measured; the best counts
 MODEL_THREADS = {"OMP_NUM_THREADS": "1"}  # the second core is for the requests
 
 Count = Annotated[int, Field(ge=1)]
@@ -112,7 +112,7 @@ async def _measure_levels(
     await load.send_closed(client, settings.connections, WARM_UP_SECONDS)
     best, offline, failed = load.Answers(), 0.0, 0
     statuses: Counter[int] = Counter()
-    for _ in range(ROUNDS):  # in turns, so that other programs on the machine slow down both
+    for _ in range(ROUNDS):  # alternate, so that other programs on the machine slow down both
         offline = max(offline, await asyncio.to_thread(measure_offline, settings.seconds / ROUNDS))
         full = await load.send_closed(client, settings.connections, settings.seconds / ROUNDS)
         best, statuses, failed = max(best, full, key=lambda a: a.per_second), full.statuses, failed + full.failed

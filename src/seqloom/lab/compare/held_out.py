@@ -14,8 +14,8 @@ from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.model import build
 
-SHARES = {"valid": 0.01, "test": 0.03}  # of the budget that scoring a split once may take
-HIDDEN, BATCH = 128, 32  # of the model that is timed
+SHARES = {"valid": 0.01, "test": 0.03}  # share of the budget for scoring a split once
+HIDDEN, BATCH = 128, 32  # sizes of the model that is timed
 
 
 def choose_strides(task: Task, seconds: float) -> dict[str, int]:

@@ -18,7 +18,7 @@ from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.candidates import Candidate, Hyperparameters
 from seqloom.lab.training.sizes import embedding_size
 
-GPU_SHARE = 0.25  # of a GPU that a job takes, if the machine has one
+GPU_SHARE = 0.25  # share of a GPU per job, if the machine has one
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class JobFactory:
     """Build the jobs of one comparison."""
 
     folder: Path
-    sources: Sequence[Mapping[str, Any]]  # of each fold, or of all data
+    sources: Sequence[Mapping[str, Any]]  # source of each fold, or of all data
     kind: str
     batch: int
     task_size: TaskSize

@@ -18,18 +18,19 @@ from dataclasses import dataclass, replace
 from seqloom.lab.console import format_seconds
 
 FIRST_RUNG, SECOND_RUNG = 9, 3  # the rungs end after 1/9 and 1/3 of the steps
-PLANNED_SHARE = 0.85  # of the remaining time; the rest is a reserve for errors of the estimates
+PLANNED_SHARE = 0.85  # share of the remaining time; the rest is a reserve for errors of the estimates
 JOB_OVERHEAD = 0.5  # seconds that a job takes in addition to its steps
 ENOUGH_STEPS, ENOUGH_EPOCHS = 1000, 3  # dropping models is worth it to reach this
 GOOD_STEPS, FEWEST_STEPS = 300, 200  # for a small data set: desired and minimal steps
 MOST_STEPS, MOST_EPOCHS = 2000, 20
 ENOUGH_MODELS = 5  # training for fewer steps is worth it to keep this many models
 ENDLESS_EPOCH = 100  # steps that count as an epoch of endless data
-VALIDATIONS = (18, 9)  # in a whole training; the smaller number if validations are expensive
-VALIDATION_SHARE = 0.25  # of the training time that validations may take
+VALIDATIONS = (18, 9)  # validations per training; the smaller number if they are expensive
+VALIDATION_SHARE = 0.25  # share of the training time for validations
 TOLERANCE, LATEST_SHARE = 1.5, 0.8  # how much longer than planned the first stages may take, and of the whole time
-SHORT_MODELS, SHORT_STEPS, SHORT_VALIDATIONS = 4, 60, (3, 1)  # of a short plan: most models, fewest useful steps
-SHORT_LOSS = 0.7  # of the steps that one model could get, which several may keep
+# Limits of a short plan: maximum models, minimum useful steps, validations.
+SHORT_MODELS, SHORT_STEPS, SHORT_VALIDATIONS = 4, 60, (3, 1)
+SHORT_LOSS = 0.7  # minimum share of the steps that one model could get, if several models are trained
 BUDGETS = tuple(60 * m for m in (1, 2, 5, 10, 20, 30, 60, 120, 240, 480, 1440, 2880, 10080))  # seconds, to suggest
 
 
@@ -55,7 +56,7 @@ class TrainingPlan:
     every: int  # steps between validations
     patience: int  # validations without progress after which a training stops
     seconds: float  # estimated duration
-    epochs: float | None = None  # of the longest trainings; None for endless data
+    epochs: float | None = None  # epochs of the longest trainings; None for endless data
     is_short: bool = False  # the budget was too short for a thorough comparison
     more: str = ""  # a sentence: what a larger budget would allow
 
@@ -245,7 +246,8 @@ def _suggest_budget(plan: TrainingPlan, speeds: dict[str, TrainingCost], limits:
             continue
         epochs = f" ({_format_epochs(larger.steps / limits.epoch)} epochs)" if limits.epoch else ""
         count = len(larger.models)
-        models = f" of up to {count} models" if count > 1 else ""  # of more, if there was no time to measure them
+        # Of more models, if there was no time to measure them all.
+        models = f" of up to {count} models" if count > 1 else ""
         return f"--budget {format_seconds(budget)} would allow {larger.steps:,} steps{epochs}{models}"
     return ""
 

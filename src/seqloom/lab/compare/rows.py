@@ -27,10 +27,10 @@ class Row:
     parameters: int | None = None
     core: int | None = None  # parameters without embeddings and output layers over tokens
     lr: float | None = None
-    seconds: float | None = None  # of one training
+    seconds: float | None = None  # time of one training
     latency: tuple[float, float] | None = None  # seconds for one sequence, for 64
     memory: int | None = None  # bytes in training
-    left_out: bool = False  # for lack of time
+    left_out: bool = False  # not trained for lack of time
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,14 +39,14 @@ class Results:
 
     rows: list[Row]
     metric: Metric
-    bootstraps: dict[str, Bootstrap]  # of each row's test metric
-    margin: float = 1.0  # of the settings: a lead up to it does not count
+    bootstraps: dict[str, Bootstrap]  # draws of each row's test metric
+    margin: float = 1.0  # margin of the settings; a lead up to it does not count
     test_rows: int = 0
-    epochs: float | None = None  # of the longest trainings, if the data have an end
+    epochs: float | None = None  # epochs of the longest trainings, if the data are finite
     is_short: bool = False  # the budget was too short for a thorough comparison
     more: str = ""  # what a larger budget would allow
     chosen: str = ""  # the name of the recommended row
-    folds: tuple[int, int] | None = None  # of cross-validation: those that all tested rows have, and all
+    folds: tuple[int, int] | None = None  # folds of cross-validation: those that all tested rows have, and all folds
     has_learned: bool = False  # whether the recommended row leads the trivial one
     example: str = "row"  # what is scored: a window of a table in time, otherwise a row
     overlap: int = 1  # number of neighbouring test rows that share steps of a series

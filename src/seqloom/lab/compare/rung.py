@@ -31,7 +31,7 @@ from seqloom.lab.training.run import METRICS, Run
 from seqloom.lab.training.train import choose_device
 
 NOT_METRICS = ("step", "epoch", "seconds")
-TEXT_METRICS = ("bleu", "chrf", "exact", "cer", "wer")  # of decoded translations
+TEXT_METRICS = ("bleu", "chrf", "exact", "cer", "wer")  # metrics of decoded translations
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Deadline:
 
     at: float = math.inf  # seconds since the epoch
     valid: float = 0.0  # estimated seconds of a validation
-    test: float = 0.0  # of scoring the test rows; 0 if they are not scored
+    test: float = 0.0  # seconds for scoring the test rows; 0 if they are not scored
 
 
 def train_rung(

@@ -50,10 +50,11 @@ SMALL_DATA, LARGE_DATA = 500, 50_000  # training examples: batches of 16 up to S
 SPEED_SHARE, SPEED_SECONDS = 0.08, 3.0  # share of the budget for measuring speeds; at most so long for one model
 SPEED_DEADLINES = ((0.3, 4), (0.45, 1), (0.7, 0))  # (share of the budget, number of models that are measured after it)
 NAMED_DEADLINE = 0.5  # the same for models that were chosen by name: past it, no more are measured
-BASELINE_SHARE = 0.3  # of the budget of all workers that fitting the baselines may take
+BASELINE_SHARE = 0.3  # share of all workers' budget for fitting the baselines
 LATENCY_SECONDS, REPORT_SECONDS = 0.6, 3.0  # reserved for each model's latency and for the report
-MOST_REPORT_SHARE = 0.15  # of the budget that is reserved for the report
-SCORING_SHARE, FEWEST_SUGGESTED = 0.05, 1_000  # of the budget for scoring once, if rows are suggested; fewest of them
+MOST_REPORT_SHARE = 0.15  # maximum share of the budget that is reserved for the report
+# Share of the budget for scoring once, if rows are suggested; minimum rows.
+SCORING_SHARE, FEWEST_SUGGESTED = 0.05, 1_000
 PLAN_FILE = "plan.json"
 Jobs = Iterator[Job | None]
 
@@ -112,7 +113,7 @@ class Comparison:
         self.sizes: dict[str, Size] = {}
         self.speeds: dict[str, TrainingCost] = {}
         self.plan: TrainingPlan | None = None
-        self.trials: dict[str, list[CandidateTrial]] = {}  # of each model, with the first seed
+        self.trials: dict[str, list[CandidateTrial]] = {}  # trials of each model, with the first seed
         self.finalists: list[list[CandidateTrial]] = []  # a trial for each seed
         self.slowness = 1.0  # wall time of this process relative to its CPU time, above 1 if others use the machine
         self.skipped: set[str] = set()  # models with trainings that were skipped for lack of time

@@ -38,7 +38,7 @@ LATENCY_SECONDS, LATENCY_CALLS = 0.15, 3  # a latency is measured for at least s
 class TaskSize:
     """Sizes of a task from which times are estimated. A time step of a batch counts once per row, including padding."""
 
-    batches: int | None  # of an epoch; None if the split is endless
+    batches: int | None  # batches per epoch; None if the split is endless
     length: int  # median length of a sequence
     train: float  # time steps of a training batch, on average
     valid: float  # time steps of all validation batches

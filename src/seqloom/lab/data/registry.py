@@ -43,7 +43,7 @@ def find(name: str) -> Callable[..., Task]:
 def _build(name: str, options: Mapping[str, Any]) -> Task:
     """Build the task of a name after checking the names and types of its options."""
     build = find(name)
-    known = get_type_hints(vars(build).get("__init__", build))  # of a class or a function
+    known = get_type_hints(vars(build).get("__init__", build))  # the annotations of a class or a function
     known.pop("return", None)
     for option, value in options.items():
         if option not in known:

@@ -74,7 +74,7 @@ class Features:
     """
 
     names: tuple[str, ...]
-    known: tuple[str, ...] = ()  # of a forecast: features whose future is known; batches have it
+    known: tuple[str, ...] = ()  # for a forecast: features whose future is known and part of batches
     flags: tuple[str, ...] = ()  # features that are 1 for one value of a categorical column and 0 for the others
     attributes: tuple[str, ...] = ()  # features of the whole row that are read at every step
 

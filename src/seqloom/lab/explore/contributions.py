@@ -22,7 +22,7 @@ from seqloom.layers.layer import Layer
 
 MAX_PREFIXES = 200  # prefixes of a long sequence whose output is computed
 MAX_OCCLUSIONS = 200  # windows of a long sequence that are left out one by one
-MAX_SERIES_WINDOWS = 30  # of a series, in which a single step means little
+MAX_SERIES_WINDOWS = 30  # windows of a series, in which a single step means little
 POINTS = 32  # on the path of integrated gradients; the error of their sum is reported
 BATCH_STEPS = 40_000  # steps in one batch of prefixes or occlusions
 BUDGET = 40_000  # steps to run for one kind of contribution; longer inputs get fewer prefixes, windows and points

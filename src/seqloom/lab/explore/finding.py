@@ -13,10 +13,10 @@ from seqloom.lab.explore.subject import Example, Subject, cut_batch
 from seqloom.lab.explore.turning_words import is_contrast, is_negation
 from seqloom.tools.intervene import Clamp, record
 
-LEAST_CHANGE = 0.02  # of a probability that counts as an effect; smaller ones change with the seed
-SMALL_CHANGE = 0.05  # of a probability without the first steps, if the last ones alone give the same prediction
-LEAST_TURN = 0.1  # of a probability, that the part after a turning word changes
-LEAST_STEPS = 6  # of an input whose beginning may not matter
+LEAST_CHANGE = 0.02  # change of a probability that counts as an effect; smaller changes vary with the seed
+SMALL_CHANGE = 0.05  # change of a probability without the first steps if the last steps suffice for the prediction
+LEAST_TURN = 0.1  # change of a probability by the part after a turning word
+LEAST_STEPS = 6  # steps of an input whose beginning may not matter
 GATE_WORDS = {
     ("gru", "z"): ("kept its state (z rose", "opened to the input (z fell"),
     ("lstm", "f"): ("kept its memory (f rose", "forgot (f fell"),

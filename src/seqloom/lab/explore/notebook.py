@@ -25,7 +25,7 @@ from seqloom.lab.training.run import Run
 HEIGHT = 900  # pixels of the page in a notebook
 
 
-WITH_CLASSES, WITH_VALUES = ClassifyKind(), RegressKind()  # what the outputs of a module are taken for
+WITH_CLASSES, WITH_VALUES = ClassifyKind(), RegressKind()  # kinds as which the outputs of a module are treated
 
 
 class ModuleSubject(Subject):

@@ -23,7 +23,7 @@ from seqloom.layers.transformer.layer import Projected, Transformer
 from seqloom.models.classify import Classify
 from seqloom.models.embed import Embed
 
-MAX_BYTES = 14_000_000  # of weights in a page, so that it stays below 20 MB in base64
+MAX_BYTES = 14_000_000  # bytes of weights in a page, so that it stays below 20 MB in base64
 CELLS = {"gru": GRUCell, "lstm": LSTMCell, "attn_rnn": AttnRNNCell}
 UNITS = ("words", "characters")
 

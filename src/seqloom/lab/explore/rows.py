@@ -23,7 +23,7 @@ MAX_ROWS = 300  # rows of the held-out data that are listed and searched
 BATCH_ROWS = 32
 MAX_ROW_STEPS = 2_000  # longer rows are cut in the search, to bound its memory
 MAX_TEXT = 300  # characters of a row in a list
-ACTIVE_SHARE = 0.5  # of a unit's largest value, from which on the unit counts as active
+ACTIVE_SHARE = 0.5  # share of a unit's largest value from which the unit counts as active
 MAX_MATCHES = 20
 
 
@@ -46,7 +46,7 @@ class Match:
     row: int
     start: int
     end: int  # the last step
-    share: float  # of the marked units
+    share: float  # share of the marked units
     steps: tuple[str, ...]
 
 

@@ -21,7 +21,7 @@ from seqloom.lab.explore.subject import Subject
 from seqloom.lab.files import scratch
 
 EXAMPLES = 12  # recorded for each run by default
-MAX_BYTES = 20_000_000  # of arrays in a page; further examples are left out
+MAX_BYTES = 20_000_000  # bytes of arrays in a page; further examples are left out
 Recording = dict[str, Any]
 
 

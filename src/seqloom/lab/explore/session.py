@@ -14,7 +14,7 @@ from seqloom.lab.web.gate import Headers, Scope
 from seqloom.lab.web.problems import RequestError
 
 TOKEN_BYTES = 24
-MOST_FIELDS = 100  # of an address
+MOST_FIELDS = 100  # fields of an address
 ENTERS = "seqloom.enters"  # in the scope: whether the address has the token
 SCRIPT = "location.replace('/' + location.hash)"  # so that a copied address does not contain the token
 ENTRANCE = f"<!doctype html><meta charset=utf-8><title>seqloom explore</title><script>{SCRIPT}</script>"

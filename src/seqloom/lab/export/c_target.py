@@ -61,7 +61,8 @@ class Stream(nn.Module):
         self.exported = ExportedModel(model, ("x", "lengths"))
         self.layer: Recurrent = self.model.model.layer
         cells = [self.layer.cell_at(i) for i in range(len(self.layer.cells))]
-        self.counts = [len(cell.start(torch.zeros(1, 1, cell.input_size))) for cell in cells]  # of states
+        # Number of states of each cell.
+        self.counts = [len(cell.start(torch.zeros(1, 1, cell.input_size))) for cell in cells]
         coder = task.encoding.x if task.encoding is not None else None
         self.scale = coder.scale if isinstance(coder, SeriesCoder) else None
         self.target = task.encoding.y.scale if task.encoding is not None and kind_of(task).has_values else None

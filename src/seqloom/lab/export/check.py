@@ -21,7 +21,7 @@ from seqloom.lab.kinds.results import get_values
 from seqloom.lab.training.predict import predict_pieces
 
 LENGTHS = (1, 9, 40)  # steps of the rows that are compared
-ROWS = 3  # of each length
+ROWS = 3  # rows of each length
 TOLERANCE = 1e-4  # largest difference, relative to values above 1; float32 in another order of sums
 TEXT = "It's a <b>Test</b>: Straße, ΟΔΟΣ, हिन्दी, 你好, 1,5 don\u2019t"  # what a tokenizer may get wrong
 NUMBERS = (int, float)

@@ -20,7 +20,7 @@ from seqloom.lab.training.run import Run
 from seqloom.layers.registry import BI_PREFIX
 
 ONE_LENGTH = ("transformer_xl", "memory_transformer")  # torch.export would fix the length of the example
-MOST_ROWS, MOST_STEPS = 65_535, 1_048_575  # of a batch that torch.export promises to take
+MOST_ROWS, MOST_STEPS = 65_535, 1_048_575  # the largest batch that the exported program accepts
 EXAMPLE_ROWS, EXAMPLE_STEPS = 3, 7  # torch.export takes 0 and 1 as fixed
 
 

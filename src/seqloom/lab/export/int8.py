@@ -61,7 +61,7 @@ class _Dequantise(nn.Module):
 
 
 def store_as_int8(module: nn.Module) -> None:
-    """Replace the matrices of a module by int8 tensors and their scales, from which they are computed."""
+    """Replace the matrices of a module with int8 tensors and their scales, from which they are computed."""
     module.requires_grad_(False)
     for part in list(module.modules()):
         for name, p in list(part.named_parameters(recurse=False)):

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 LATEST = "latest"
-COPY_ATTEMPTS = 20  # of a folder that changes while it is copied
+COPY_ATTEMPTS = 20  # attempts to copy a folder that changes meanwhile
 
 
 class Storage:

@@ -14,7 +14,7 @@ from seqloom.lab.data.task import Classes, Task
 from seqloom.lab.kinds.objective import Objective
 from seqloom.lab.stats.metrics import METRICS, Array, Metric
 
-MAJORITY_SHARE = 0.9  # of the training rows that one class has at least in imbalanced data
+MAJORITY_SHARE = 0.9  # minimum share of one class in the training rows of imbalanced data
 FEW_RARE_ROWS = 30  # test rows of rare classes below which a note says that scores are uncertain
 # Metrics in which a rare class counts as much as a frequent one.
 BALANCED = {"balanced_accuracy", "macro_f1", "f1", "auroc", "average_precision"}

@@ -77,7 +77,7 @@ class Form:
 
 @dataclass(frozen=True)
 class AnyForm(Form):
-    """The form if no kind is asked for: a repeated name or a list of names is a target on request."""
+    """The form if no kind is requested: a repeated name or a list of names is a target on request."""
 
     def list_target_roles(self, column: ColumnFacts, is_named: bool) -> list[str]:
         """List the roles that a column may have as the target."""

@@ -26,7 +26,7 @@ from seqloom.layers import registry
 from seqloom.models.classify import Classify
 from seqloom.models.tag import Tag
 
-FIRST_LOG_ODDS = -2.0  # of every label before training: random guesses would have a fair F1
+FIRST_LOG_ODDS = -2.0  # initial log odds of every label: without it, random guesses would have a fair F1
 
 
 class ForMultilabel(ForTask):

@@ -26,7 +26,7 @@ from seqloom.lab.kinds.settings import Sizes
 from seqloom.lab.stats.forecasts import LEVELS, fit_widths
 
 FILE, FORMAT = "intervals.json", 1
-LEAST_UNIT = 0.1  # of the median unit; a window without any change would otherwise have no width
+LEAST_UNIT = 0.1  # minimum unit relative to the median; a window without any change would otherwise have no width
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from seqloom.layers import registry
 from seqloom.models.classify import Classify
 from seqloom.models.embed import Embed
 
-EMBEDDING_SCALE = 0.1  # of a classifier's initial embeddings, so that rare words have little influence
+EMBEDDING_SCALE = 0.1  # scale of a classifier's initial embeddings, so that rare words have little influence
 NORMALISED_CELLS = ("attn_rnn",)  # their state is normalised, so the embedding must have the same scale
 CLASSIFIER_SPAN = 100  # initial memory span of these cells in steps, as a class is read at the end
 

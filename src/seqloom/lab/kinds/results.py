@@ -57,7 +57,7 @@ def _name_numbers(target: Values, value: list[Any]) -> object:
 
 
 def _drop_infinite(values: list[Any]) -> list[Any]:
-    """Replace infinite numbers in nested lists by None."""
+    """Replace infinite numbers in nested lists with None."""
     return [
         _drop_infinite(v) if isinstance(v, list) else None if isinstance(v, float) and math.isinf(v) else v
         for v in values

@@ -33,5 +33,5 @@ def prose(text: str) -> Markup:
 
 
 def typeset(text: str) -> str:
-    """Replace +- by a plus-minus sign with non-breaking spaces."""
+    """Replace +- with a plus-minus sign with non-breaking spaces."""
     return text.replace(" +- ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")

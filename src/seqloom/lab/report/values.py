@@ -10,7 +10,7 @@ from typing import Any
 from seqloom.lab.report.page import Chart, Dots, Grid, Table
 from seqloom.lab.report.text import is_number, parse_number
 
-MAX_ROWS = 16  # of the table of a chart
+MAX_ROWS = 16  # rows in the table of a chart
 Tabular = Table | Chart | Dots | Grid
 
 

@@ -134,7 +134,7 @@ class RowFormat:
 
 
 def _inline(schema: dict[str, Any]) -> dict[str, Any]:
-    """Replace references to definitions by the definitions; those of rows are not recursive."""
+    """Replace references to definitions with the definitions; those of rows are not recursive."""
     definitions = schema.pop("$defs", {})
 
     def replace(value: Json) -> Json:

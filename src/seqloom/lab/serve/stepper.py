@@ -31,7 +31,7 @@ from seqloom.lab.training.predict import NOT_FINITE, encode_rows, is_finite, pre
 from seqloom.lab.web.problems import RequestError
 from seqloom.models.classify import Classify
 
-FIRST_SLOTS = 64  # of the tensors of states; they double when they are full
+FIRST_SLOTS = 64  # initial rows of the tensors of states, which double when they are full
 
 Result = dict[str, Any]
 
@@ -45,8 +45,8 @@ class Slot:
 
     def __init__(self) -> None:
         self.steps = 0
-        self.index = -1  # in the tensors of a RecurrentStepper
-        self.state: Any = None  # of a stream whose state has no fixed size
+        self.index = -1  # row in the tensors of a RecurrentStepper
+        self.state: Any = None  # the state, if it has no fixed size
 
 
 class Stepper:
@@ -306,7 +306,7 @@ def _encode_numbers(coder: SeriesCoder, steps: list[list[dict[str, Any]]]) -> Ba
 
 
 def _check(results: list[Result], scores: Tensor) -> list[Result]:
-    """Replace results that are not finite by an error, as `predict` does."""
+    """Replace results that are not finite with an error, as `predict` does."""
     if bool(torch.isfinite(scores).all()):
         return results
     return [one if is_finite(one) else dict.fromkeys(one) | {"error": NOT_FINITE} for one in results]

@@ -19,7 +19,7 @@ from seqloom.lab.web.problems import RequestError
 
 TOKEN_BYTES = 18
 MOST_EVENTS = 1024  # that wait for a client that reads server-sent events; older ones are dropped
-MOST_LISTENERS = 4  # of server-sent events of one stream
+MOST_LISTENERS = 4  # listeners to the server-sent events of one stream
 
 Result = dict[str, Any]
 
@@ -186,7 +186,7 @@ class Streams:
                 found = [[next(checked) for _ in steps] for _, steps in jobs]
                 if max(self._count_steps(version, steps) for steps in found) <= self._settings.max_steps:
                     return found
-            except RequestError:  # of one of them
+            except RequestError:  # the steps of one stream are wrong
                 pass
         return [self._check_one(stream, steps, version) for stream, steps in jobs]
 

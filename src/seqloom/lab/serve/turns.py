@@ -15,7 +15,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-SHORT_CALL = 0.25  # of the most steps of a call
+SHORT_CALL = 0.25  # share of the maximum steps of a call
 MOST_PADDING = 2  # how often as long a row may be as those of other jobs in its call, which wait for it
 RECENT = 32  # jobs that tell whether other clients have short ones
 
@@ -86,7 +86,7 @@ class Turns:
         self._most_rows, self._most_steps = most_rows, most_steps
         self._short_steps = int(SHORT_CALL * most_steps)
         self._clients: dict[str, _Client] = {}
-        self._tags: dict[str, int] = {}  # of clients without a job
+        self._tags: dict[str, int] = {}  # tags of clients without a job
         self._clock = 0  # the tag of the client that was last chosen
         self._count = 0
         self._recent: deque[str | None] = deque(maxlen=RECENT)  # the clients of the last jobs, if they were short

@@ -10,7 +10,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 LEVELS = (80, 95)  # percent of the future values that an interval is to contain
-ENOUGH_SCORES = 39  # of a step; with fewer, those of neighbouring steps are pooled. Twice what 95 % needs at least
+ENOUGH_SCORES = 39  # scores per step; with fewer, those of adjacent steps are pooled. Twice the minimum for 95 %
 
 
 def conformal_quantile(scores: Array, level: float) -> float:

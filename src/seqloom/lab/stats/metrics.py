@@ -45,7 +45,7 @@ SHORT_TITLES = {
     "cer": "CER",
     "wer": "WER",
 }
-LARGEST_EXPONENT = 700.0  # of a perplexity, below float64's overflow
+LARGEST_EXPONENT = 700.0  # exponent of a perplexity, below float64's overflow
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Metric:
 
     def clip(self, end: float) -> float:
         """Clip the end of an interval to the range of the metric."""
-        if self.name == "loss":  # of a density may be negative
+        if self.name == "loss":  # the loss of a density may be negative
             return end
         return min(1.0, max(0.0, end)) if self.percent and self.higher else max(0.0, end)
 

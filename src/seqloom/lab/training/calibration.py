@@ -18,7 +18,7 @@ from seqloom.lab.kinds.settings import TrainSettings
 if TYPE_CHECKING:  # it imports this module
     from seqloom.lab.training.run import Run
 
-AIM_SETTINGS = ("metric", "class_weights", "positive", "threshold", "reject")  # of a training
+AIM_SETTINGS = ("metric", "class_weights", "positive", "threshold", "reject")  # settings of a training
 
 
 def resolve_objective(task: Task, settings: TrainSettings) -> tuple[TrainSettings, str]:

@@ -27,7 +27,7 @@ ATTENTION = ("transformer", "performer", "linformer", "hybrid", "rnn_then_attent
 DROPOUT = 0.2
 PROPOSALS_AT_ONCE = 3  # proposals for a model that are trained before the next ones are made
 MOST_LAYERS = 256  # as of TrainSettings
-SIZE_FACTORS = (0.25, 0.5, 1.0, 2.0)  # of the parameter budget
+SIZE_FACTORS = (0.25, 0.5, 1.0, 2.0)  # factors on the parameter budget
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Candidate:
     @property
     def rates(self) -> tuple[float, ...]:
         """Learning rates to try, the most promising first."""
-        name = self.model.rpartition("/")[2]  # of a cell: the name of its file, without its folders
+        name = self.model.rpartition("/")[2]  # for a cell: the name of its file, without folders
         if name in Mixer.registry or any(part in name for part in ATTENTION):
             return (1e-3, 3e-3, 3e-4)
         return (3e-3, 1e-3, 1e-2)
@@ -60,7 +60,7 @@ class ModelName(NamedTuple):
     ahead: str  # bi_ or ""
     base: str  # a layer, or FILE.py:CLASS
     layers: str  # a number or ""
-    file: Path | None  # of a cell
+    file: Path | None  # the file of a cell
     cell: str  # the name of its class, or ""
 
     @property
@@ -93,7 +93,7 @@ class Hyperparameters:
 
     lr: float
     dropout: float = DROPOUT
-    factor: float = 1.0  # of the parameter budget
+    factor: float = 1.0  # factor on the parameter budget
 
 
 def choose_candidates(kind: Kind, names: Sequence[str] = (), steps: int = 100) -> list[Candidate]:

@@ -26,7 +26,7 @@ from seqloom.lab.training.stacked import BATCH_SEED_OFFSET, StackedStep
 
 LOSS_SPANS = 50  # spans of a training, each with its mean loss
 MAX_GRAPHS = 24  # replayed at once; more do not fit the hardware queues
-MAX_STEPS_AHEAD = 8  # of the host before a stream
+MAX_STEPS_AHEAD = 8  # steps by which the host may be ahead of a stream
 NO_MEMORY = torch.OutOfMemoryError.__name__
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class TrainedModel:
     name: str
     model: nn.Module | None
     losses: list[float]  # means over equal spans of steps
-    seconds_per_step: float  # of the group in which it ran
+    seconds_per_step: float  # time of the group in which it ran
     failed: str = ""
     skipped: int = 0  # steps whose gradient was not finite; they changed nothing
 

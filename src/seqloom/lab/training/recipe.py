@@ -43,7 +43,7 @@ class SmallTraining:
     loss: Callable[[nn.Module, Tensors], Tensor]
     recipe: Recipe
     seed: int
-    dtype: torch.dtype = torch.float32  # of the weights
+    dtype: torch.dtype = torch.float32  # type of the weights
     # Called before every step with the model, the generator and the number of finished steps. It is not recorded with
     # the step, so what is due once in many steps belongs here: every kernel of a recorded step takes its time.
     prepare: Callable[[nn.Module, torch.Generator, int], None] | None = None

@@ -44,7 +44,7 @@ FORMAT = 1
 METRICS = "metrics.jsonl"
 CELL = "cell.py"
 WHICH = ("best", "last")
-READ_ATTEMPTS = 5  # of a checkpoint that a training may be renaming
+READ_ATTEMPTS = 5  # attempts to read a checkpoint that a training may be renaming
 F = TypeVar("F", bound=Frame)
 PACKAGES = ("seqloom", "torch", "numpy", "polars", "scikit-learn", "tokenizers")
 

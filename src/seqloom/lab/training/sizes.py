@@ -14,7 +14,7 @@ from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.candidates import Candidate
 from seqloom.lab.training.model import build
 
-WIDTH_MULTIPLE = 8  # so that attention heads divide the width, and vectors are filled
+WIDTH_MULTIPLE = 8  # so that attention heads divide the width and SIMD vectors are full
 WIDEST = 2048
 PARAMETERS = ((2_000, 20_000), (20_000, 50_000))  # (largest number of training examples, parameters)
 MOST_PARAMETERS = 100_000  # what two cores train in minutes

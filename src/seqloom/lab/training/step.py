@@ -100,7 +100,7 @@ class Stepper:
         whole = float(loss)
         if finite or self._is_scaled_too_far(whole):
             self.skipped_in_a_row = 0
-            self.scaler.step(self.optimiser)  # skips a step that it scaled too far
+            self.scaler.step(self.optimiser)  # skips a step whose gradients overflowed
             self.scaler.update()
             if self.average is not None:
                 self.average.update(self.model)
@@ -163,7 +163,7 @@ class Stepper:
         """
         self.skipped += 1
         self.skipped_in_a_row += 1
-        # every process has the same gradient, and comes here
+        # every process has the same gradient and reaches this point
         losses = self.processes.sum(torch.tensor(float(not math.isfinite(loss)), device=self.device))
         what = "loss" if float(losses) else "gradient"
         if what == "gradient" and self.skipped_in_a_row < MAX_SKIPPED_IN_A_ROW:

@@ -58,7 +58,7 @@ class Clients:
 
 def _read_address(text: str | None) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        found = ipaddress.ip_address((text or "").partition("%")[0])  # without the zone
+        found = ipaddress.ip_address((text or "").partition("%")[0])  # without the zone of an IPv6 address
     except ValueError:
         return None
     mapped = getattr(found, "ipv4_mapped", None)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 LARGE = 2**16  # bytes of a body whose reading takes longer than most answers to small requests
-BYTES_PER_SECOND = 4 * 2**20  # of large bodies that a client sends while others have requests
+BYTES_PER_SECOND = 4 * 2**20  # rate of large bodies that a client sends while others have requests
 MOST_PACES = 256  # clients that are remembered before the list is cleared of those that need not wait
 REST = 19  # times as long as the last body took; small requests have the rest of the time
 

@@ -61,7 +61,7 @@ class Server(uvicorn.Server):  # type: ignore[misc]
             log_config=None,
             access_log=False,
             server_header=False,
-            proxy_headers=False,  # `Clients` reads them, of trusted proxies alone
+            proxy_headers=False,  # `Clients` reads them, only from trusted proxies
             backlog=BACKLOG,
             ws_max_size=min(settings.max_body, MOST_MESSAGE),
             ws_ping_interval=PING_SECONDS,
@@ -85,7 +85,7 @@ class Server(uvicorn.Server):  # type: ignore[misc]
         self.run(sockets=[self._listener])
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets=[])  # which has no time limit for a handshake of TLS
+        await super().startup(sockets=[])  # the base class has no time limit for a TLS handshake
         config, loop = self.config, asyncio.get_running_loop()
 
         def make_connection() -> asyncio.Protocol:

@@ -13,7 +13,7 @@ from seqloom.kernels.scan import scan_steps
 from seqloom.layers.linear.layer import LinearMixer, Terms, head_size, read_float_state, wide
 from seqloom.layers.linear.parts import HeadLayerNorm, HeadNorm
 
-GATE_CAP = 15.0  # of xLSTM 7B
+GATE_CAP = 15.0  # cap of xLSTM 7B
 
 
 class MLSTM(LinearMixer, name="mlstm"):

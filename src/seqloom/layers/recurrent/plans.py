@@ -73,7 +73,7 @@ PLAIN = (bool, int, float, str, tuple, type(None))  # types of a cell's settings
 def is_plain_context() -> bool:
     """Return whether nothing intercepts the operations of a call: modes, transforms, tracing. Autocast may be on."""
     return not (
-        is_compiling()  # first: the others cannot be traced
+        is_compiling()  # checked first, since the others cannot be traced
         or _dispatch_modes()
         or _transforms()
         or forward_ad._current_level >= 0
@@ -124,7 +124,7 @@ def try_plan(
         amp = None
         if _autocast():
             amp = autocast_dtype(x.device.type) if x.is_cuda else None
-            if amp is None:  # of another device, or on a CPU, where some processors ignore it
+            if amp is None:  # autocast of another device, or of a CPU that ignores it
                 return None
         states = [] if hx is None else [hx] if type(hx) is Tensor else [*hx]
         train = is_grad_enabled() and _needs_gradient(x, states, weights)

@@ -11,7 +11,8 @@ from seqloom.core.checks import read_lengths
 from seqloom.core.errors import InputError, UserError
 from seqloom.core.masks import make_mask
 
-MOST_NUMBERS = 1 << 26  # of all steps' matrices, up to which a GPU joins them instead of taking step after step
+# Elements of all steps' matrices up to which a GPU combines them instead of running step by step.
+MOST_NUMBERS = 1 << 26
 
 
 class CRF(nn.Module):

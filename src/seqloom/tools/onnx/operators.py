@@ -20,7 +20,8 @@ from seqloom.layers.recurrent.layer import Recurrent
 
 OPERATORS = {"gru": "GRU", "lstm": "LSTM", "rnn": "RNN"}
 GATE_ORDER = {"gru": (1, 0, 2), "lstm": (0, 3, 1, 2), "rnn": (0,)}  # position of ONNX's gates among torch's
-ACTIVATIONS = {"tanh": "Tanh", "relu": "Relu", "sigmoid": "Sigmoid", "elu": "Elu"}  # of an RNN, by ONNX's names
+# Activations of an RNN, by ONNX's names.
+ACTIVATIONS = {"tanh": "Tanh", "relu": "Relu", "sigmoid": "Sigmoid", "elu": "Elu"}
 
 _library = torch.library.Library("seqloom_onnx", "DEF")
 _library.define(

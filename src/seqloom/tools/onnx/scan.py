@@ -124,7 +124,7 @@ def _fits(shapes: list[object], read: list[object]) -> bool:
 def _export_step(cell: Cell, names: list[str], node: torch.fx.Node) -> Any:  # noqa: ANN401  # a graph of onnx_ir
     x, state, now, own = (torch.utils._pytree.tree_map(lambda n: n.meta["val"], part) for part in node.args[:4])
     B = Dim("B", min=1, max=65_536)
-    rows = 3  # of the example; any number but 0 and 1, which torch would take as fixed
+    rows = 3  # rows of the example; any number except 0 and 1, which torch would treat as fixed
 
     def make(value: Tensor, skip: int) -> Tensor:
         return torch.ones(rows, *(int(n) for n in value.shape[skip:]), dtype=value.dtype)

@@ -104,7 +104,7 @@ def _job(cell: Cell, shape: tuple[int, ...], ragged: bool, options: tuple[str, .
         job = replace(job, reset=(torch.rand(B, T) < 0.2).to(device))
     if "mask" in options and "mask" in cell.takes:
         job = replace(job, mask=2.0 * torch.randint(2, (B, cell.output_size)).to(device))
-    if "keep" in options:  # units that stay, change, or do both by half
+    if "keep" in options:  # units that keep their state, change it, or mix both
         share = (torch.randint(3, (B, T, *s.shape[1:])).to(device) / 2 for s in job.state)
         job = replace(job, keep=tuple(share))
     return job
@@ -118,16 +118,16 @@ def _ratios(code: KernelCode, cell: Cell, job: ScanJob, dtype: torch.dtype, wher
         return {}
     assert reason is None, f"the kernel does not take {where}: {reason}"
     low = torch.finfo(dtype).bits < 32
-    if low:  # compare on the rounded numbers that the kernel receives
+    if low:  # compare on the rounded values that the kernel receives
         cell, job = own, replace(job, x=job.x.to(dtype))
     exact = run_with_gradients(any_loop.run, copy.deepcopy(cell).double(), job, torch.float64)
-    like = dtype if low else torch.float32  # there is nothing more exact to compare float64 with
+    like = dtype if low else torch.float32  # there is no more precise reference for float64
     loop = run_with_gradients(any_loop.run, cell, job, like)
     results, again = (run_with_gradients(code.run, own, job, dtype) for _ in range(2))
     ratios = {}
     for name, true in exact.items():
         assert torch.equal(results[name], again[name]), f"{name} differs between two calls, {where}"
-        size = max(float(true.norm()), 1e-30)  # a last bit of every number; some gradients are 0
+        size = max(float(true.norm()), 1e-30)  # one bit of every value; some gradients are 0
         far = float((results[name].double() - true).norm()) / torch.finfo(dtype).eps
         near = float((loop[name].double() - true).norm()) / torch.finfo(like).eps
         ratios[name] = max(far, size) / math.hypot(near, size)

@@ -79,7 +79,7 @@ class WholePass:
         self.chunk.add_products(self.rows)
 
     def count_bytes(self) -> int:
-        """Return the size of its memory, of which the planes and the products are nearly all."""
+        """Return the approximate size of its memory: that of the planes and the products."""
         return self.chunk.count_bytes() + 3 * self.u.nbytes
 
     def run(

@@ -404,7 +404,7 @@ class BoundScan(NamedTuple):
 
 
 def find_weights(call: Call, saved: Saved) -> None:
-    """Replace the weights of a backward pass by contiguous ones if they have moved since the forward pass.
+    """Replace the weights of a backward pass with contiguous ones if they have moved since the forward pass.
 
     Raises:
         RuntimeError: If they were freed, or have another shape, type or device.

@@ -31,7 +31,7 @@ REFITTED = {ROCKET, DTW}
 WEIGHTED = {linear.fit_logistic, linear.fit_logistic_of_letters, overlap.fit_overlap}  # these take class weights
 MOST_REFITTED, REFIT_SHARE = 500, 0.3  # training rows up to which this is worth it; share of the time for the first fit
 FIRST_SAMPLE, GROWTH = 2_000, 8  # rows of the first sample if time is limited, and how much the next one is larger
-ESTIMATE_SHARE = 0.6  # of the time that a larger sample may take by estimate; the rest is for errors of the estimate
+ESTIMATE_SHARE = 0.6  # share of the time for a larger sample by estimate; the rest is for errors of the estimate
 # These use at most one token of the input: a model that is no better has learned nothing.
 BLIND = {"majority", "most frequent labels", "mean", "most frequent tag", "most frequent text", "unigram", "bigram"}
 QUICK = BLIND | {"mean of the past", "last value", "seasonal naive"}  # take milliseconds on small data
@@ -81,7 +81,7 @@ def fit_baseline(
     latency = time_predictions(model, task)
     columns = row_scores.score_rows(model, task, "test", batch)
     row_scores.save(folder, columns)
-    shutil.rmtree(run, ignore_errors=True)  # of a process that was killed here
+    shutil.rmtree(run, ignore_errors=True)  # left by a process that was killed here
     stored = Run.create(run, settings, whole_task(task), source, describe_baseline(model))
     model.store_decision(stored.folder)
     save_baseline(stored, model, taken, valid, compute_scores(columns, intervals=True, overlap=task.overlap))

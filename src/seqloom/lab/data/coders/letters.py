@@ -11,8 +11,8 @@ import polars as pl
 
 Array = np.ndarray[Any, Any]
 UNKNOWN_LETTER, FIRST_LETTER = 1, 2  # 0 is past the end of a word
-WORD_LETTERS = 20  # of a longer word, the first and the last ten
-MOST_LETTERS = 5_000  # of the alphabet, the most frequent
+WORD_LETTERS = 20  # letters per word; of a longer word, the first and the last ten
+MOST_LETTERS = 5_000  # size of the alphabet: the most frequent letters
 FEWEST_PER_WORD = 2.0  # on average; shorter tokens are letters themselves, as in Chinese
 
 

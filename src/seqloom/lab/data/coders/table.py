@@ -105,7 +105,7 @@ def _to_number(name: str) -> pl.Expr:
 
 
 def fill_gaps(values: Array, first: Array, season: int) -> Array:
-    """Replace missing values (N, D) by those of the season before, or else of the row before, in the same series.
+    """Replace missing values (N, D) with those of the season before, or else of the row before, in the same series.
 
     Later values are never used, so that a window that ends in a gap knows nothing of what follows. Values before the
     first known one stay missing.

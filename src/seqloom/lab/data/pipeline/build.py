@@ -39,8 +39,8 @@ from seqloom.lab.data.pipeline.text_coder import SAMPLE_ROWS, make_text_coder
 from seqloom.lab.data.task import END, RECORD_FORMAT, UNSEEN, DataSource, Notes, Split
 from seqloom.lab.kinds.forms import find_kind
 
-MOST_LABELS = 2_000  # of a multi-label task: each row stores a number for every label
-LIKELY_SEPARATORS = ("|", ";")  # of labels in a class name; a comma may be part of it
+MOST_LABELS = 2_000  # labels of a multi-label task: each row stores a number for every label
+LIKELY_SEPARATORS = ("|", ";")  # separators of labels in a class name; a comma may be part of the name
 Array = np.ndarray[Any, Any]
 
 

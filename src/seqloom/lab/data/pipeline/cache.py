@@ -13,7 +13,7 @@ from seqloom.core.state import make_private
 from seqloom.lab.data.task import Notes
 from seqloom.lab.files import scratch
 
-VERSION = 6  # of the cache format and of how files are read; older folders are rebuilt
+VERSION = 6  # version of the cache format and of the readers; older folders are rebuilt
 DONE = "done.json"
 BLOCK = 1 << 20  # bytes read at once
 

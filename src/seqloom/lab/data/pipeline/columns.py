@@ -20,7 +20,8 @@ SAMPLE_ROWS, SAMPLE_STEPS = 2_000, 16  # sampled rows, and steps of each
 MAX_CLASSES = 200  # a column with more distinct names is not a label
 IDS = ("id", "ids", "uuid", "guid", "idx", "index", "no", "nr", "key", "file", "filename", "path", "url")
 TIMES = ("time", "times", "timestamp", "timestamps", "date", "datetime", "t", "year", "month")
-TIME_WORDS = frozenset((*TIMES, "ts", "unix", "epoch", "utc", "created", "updated", "at"))  # in the name of Unix time
+# Words in the names of columns with Unix time.
+TIME_WORDS = frozenset((*TIMES, "ts", "unix", "epoch", "utc", "created", "updated", "at"))
 UNIX_UNITS = (1, 10**3, 10**6, 10**9)  # seconds, milliseconds, microseconds, nanoseconds
 CALENDAR = ("year", "month")  # a time stamp if unique, else a number beside days and hours
 TOKEN_NAMES = ("tokens", "words", "form")

@@ -13,7 +13,7 @@ from seqloom.lab.data.pipeline.task_plan import TaskPlan
 from seqloom.lab.data.task import Column
 from seqloom.lab.kinds.forms import INPUTS, find_kind
 
-NAME_ROLES = ("label", "category")  # of a column with the names of events
+NAME_ROLES = ("label", "category")  # roles of a column with the names of events
 
 
 def list_event_choices(columns: Sequence[Column], source: Source, options: Reading) -> list[TaskPlan]:

@@ -54,7 +54,8 @@ def put_on_grid(
     added = sum(int((one - 1).sum()) for one in steps)
     if not added:
         return frame, ranges
-    rows, ahead = _spread(ranges, steps)  # of each row on the grid: the last row of the table, and steps after it
+    # For each row on the grid: the last row of the table, and the steps since then.
+    rows, ahead = _spread(ranges, steps)
     spread = frame[rows].with_columns(pl.Series(STAMP, calendar.advance(stamps[rows], ahead)))
     values = [name for name in frame.columns if name not in (STAMP, group)]
     is_row = pl.Series(ahead == 0)

@@ -18,9 +18,9 @@ from seqloom.lab.data.task import Column, Notes
 from seqloom.lab.kinds.forms import TARGETS, Kind, find_kind
 
 DEFAULTS = Reading()
-FEWEST_STEPS = 3  # of a series, on average
-FEWEST_PIECES = 10  # of a table that is one series
-NAMING_ROLES = ("id", "label", "category", "text", "number")  # of a column that may name series
+FEWEST_STEPS = 3  # steps per series, on average
+FEWEST_PIECES = 10  # pieces of a table that is one series
+NAMING_ROLES = ("id", "label", "category", "text", "number")  # roles of a column that may name series
 
 
 def list_long_choices(

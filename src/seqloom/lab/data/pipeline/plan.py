@@ -28,7 +28,7 @@ MIN_WIDE = 8  # fewest columns of numbers that make a row a series
 
 
 def resolve_names(options: Reading, columns: Sequence[Column], notes: Notes) -> Reading:
-    """Replace names of columns in the options by the dotted names that end in them, if there is one for each."""
+    """Replace names of columns in the options with the dotted names that end in them, if there is one for each."""
     known = [c.name for c in columns]
 
     def resolve(name: str) -> str:

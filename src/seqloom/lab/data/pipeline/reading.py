@@ -84,7 +84,7 @@ class Reading(BaseModel):
 
     @property
     def form(self) -> Form:
-        """What reading knows of the kind that was asked for."""
+        """Hints about the requested kind of task."""
         return form_of(self.kind)
 
     @field_validator("encoding")

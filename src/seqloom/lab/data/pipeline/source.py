@@ -34,7 +34,7 @@ class Part:
     fingerprint: str
     table: Path
     rows: int
-    numbers: tuple[int, ...] | None = None  # of the rows in the file, if the part is a sample
+    numbers: tuple[int, ...] | None = None  # indices of the rows in the file, if the part is a sample
 
 
 @dataclass(frozen=True)

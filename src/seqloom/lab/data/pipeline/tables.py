@@ -30,7 +30,7 @@ Array = np.ndarray[Any, Any]
 Borders = dict[str, tuple[float, float]]  # split -> start and end, as shares of the rows or as rows
 DEFAULTS = Reading()
 MONTH = 30 * 24 * 3600  # seconds in a month of the usual ETT borders
-SHARES = (0.7, 0.1, 0.2)  # of train, valid and test
+SHARES = (0.7, 0.1, 0.2)  # shares of train, valid and test
 SERIES_FILE, STAMPS_FILE, UNITS_FILE = "series.arrow", "stamps.npy", "units.npy"
 
 

@@ -37,7 +37,7 @@ DECIMAL_COMMA = r"^[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+$"
 GERMAN_NUMBER = r"^[-+]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?$"  # any number in a column with decimal commas
 LIST = r"^\[(\s*|[-+\d.eE,\s\[\]]*\d[-+\d.eE,\s\[\]]*)\]$"
 SAMPLE = 10_000  # rows from which types are inferred; if that fails, all rows are read
-SEPARATORS = (",", ";", "\t", "|")  # of a .csv, the likeliest first
+SEPARATORS = (",", ";", "\t", "|")  # separators of a .csv, the likeliest first
 SEPARATOR_LINE = re.compile(r"sep=(.)\r?\n")  # a first line by which Excel names the separator
 BLANK_LINES = re.compile(rb"(?<=\n)(\r?\n)+")
 HEAD_LINES, HEAD_BYTES = 100, 1 << 20  # beginning of a file from which separator and header are guessed

@@ -8,7 +8,7 @@ import polars as pl
 
 
 def flatten(frame: pl.LazyFrame) -> pl.LazyFrame:
-    """Replace columns of objects, and of lists of objects, by one column for each field."""
+    """Replace columns of objects, and of lists of objects, with one column for each field."""
     while True:
         schema = frame.collect_schema()
         columns = [column for name, kind in schema.items() for column in _list_fields(name, kind)]

@@ -20,7 +20,7 @@ from seqloom.lab.data.synthetic.automaton import Automaton
 from seqloom.lab.data.task import IGNORE
 
 MOD = 5
-OPERATIONS = ("keep", "load", "add", "multiply")  # of the register
+OPERATIONS = ("keep", "load", "add", "multiply")  # operations of the register
 OPERATION_SHARES = (0.25, 0.05, 0.35, 0.35)
 
 Draw = Callable[[torch.Generator, int, int], tuple[Tensor, Tensor]]  # generator, rows, steps -> x and y (rows, steps)
@@ -241,7 +241,7 @@ def _dyck(name: str, depth: int) -> StateProblem:
         shape, at = (rows, steps), random.device
         after = walk.read(torch.randint(2, shape, generator=random, device=at))
         before = torch.cat([torch.zeros_like(after[:, :1]), after[:, :-1]], 1)
-        kind = torch.randint(2, shape, generator=random, device=at)  # of an opening bracket
+        kind = torch.randint(2, shape, generator=random, device=at)  # kind of an opening bracket
         opens, time = after > before, torch.arange(1, steps + 1, device=at)
         levels = torch.arange(1, depth + 1, device=at)
         opened = opens.unsqueeze(-1) & (after.unsqueeze(-1) == levels)

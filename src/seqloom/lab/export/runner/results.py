@@ -121,7 +121,7 @@ def decode_forecast(about: About, values: Array, lengths: Array, past: Array, pr
 
 
 def drop_infinite(values: list[Any]) -> list[Any]:
-    """Replace infinite numbers in nested lists by None."""
+    """Replace infinite numbers in nested lists with None."""
     return [drop_infinite(v) if isinstance(v, list) else v if np.isfinite(v) else None for v in values]
 
 

@@ -47,7 +47,7 @@ class Text:
     def __init__(self, about: About, folder: Path) -> None:
         self.about = about
         self.ids = {word: k for k, word in enumerate(about["words"], FIRST_ID)}
-        self.pattern = re.compile(about["pattern"])  # of a word
+        self.pattern = re.compile(about["pattern"])  # pattern of a word
         self.letters = about.get("letters")
         self.letter_ids = {letter: k for k, letter in enumerate(self.letters or "", FIRST_LETTER)}
 
@@ -209,7 +209,7 @@ class Table:
 
 
 def fill_gaps(values: Array, season: int) -> Array:
-    """Replace missing values by those of the season before, or else of the step before."""
+    """Replace missing values with those of the season before, or else of the step before."""
     filled = np.where(np.isfinite(values), values, np.nan)
     for row in np.flatnonzero(np.isnan(filled).any(1)).tolist():
         for back in (season, 1):

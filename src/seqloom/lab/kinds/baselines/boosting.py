@@ -18,11 +18,11 @@ from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.kinds.forecast import order_features
 
 Array = np.ndarray[Any, Any]
-MOST_ROWS, MOST_VALID = 30_000, 8_000  # of training and validation: a row is one step of a window
+MOST_ROWS, MOST_VALID = 30_000, 8_000  # rows of training and validation; a row is one step of a window
 TREES, DEPTH, LEAVES, RATE = 120, 6, 31, 0.1
 RECENT = 3  # last values that are features
 LEVEL = 7  # last values whose mean is the level, if the data have no season
-ROWS_AT_ONCE = 8_192  # of a prediction, to bound its memory
+ROWS_AT_ONCE = 8_192  # rows that are predicted at once, to bound memory
 
 
 class LagTrees(BaselineModule):
@@ -79,7 +79,7 @@ class LagTrees(BaselineModule):
         """Return the sum of all trees for rows (N, features)."""
         rows = rows.double()
         trees, nodes = self.feature.shape
-        first = nodes * torch.arange(trees, device=rows.device)  # of each tree, in flat arrays
+        first = nodes * torch.arange(trees, device=rows.device)  # offset of each tree in flat arrays
         feature, threshold = self.feature.flatten().long(), self.threshold.flatten()
         next_node = (torch.stack([self.left, self.right], -1) + first.view(-1, 1, 1)).flatten()
         node = first.expand(len(rows), trees)

@@ -92,7 +92,7 @@ def fit_frequent_labels(task: Task) -> ForTask:
     counts, n = torch.zeros(task.target.size), 0
     for batch in iterate_split(task, "train"):
         assert batch.y is not None
-        y = batch.y[..., :-1].flatten(0, -2)  # of rows or of steps
+        y = batch.y[..., :-1].flatten(0, -2)  # the labels of rows or of steps
         y = y[y[:, 0] >= 0]
         counts, n = counts + y.sum(0), n + len(y)
     log_odds = ((counts + 1) / (n + 2)).logit()

@@ -25,7 +25,7 @@ from seqloom.lab.stats.metrics import Array
 
 WINDOWS = (0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.15, 0.2, 1.0)  # shares of the longest series
 MOST_SERIES = 500  # training series; choosing a window takes their square
-MOST_CELLS = 5e8  # of all tables D, with those that choose w; about 10 s on one core
+MOST_CELLS = 5e8  # cells of all tables D, including those that choose w; about 10 s on one core
 CHUNK = 1 << 20  # values that are computed together
 
 

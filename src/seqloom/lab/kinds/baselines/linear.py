@@ -175,7 +175,7 @@ class FeatureMap(Protocol):
 
 
 FEATURES: dict[str, Any] = {"n-grams": Ngrams, "letters": LetterNgrams, "series": SeriesFeatures}
-ABSENT_SCORE = -30.0  # of a class that training lacks
+ABSENT_SCORE = -30.0  # score of a class that does not occur in training
 
 
 class Linear(BaselineModule):
@@ -309,7 +309,7 @@ def fit_labels(task: Task, features: FeatureMap | None = None) -> ForTask:
     columns = f.shape[1]
 
     def fit_one(c: float, is_there: Array) -> tuple[Array, float]:
-        if is_there.all() or not is_there.any():  # in a sample of the rows
+        if is_there.all() or not is_there.any():  # the sample of rows may lack one of the two values
             return np.zeros(columns), -ABSENT_SCORE if is_there.all() else ABSENT_SCORE
         one = LogisticRegression(C=c, **options).fit(f, is_there)
         return one.coef_[0], float(one.intercept_[0])

@@ -137,7 +137,7 @@ def _solve_ridges(x: Tensor, y: Tensor, f: Tensor | None, K: int) -> Iterator[tu
         right = torch.cat([x, more], 1).T @ y[:, s].nan_to_num().unsqueeze(1)
         systems.append((whole, right))
     penalty = torch.full((len(systems[0][0]),), float(scale), dtype=torch.float64)
-    penalty[-1] = 1e-6  # of the constant
+    penalty[-1] = 1e-6  # penalty of the constant
     for a in RIDGE_ALPHAS:
         w = torch.cat([torch.linalg.solve(whole + torch.diag(a * penalty), right) for whole, right in systems], 1).T
         yield w[:, :T].float().contiguous(), K, w[:, T:].float().contiguous()

@@ -14,7 +14,7 @@ from seqloom.lab.kinds.baselines.module import BaselineModule, wrap
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.kinds.registry import kind_of
 
-Fit = Callable[..., ForTask]  # of a task, and of splits if it is in REFITTED
+Fit = Callable[..., ForTask]  # takes a task, and splits if it is in REFITTED
 ROCKET, DTW = "MiniROCKET + ridge", "1-NN with DTW"
 WINDOW = "window + logistic regression"
 

@@ -29,7 +29,7 @@ from seqloom.lab.stats.metrics import Array
 KERNEL_LENGTH, CENTRE = 9, 4
 KERNELS = tuple(combinations(range(KERNEL_LENGTH), 3))  # the positions of the weights 2
 FEATURES, FEWEST_FEATURES = 10_000, 1_000  # the first is the paper's
-MOST_DILATIONS = 32  # of a kernel, as in the paper
+MOST_DILATIONS = 32  # maximum per kernel, as in the paper
 MOST_CHANNELS = 9  # features that a kernel adds up, as in the paper
 MOST_WORK = 1.5e10  # comparisons in a whole split, about 20 s on one core; longer series get fewer features
 MOST_ROWS, MOST_EIGENVALUES = 10_000, 2_000  # rows that are fitted; size of the larger eigenvalue problem
@@ -37,7 +37,7 @@ SMALL = 1 << 12  # values that are compared with several biases at once
 CHUNK = 1 << 16  # values of a series that are transformed together: they fit into a core's cache
 ALPHAS = tuple(10.0 ** (2 / 3 * k - 3) for k in range(10))  # strengths of the ridge for each row, as in the paper
 SCALES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  # factors of the ridge's outputs that become log-probabilities
-UNSEEN_SCORE = -30.0  # of a class that training lacks
+UNSEEN_SCORE = -30.0  # score of a class that does not occur in training
 
 
 class Rocket(BaselineModule):

@@ -113,7 +113,7 @@ def _step(W: Tensor, b: Tensor, squares: Tensor, columns: Tensor, y: Tensor) -> 
     squares.index_add_(0, flat, error.square().sum(1).repeat_interleave(each))
     rates = RATE / squares[flat].sqrt()
     W.index_add_(0, flat, -rates.unsqueeze(1) * error.repeat_interleave(each, 0))
-    W[-1] = 0  # of unknown features
+    W[-1] = 0  # the row of unknown features
     b -= RATE * error.mean(0)
 
 

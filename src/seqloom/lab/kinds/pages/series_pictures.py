@@ -18,7 +18,7 @@ from seqloom.lab.stats.metrics import Array
 DRAWN_CLASSES = 12
 DRAWN_FEATURES = 6  # more are drawn as shades
 MOST_SCALES = 20.0  # a curve with a range 20 times smaller than another one's looks like a straight line
-DRAWN_POINTS = 400  # of a long series: evenly spaced steps
+DRAWN_POINTS = 400  # evenly spaced steps that are drawn of a long series
 SHADED_FEATURES, SHADED_STEPS = 32, 64  # evenly spaced ones, to keep the page small
 
 

@@ -115,7 +115,8 @@ def pass_to_stream(job: CellJob, stream: torch.cuda.Stream | None) -> CellJob:
             return tuple(map(pass_tensor, t))
         if not isinstance(t, Tensor):
             return t
-        if stream is not None and t.is_cuda and not isinstance(t, nn.Parameter):  # a parameter outlives the backward
+        # A parameter outlives the backward pass.
+        if stream is not None and t.is_cuda and not isinstance(t, nn.Parameter):
             t.record_stream(stream)
         return t.view_as(t) if t.requires_grad and torch.is_grad_enabled() else t
 
