@@ -37,23 +37,24 @@ KEPT_BYTES, CELLS_KEPT = 256 << 20, 16
 # 2,048, keeps the GPU busy longer than the host; all take at most one in 64.
 RECORDED_PASS_SHARE, RECORDED_FORWARD_SHARE, RECORDED_SHARE = 256, 2048, 64
 
-# --- attn_rnn_cuda and attn_rnn_slots: a block takes 8 rows or slots ---
+# --- attn_rnn_cuda and attn_rnn_slots: 8 rows or slots per block ---
 
 # Largest hidden size: the four weights of more units do not fit into the registers of a block.
 BLOCK_LARGEST_HIDDEN = 128
-# Most slots: the 8 columns of a product.
+# Maximum number of slots: the 8 columns of a product.
 MOST_SLOTS = 8
-# The backward takes the sequence in this many chunks: more cost launches, one would cost memory (LOG, second and third
-# run of the GPU kernels: 4 to 16 chunks made 4 to 16 rounds of seven launches; two keep the peak below nn.GRU's).
+# The backward pass divides the sequence into this many chunks: more cost launches, a single one would cost memory (LOG,
+# second and third run of the GPU kernels: 4 to 16 chunks took 4 to 16 rounds of seven launches; two keep the peak below
+# nn.GRU's).
 BLOCK_CHUNKS = 2
-# Numbers in one of the eleven planes of a chunk: fewer are not worth their launches, more not their memory.
+# Elements in one of the eleven planes of a chunk: fewer are not worth the launches, more are not worth the memory.
 BLOCK_CHUNK_NUMBERS = (1 << 19, 1 << 24)
 
-# --- attn_rnn_row: a block takes one row, float32 ---
+# --- attn_rnn_row: one row per block, float32 ---
 
 ROW_LARGEST_HIDDEN = 128  # registers and shared memory hold no more
-# Up to this many units: how many of a thread's quads of each weight lie in shared memory. With fewer,
-# registers spill.
+# By largest number of units: how many of a thread's quads of each weight lie in shared memory. With fewer, registers
+# spill.
 ROW_QUADS_IN_SHARED = {"forward": {96: 0, 112: 5, 128: 4}, "reverse": {96: 0, 128: 5}}
 
 # Above this many units a row has two blocks, if there are enough multiprocessors: float32 H=128 B=1 0.84 + 0.88 instead
@@ -62,20 +63,20 @@ ROW_PAIR_HIDDEN = 96
 
 # --- attn_rnn_cluster: the units are divided over a cluster of blocks (also the gated kernels) ---
 
-CLUSTER_SIZES = (1, 2, 4, 8, 16)  # blocks; 16 is the most that Hopper has
-# Share of a GPU that clusters fill: blocks of a cluster must be neighbours, and some multiprocessors find none.
+CLUSTER_SIZES = (1, 2, 4, 8, 16)  # blocks; 16 is Hopper's maximum
+# Share of a GPU that clusters can use: blocks of a cluster must share a GPC, so some multiprocessors remain idle.
 CLUSTER_FILL = 0.9
-# Largest hidden size by bytes of a number: registers and shared memory of 16 blocks hold no more.
+# Largest hidden size by bytes per element: registers and shared memory of 16 blocks hold no more.
 CLUSTER_LARGEST_HIDDEN = {2: 768, 4: 512}
-# By rows of the batch, then by tiles of 16 units of a block: the warps of a tile.
+# By rows of the batch, then by tiles of 16 units per block: warps per tile.
 CLUSTER_SPLITS = {8: {1: 8, 2: 4, 3: 4, 4: 2}, 16: {1: 16, 2: 8, 4: 4}}
-# A thread's registers for weights, by bytes of a number and warps: the rest of its share of 64 K is for the step.
+# Registers per thread for weights, by bytes per element and warps: the rest of its share of 64 K is for the step.
 CLUSTER_REGISTERS = {2: {8: 128, 12: 96, 16: 64}, 4: {8: 128, 12: 96, 16: 48}}
-# Of the four weights, how many may lie in shared memory.
+# How many of the four weights may lie in shared memory.
 CLUSTER_WEIGHTS_IN_SHARED = 2
-# The backward of row, cluster and grid: a chunk for every this many bytes that are recomputed, 8 chunks at most. A
-# chunk costs the host a dozen launches: H=256 B=16 takes 7.4 for both passes in four chunks, 4.6 in one (LOG, kernels,
-# third look). Less memory than this does not matter beside what a layer holds anyway.
+# The backward pass of row, cluster and grid: recomputed bytes per chunk, and at most 8 chunks. A chunk costs the host a
+# dozen launches: H=256 B=16 takes 7.4 for both passes in four chunks, 4.6 in one (LOG, kernels, third look). Saving
+# less memory than this does not matter compared with what a layer holds anyway.
 CHUNK_BYTES, MOST_CHUNKS = 64 << 20, 8
 
 # --- attn_rnn_grid: the units are divided over blocks anywhere on the GPU ---
@@ -102,7 +103,7 @@ GRID_WEIGHTS_IN_SHARED = {
     (2, 4, 16, 8): (2, 8),
     (2, 4, 16, 16): (2, 8),
 }
-# The same where products may be tf32, which leaves more registers: rounds, units of a block, rows, pass.
+# The same if products may use tf32, which leaves more registers: rounds, units per block, rows, pass.
 GRID_WEIGHTS_IN_SHARED_TF32 = {
     (1, 32, 8, "forward"): (2, 0),
     (1, 32, 16, "forward"): (2, 0),
@@ -135,10 +136,10 @@ TILES_HOPPER_DIVISIONS: dict[int, tuple[tuple[int, tuple[tuple[int, int, bool], 
         (1024, ((64, 16, True), (64, 32, True), (64, 64, True), (64, 32, False))),
     ),
 }
-# Bytes of numbers and weights on their way to wgmma where not all weights stay, if there is room.
+# Bytes of messages and weights in flight for wgmma if not all weights stay resident, if there is room.
 TILES_AHEAD = 96 << 10
-# Chunks of numbers and of weights on their way, at least, in pieces of 128 bytes of a row, by planes; and chunks of
-# weights at most: as many as fill the time that the cache takes. What is left of shared memory keeps chunks of weights.
+# Minimum chunks of messages and of weights in flight, in units of 128 bytes per row, by planes; and maximum chunks of
+# weights: as many as hide the latency of the cache. The rest of shared memory holds resident chunks of weights.
 TILES_CHUNK = (
     256  # bytes of a row. 128: bf16 H=1024 B=256 30.7 / 75.4 instead of 22.2 / 57.7, float32 46 / 136 and 40 / 125
 )
@@ -150,9 +151,9 @@ TILES_STAGES, TILES_WEIGHT_STAGES, TILES_MOST_STAGES = {1: 8, 2: 6}, {1: 6, 2: 6
 GRAPH_STEPS = 32
 
 # --- Compiled cells on GPUs: one kernel for all steps, or a graph with products by cuBLAS ---
-COMPILED_BLOCKS = 32  # blocks that a batch is spread over before a block takes more rows
+COMPILED_BLOCKS = 32  # blocks over which a batch is spread before a block gets more rows
 COMPILED_MOST_ROWS = 8  # rows per block
-COMPILED_WEIGHTS = 1 << 18  # numbers of weights that a block multiplies with at every step; cuBLAS takes more
+COMPILED_WEIGHTS = 1 << 18  # elements of weights that a block multiplies with at every step; above this, cuBLAS is used
 COMPILED_TRAFFIC = 64 << 20  # bytes that all blocks read at every step
 # Units and rows for which this was measured to be faster than cuDNN in float32: both passes from the first number of
 # units on, the forward pass from the second.
@@ -307,30 +308,30 @@ def name_type(dtype: torch.dtype) -> str:
     return "tf32" if dtype == torch.float32 and allows_tf32() else str(dtype).removeprefix("torch.")
 
 
-# --- Gradients of weights: sums over rows in pieces, then over the pieces ---
+# --- Gradients of weights: sums over rows in split-K slices, then over the slices ---
 
-# Rows to a piece. A longer sum in float32 is further from float64 than the loop's; other types round far more
-# coarsely: 1,024 rows in place of 256 write, add and read a quarter of the sums (LOG, overhead, seeds, training).
+# Rows per slice. A longer sum in float32 has a larger error than the loop's; other types round far more coarsely: 1,024
+# rows in place of 256 write, add and read a quarter of the sums (LOG, overhead, seeds, training).
 PIECE_ROWS = {torch.float32: 32, torch.bfloat16: 1024, torch.float16: 1024}
 PIECE_NUMBERS = 1 << 20  # elements in the sums of all slices of one weight: a limit on memory
 
-# --- Products of float32 in halves, on tensor cores ---
+# --- Products of float32 on tensor cores, by the fp16 hi/lo split ---
 
 # GRU H=512 B=64 T=512, us of a product: cuBLAS 1065, of a weight's gradient 988; in halves 483 and 439, and 40 or 147
-# to split a factor. Distance from float64 1.4e-7 and 2.7e-7, cuBLAS 4.1e-7 and 9.8e-7 (LOG, float32 in halves).
-# Multiplications in a product that is worth it: cuBLAS takes 45 us for this many, and three launches replace one.
+# to split a factor. Distance from float64 1.4e-7 and 2.7e-7, cuBLAS 4.1e-7 and 9.8e-7 (LOG, float32 in halves). Minimum
+# multiplications of such a product: cuBLAS takes 45 us for this many, and three launches replace one.
 EXACT_LEAST_PRODUCTS = 1 << 30
 # Hopper multiplies by wgmma: GRU H=512 B=256, us of a product 1524 in place of 1897, of a weight's gradient 1157 in
 # place of 1740, H=256 573 in place of 617. Sums of fewer numbers were not measured (LOG, what surrounds a recurrence).
 EXACT_WGMMA_DEPTH = 256
-EXACT_PIECE_ROWS = 512  # at least, of a piece of a sum over rows
+EXACT_PIECE_ROWS = 512  # minimum rows of a slice of a sum over rows
 
 # --- gru, lstm, ln_gru, ln_lstm on GPUs ---
 
 GATED_LARGEST_HIDDEN = 1024  # on a grid 32 blocks of 32 units, or in float32 64 of 16
-# Rows, tiles of units to a block: warps to a tile.
+# By rows, then by tiles of units per block: warps per tile.
 GATED_SPLITS = {8: {1: 8, 2: 4, 3: 4, 4: 2, 8: 2}, 16: {1: 16, 2: 8, 4: 4}}
-# A thread's registers for weights, by bytes of a number and warps.
+# Registers per thread for weights, by bytes per element and warps.
 GATED_REGISTERS = {2: {8: 128, 12: 96, 16: 64}, 4: {8: 112, 12: 72, 16: 40}}
 # Rows of a block or a cluster if the batch then takes half of the GPU at most: one warp to a scheduler does what is
 # pointwise, not two. Kernels of both passes, 16 rows, eight to a block / four: GRU H=64 0.99 / 0.87, H=128 1.83 / 1.39,
@@ -343,17 +344,17 @@ GATED_FEWEST_ROWS: tuple[int, ...] = (2,)
 # 16 rows, without and with: H=64 LN-GRU 0.45 / 0.44 and 0.70 / 0.61, LN-LSTM 0.61 / 0.50 and 0.85 / 0.73; on clusters
 # H=128 1.12 / 0.92 and 1.40 / 1.22 back, H=256 0.92 / 0.96 and 1.27 / 1.30 forward, 1.33 / 1.13 and 1.91 / 1.76 back.
 GATED_HELPED_BLOCKS = 1, 16
-GATED_TILES_UNDERWAY = 64  # tiles on their way from the cache to a block
-# A warp's tiles of weights in registers on a grid, by bytes of a number, pass and rows. With more, registers spill.
+GATED_TILES_UNDERWAY = 64  # tiles in flight from the cache to a block
+# Weight tiles per warp in registers on a grid, by bytes per element, pass and rows. With more, registers spill.
 GATED_GRID_REGISTERS = {
     2: {("forward", 8): 24, ("forward", 16): 24, ("reverse", 8): 16, ("reverse", 16): 24},
     4: {("forward", 8): 24, ("forward", 16): 18, ("reverse", 8): 18, ("reverse", 16): 16},
 }
-# Where warps halve the tiles of units, a warp has fewer sums and room for more: all tiles of up to three gates.
+# If warps halve the tiles of units, a warp has fewer sums and room for more tiles: those of up to three gates.
 GATED_HALVED_REGISTERS = 24
 # Those that normalised cells have fewer, without their memory's five.
 GATED_NORM_REGISTERS = {("forward", 8): 0, ("forward", 16): 4, ("reverse", 8): 1, ("reverse", 16): 9}
-GATED_GRID_REGISTERS_TF32 = 26  # at most, where shared memory is full: products of 19 bits need few other registers
+GATED_GRID_REGISTERS_TF32 = 26  # maximum if shared memory is full: TF32 products need few other registers
 # Units of a block on a grid, by bytes of a number. The first if all rows then run at once: fewer units, fewer products.
 # GRU H=512 B=64, forward / both passes: float32 16 units 7.0 / 21.8, 32: 6.7 / 20.8; tf32 3.9 / 11.0, 2.9 / 8.3.
 GATED_GRID_UNITS = {2: (32,), 4: (16, 32)}
@@ -369,7 +370,7 @@ GATED_PIECE_NUMBERS = 1 << 22  # elements in the sums of all slices
 
 # --- The C++ engine ----------------------------------------------------------------------------------------------
 
-# Rows and columns that a thread has at least: fewer are not worth the thread.
+# Minimum rows and columns per thread: fewer are not worth a thread.
 ROWS_PER_THREAD, COLUMNS_PER_THREAD = 4, 128
 # From this hidden size on weights outgrow the cache of a core (4 H^2 floats, 2 MB), and threads divide the columns of
 # a product rather than the rows, up to this many rows to a thread (LOG, the CPU engine with columns shared between
@@ -383,10 +384,11 @@ STEP_MOST_ROWS, STEP_MOST_GATED_ROWS, STEP_MOST_NUMBERS, STEP_LARGEST_HIDDEN = 4
 # A training call of one step of a GRU goes to torch from this hidden size on: H=256, B=32 takes 1,318 us in the engine,
 # 1,034 in torch (AVX-512); H=128 is faster in the engine (LOG, what a call costs, second look).
 ONE_STEP_HIDDEN = 192
-# Below this hidden size torch's LSTM runs one step without gradients as for training: oneDNN's inference rearranges the
-# weights in every call (AVX-512, B=32, us over torch.nn in training form: H=64 -83 and -50, H=200 +33, H=256 +69, +27).
+# Below this hidden size torch's LSTM runs one step without gradients in training mode: oneDNN's inference mode
+# rearranges the weights in every call (AVX-512, B=32, difference to torch.nn in training mode in us: H=64 -83 and -50,
+# H=200 +33, H=256 +69, +27).
 TRAINING_FORM_HIDDEN = 192
-# The inside of the steps is saved for the backward up to this many bytes, and computed again above.
+# The intermediates of the steps are saved for the backward pass up to this many bytes, and recomputed above.
 SAVED_BYTES = 2**29
 # Below this hidden size auto leaves float32 LSTMs with equal lengths to oneDNN, on x86 alone: on a Neoverse-N1 (B=16,
 # H=256) torch takes 278 ms, the engine 74 (LOG, every machine).
@@ -407,5 +409,5 @@ SLOW_TO_COMPILE_STEPS = 50
 
 # --- Plain torch -------------------------------------------------------------------------------------------------
 
-# The hand-written backward of AttnRNN writes down the products of all slots with each other up to this many numbers.
+# The handwritten backward pass of AttnRNN materialises the products of all pairs of slots up to this many elements.
 PAIRWISE_NUMBERS = 2**22

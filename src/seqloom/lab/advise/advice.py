@@ -26,12 +26,12 @@ from seqloom.lab.training.sizes import EMBEDDING, default_parameters, fit_size
 LINEAR = "linear"  # instead of a layer's name: no sequence model at all
 
 SECONDS = 22.0  # default time limit, reading the data included
-FEWEST_SECONDS = 4.0  # used in any case, however long reading took
+FEWEST_SECONDS = 4.0  # used in any case, however long reading takes
 GRADIENT_SHARE, GRADIENT_SECONDS = 0.12, 3.0  # share of the time for the gradient, and its limit in seconds
-RACERS, TIMED_SHARE = 8, 0.3  # models that race; the share of a racer's time that any other model gets
-ALWAYS_TRIED, FEWEST_TRIAL_SECONDS = 3, 0.1  # models tried in any case; others only if there is so much time left
+RACERS, TIMED_SHARE = 8, 0.3  # models that race; the time of any other model as a share of a racer's
+ALWAYS_TRIED, FEWEST_TRIAL_SECONDS = 3, 0.1  # models tried in any case; others only if this much time is left
 
-RACE_POINTS = 1.5  # most points for the place in the race
+RACE_POINTS = 1.5  # maximum points for the rank in the race
 RACE_STEPS, FULL_RACE_STEPS = (
     25,
     200,
@@ -41,7 +41,7 @@ LOSS_NOISE = 0.05  # relative random variation of a loss
 
 SMALL_DATA, SMALL_BATCH = 1_000, 16  # up to this many examples, smaller batches give more steps per epoch
 TRAINING_STEPS = 4_000  # desired steps of a training
-EPOCHS = (3, 100)  # at least and at most
+EPOCHS = (3, 100)  # minimum and maximum
 VALIDATION_COST = 1.1  # factor on the training time for validations
 
 

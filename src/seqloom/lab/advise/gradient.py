@@ -26,7 +26,7 @@ from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.models.embed import Embed
 
-TRAINING_STEPS = 20, 300  # at least and at most
+TRAINING_STEPS = 20, 300  # minimum and maximum
 GRADIENT_ROWS = 96  # examples whose gradients are computed
 LONGEST_DISTANCE = 600
 NOISE = 0.01  # share of the largest value below which a value counts as 0

@@ -12,7 +12,7 @@ from seqloom.lab.stats.metrics import Metric
 
 MEGABYTE = 1e6
 FEW_VALIDATION_ROWS = 50  # too few to rank models reliably
-LONGEST_LABEL = 32  # characters of a model's label that fit
+LONGEST_LABEL = 32  # maximum characters of a model's label
 BASELINE_MARK = "*"
 
 

@@ -27,7 +27,8 @@ ENOUGH_MODELS = 5  # training for fewer steps is worth it to keep this many mode
 ENDLESS_EPOCH = 100  # steps that count as an epoch of endless data
 VALIDATIONS = (18, 9)  # validations per training; the smaller number if they are expensive
 VALIDATION_SHARE = 0.25  # share of the training time for validations
-TOLERANCE, LATEST_SHARE = 1.5, 0.8  # how much longer than planned the first stages may take, and of the whole time
+# Factor by which the first stages may exceed the plan, and their latest end as a share of the time.
+TOLERANCE, LATEST_SHARE = 1.5, 0.8
 # Limits of a short plan: maximum models, minimum useful steps, validations.
 SHORT_MODELS, SHORT_STEPS, SHORT_VALIDATIONS = 4, 60, (3, 1)
 SHORT_LOSS = 0.7  # minimum share of the steps that one model could get, if several models are trained
@@ -88,7 +89,7 @@ NO_TRAINING = TrainingPlan((), 1, 0, 0, 0, 1, 0, 0.0, is_short=True)
 class Limits:
     """Constraints of a plan; None where the time decides."""
 
-    seconds: float  # that are left
+    seconds: float  # remaining seconds
     workers: int
     seeds: int
     epoch: int | None  # steps of an epoch; None for endless data

@@ -23,7 +23,7 @@ from seqloom.lab.training.run import Run
 from seqloom.lab.training.scoring import score_split
 
 LARGEST = 127
-FEWEST = 256  # fewest numbers of a matrix that is stored as int8
+FEWEST = 256  # minimum number of elements of a matrix that is stored as int8
 Array = np.ndarray[Any, Any]
 
 

@@ -13,7 +13,7 @@ from seqloom.lab.data.task import Task, Values
 from seqloom.lab.kinds.for_task import Prediction
 
 Result = dict[str, Any]
-MOST_LABELS = 20  # that a model card lists
+MOST_LABELS = 20  # labels that a model card lists
 
 
 def round_all(p: Tensor) -> list[Any]:

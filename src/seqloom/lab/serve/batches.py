@@ -57,8 +57,8 @@ class Batches:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._turns = Turns(size, steps)
         self._most_steps = steps
-        self._running: dict[asyncio.Task[None], int] = {}  # calls -> their steps
-        self._jobs: set[Job] = set()  # that are not finished
+        self._running: dict[asyncio.Task[None], int] = {}  # running calls -> their steps
+        self._jobs: set[Job] = set()  # jobs that are not finished
         self._short = 0  # of them
         self._long_calls, self._rest_until = 0, 0.0  # those that run; the end of the rest after the last one
         self._change = asyncio.Event()

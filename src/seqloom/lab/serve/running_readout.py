@@ -15,7 +15,7 @@ from torch import Tensor
 
 from seqloom.layers.readout import Readout
 
-STATES = {"last": 0, "max": 1, "mean": 2, "max_mean": 3, "attention": 2}  # tensors that are kept
+STATES = {"last": 0, "max": 1, "mean": 2, "max_mean": 3, "attention": 2}  # number of tensors that are kept
 
 
 class RunningReadout:

@@ -18,7 +18,7 @@ from seqloom.lab.web.clients import Shares
 from seqloom.lab.web.problems import RequestError
 
 TOKEN_BYTES = 18
-MOST_EVENTS = 1024  # that wait for a client that reads server-sent events; older ones are dropped
+MOST_EVENTS = 1024  # events that wait for a client; older ones are dropped
 MOST_LISTENERS = 4  # listeners to the server-sent events of one stream
 
 Result = dict[str, Any]

@@ -14,9 +14,9 @@ from seqloom.lab.web.clients import Shares
 from seqloom.lab.web.problems import RequestError, explain_invalid
 
 JSON = "application/json"
-BODY_SECONDS = 10.0  # for a body to arrive after its headers
-THROWN_AWAY = 16  # times the limit on bodies that is read of a body that is too large
-THROWN_AWAY_SECONDS = 2.0  # for the rest of such a body
+BODY_SECONDS = 10.0  # seconds for a body to arrive after its headers
+THROWN_AWAY = 16  # how many times the limit is read of a body that is too large
+THROWN_AWAY_SECONDS = 2.0  # seconds for the rest of such a body
 CLOSE = {"Connection": "close"}  # the rest of the body will not be read
 
 

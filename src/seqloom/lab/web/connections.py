@@ -20,8 +20,8 @@ try:
 except ImportError:  # httptools has no wheel for this platform
     from uvicorn.protocols.http.h11_impl import H11Protocol as BaseProtocol
 
-HEADER_SECONDS = 20.0  # for the headers of a request to arrive, and between two requests
-UNREAD_SECONDS = 30.0  # for a client to read what was written
+HEADER_SECONDS = 20.0  # seconds for the headers of a request to arrive, and between two requests
+UNREAD_SECONDS = 30.0  # seconds for a client to read what was written
 
 
 class Connections:

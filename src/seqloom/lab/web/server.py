@@ -26,8 +26,8 @@ from seqloom.lab.web.settings import WebSettings
 SPARE_FILES = 128  # file descriptors for everything but connections
 BACKLOG = 2048
 MOST_MESSAGE = 2**20  # bytes of a message on a WebSocket
-HANDSHAKE_SECONDS = 10.0  # for TLS
-PING_SECONDS = 20.0  # between pings on a WebSocket, and for their answers: finds clients that have vanished
+HANDSHAKE_SECONDS = 10.0  # seconds for a TLS handshake
+PING_SECONDS = 20.0  # seconds between pings on a WebSocket, and for their answers: detects vanished clients
 KEEP_ALIVE_SECONDS = 75  # `Connections` closes idle ones earlier
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 Array = np.ndarray[Any, Any]
-MOST_ROWS = 10_000  # that are read to tell
+MOST_ROWS = 10_000  # rows that are read to decide
 LAGS = 12  # steps between rows that are correlated
 CERTAIN = 4.5  # standard errors beyond which the largest of a few dozen correlations is not chance
 FEWEST_ROWS = 30  # with fewer, no correlation is certain

@@ -24,7 +24,7 @@ KINDS: dict[tuple[str, str], Kind] = {
     roles: kind for kind, form in FORMS.items() for roles in form.roles if form.inputs == 1
 }
 MOST_LISTED = 6  # inputs that a message lists
-MIN_WIDE = 8  # fewest columns of numbers that make a row a series
+MIN_WIDE = 8  # minimum number of numeric columns for a row to be a series
 
 
 def resolve_names(options: Reading, columns: Sequence[Column], notes: Notes) -> Reading:
@@ -179,7 +179,7 @@ def separate_series(
             f"{place}: time stamps of {stamps.name!r} repeat (rows: {repeated}), and no single column separates the "
             f"series; join {', '.join(names)} into one column and name it with group=..."
         )
-    if repeated > MOST_REPEATS * source.rows:  # fewer ones are averaged
+    if repeated > MOST_REPEATS * source.rows:  # fewer repeated time stamps are averaged
         first = int(rows.select(pl.col(stamps.name).is_duplicated()).to_series().arg_max() or 0)
         notes.warn(
             f"rows that repeat a time stamp of {stamps.name!r}: {repeated} of {source.rows} (first: "
