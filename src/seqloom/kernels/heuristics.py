@@ -32,9 +32,9 @@ RUNS_BEFORE_RECORDING = 3
 # most, and the most cells that keep some. A pass that makes its memory again cannot be replayed: in float32 H=64 B=16
 # T=512 needs 46 MB, 600 us of the GPU and 1,300 of the host; with 32 MB it was never kept.
 KEPT_BYTES, CELLS_KEPT = 256 << 20, 16
-# Shares of a GPU's memory, as divisors: recorded passes of the gated kernels keep their arguments, results and all
-# between. A pass that takes more than one in 256 (0.5 GB of an H200), or a forward pass that takes more than one in
-# 2,048, keeps the GPU busy longer than the host; all take at most one in 64.
+# Shares of a GPU's memory, as divisors: recorded passes of the gated kernels keep their arguments, results and
+# temporaries. A pass that needs more than 1/256 of the memory (0.5 GB of an H200), or a forward pass that needs more
+# than 1/2,048, keeps the GPU busy longer than the host; all passes together use at most 1/64.
 RECORDED_PASS_SHARE, RECORDED_FORWARD_SHARE, RECORDED_SHARE = 256, 2048, 64
 
 # --- attn_rnn_cuda and attn_rnn_slots: 8 rows or slots per block ---

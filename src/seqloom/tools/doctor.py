@@ -27,7 +27,7 @@ from seqloom.kernels.registry import KERNELS, find_kernel
 
 PACKAGES = ("torch", "seqloom", "numpy", "scikit-learn", "onnxruntime")
 COMPILERS = ("c++", "g++", "clang++", "cl")
-SAMPLE_CELL = "gru"  # the cell to test kernels with that take any cell
+SAMPLE_CELL = "gru"  # the cell with which kernels for any cell are tested
 TOLERANCE = 1e-6  # relative to the largest value: rounding may differ by a few units
 CUDNN_TOLERANCE = 2e-5  # cuDNN's fused layers round more coarsely, in torch.nn too
 

@@ -30,7 +30,7 @@ def run(cell: LinearCell, job: ScanJob) -> tuple[Tensor, State]:
 
     Zoneout, reset and lengths are also linear in h, so they become part of a and b.
     """
-    from seqloom.kernels.linear.diagonal import scan_states  # which imports this file
+    from seqloom.kernels.linear.diagonal import scan_states  # imported here because it imports this file
 
     a, b = cell.coefficients(cell.project(job.x))
     (h,) = job.state

@@ -20,7 +20,7 @@ from seqloom.lab.report.page import Chart, Gallery, Grid, PageBlock, Table
 
 WORST_ROWS = 10
 DRAWN_ROWS = 6
-TEXT_LENGTH = 200  # characters of a text that are shown
+TEXT_LENGTH = 200  # maximum characters of a text that is shown
 Originals = Callable[[list[int]], dict[int, tuple[str, str]]]
 
 

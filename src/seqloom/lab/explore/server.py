@@ -24,7 +24,7 @@ from seqloom.lab.web.server import Server
 from seqloom.lab.web.settings import WebSettings
 
 MAX_BODY = 8_000_000  # bytes of a question
-MAX_SECONDS = 600.0  # for an explanation of a long input
+MAX_SECONDS = 600.0  # seconds for the explanation of a long input
 THREAD = "seqloom-question"
 AT_ONCE = 8  # questions in threads; others wait
 TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript", ".css": "text/css"}

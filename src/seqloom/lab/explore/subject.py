@@ -216,7 +216,7 @@ class Subject:
         if not isinstance(value, list):
             return str(value)
         if value and isinstance(value[0], list):
-            return ""  # a forecast, or sets of labels, are drawn
+            return ""  # forecasts and sets of labels are drawn
         return ", ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in value)
 
     @cache  # noqa: B019  # a subject lives as long as the page

@@ -136,7 +136,7 @@ def check_cluster(address: str) -> None:
     """Raise an error within seconds if Ray is not installed or no cluster answers; ray.init would wait for minutes."""
     if importlib.util.find_spec("ray") is None:
         raise UserError("a cluster needs Ray; install it with: pip install ray")
-    # Ray restarts a task that ran out of memory for ever (task_oom_retries = -1), whatever its max_retries. The process
+    # Ray restarts a task that ran out of memory forever (task_oom_retries = -1), whatever its max_retries. The process
     # that submits tasks reads this limit from its environment when ray is imported. No option of a task sets it, and
     # ray.init refuses _system_config, which could, when it connects to a running cluster.
     os.environ.setdefault("RAY_task_oom_retries", str(RESTARTS))

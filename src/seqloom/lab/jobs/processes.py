@@ -87,7 +87,7 @@ class InProcesses:
             except queue.Empty:
                 return []
             if self.workers.get(worker.number) is not worker:
-                continue  # from a worker that was ended
+                continue  # from a terminated worker
             ended = self._read_end(worker, line)
             if self.waiting and not self.attempts:
                 self._start(self.waiting.pop())

@@ -60,7 +60,7 @@ class Batches:
         self._running: dict[asyncio.Task[None], int] = {}  # running calls -> their steps
         self._jobs: set[Job] = set()  # jobs that are not finished
         self._short = 0  # of them
-        self._long_calls, self._rest_until = 0, 0.0  # those that run; the end of the rest after the last one
+        self._long_calls, self._rest_until = 0, 0.0  # long calls that run; the end of the rest after the last one
         self._change = asyncio.Event()
         self._is_shared = False  # whether the last call had several jobs
         self._loop_task: asyncio.Task[None] | None = None

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SHORT_CALL = 0.25  # share of the maximum steps of a call
-MOST_PADDING = 2  # how often as long a row may be as those of other jobs in its call, which wait for it
+MOST_PADDING = 2  # how many times longer a row may be than those of other jobs in its call, which wait for it
 RECENT = 32  # jobs that tell whether other clients have short ones
 
 

@@ -45,7 +45,7 @@ class SmallTraining:
     seed: int
     dtype: torch.dtype = torch.float32  # type of the weights
     # Called before every step with the model, the generator and the number of finished steps. It is not recorded with
-    # the step, so what is due once in many steps belongs here: every kernel of a recorded step takes its time.
+    # the step, so work that is rarely due belongs here: every kernel of a recorded step costs time in each step.
     prepare: Callable[[nn.Module, torch.Generator, int], None] | None = None
     # Trainings with the same name here have models of one shape, the same loss and number of steps, and no dropout;
     # `torch.vmap` can run their models. On a GPU they are trained as one model.

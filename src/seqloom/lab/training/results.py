@@ -21,7 +21,7 @@ from seqloom.lab.training.run import Run
 from seqloom.lab.training.scoring import score_split
 from seqloom.lab.training.unseen import list_unseen
 
-FINISHED = "finished"  # how the state of a run begins, with what ended it in brackets
+FINISHED = "finished"  # prefix of the state of a run, followed by its reason in brackets
 NOT_METRICS = (
     "step",
     "epoch",

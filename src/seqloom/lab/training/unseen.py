@@ -32,7 +32,7 @@ def list_unseen(run: Run, task: Task, file: DataSource) -> tuple[set[int] | None
     Raises:
         UserError: If no row is new.
     """
-    if kind_of(task).continues_text:  # which depend on where the text begins
+    if kind_of(task).continues_text:  # its pieces depend on where the text begins
         return None, ""
     try:
         trained = reopen(run.record["source"])

@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # a cycle
     from seqloom.layers.recurrent.layer import Recurrent
 
 MIN_WAVEFRONT_STEPS = 4 * CHUNK_STEPS  # stacks over longer sequences may run as a wavefront
-CAST_TYPES = {torch.float32, torch.bfloat16, torch.float16}  # that autocast casts
+CAST_TYPES = {torch.float32, torch.bfloat16, torch.float16}  # types that autocast casts
 MOST_BOUND = 8  # times that a layer of compiled cells is described to the engine: objects in it are replaced
 PLANS_KEPT = 64  # kinds of calls of one layer; batches of ever new shapes start again
 

@@ -21,7 +21,7 @@ from seqloom.kernels.cuda.runtime.graphs import RecordedLaunches
 Maybe = Tensor | None
 Tree = TypeVar("Tree")  # a tensor, None, or a tuple, named tuple or list of trees
 Launch = Callable[[Any], Any]  # maps one tree to another
-_owners: deque[weakref.ref[Recorder]] = deque()  # those that keep a pass, the oldest first
+_owners: deque[weakref.ref[Recorder]] = deque()  # recorders that keep a pass, the oldest first
 
 
 class Recorder:

@@ -260,7 +260,7 @@ def diagnose(path: Path, options: Reading) -> None:
     width, before = len(layout.names), layout.lines
     with path.open("rb") as raw:
         raw.seek(layout.start)
-        lines: list[str] = []  # those of the current row
+        lines: list[str] = []  # lines of the current row
         text = io.TextIOWrapper(raw, encoding="utf-8", errors="surrogateescape", newline="")
         reader = _make_reader(_remember(text, lines), layout.separator, path, strict=True)
         for fields in _check_quotes(reader, path, layout.lines):

@@ -16,7 +16,7 @@ from seqloom.lab.data.readers.frames import decode_utf8, scan_rows
 
 SUFFIXES = (".txt", ".text")
 CLASS_SUFFIX = ".txt"  # suffix of the texts in class folders
-SNIFFED_LINES = 400  # from which the form of a .txt file is guessed
+SNIFFED_LINES = 400  # lines from which the form of a .txt file is guessed
 MIN_PIECES, MAX_PIECE = 200, 4096  # long lines are cut into pieces, so that even a single line can be split
 
 
