@@ -87,7 +87,7 @@ class Slopes:
     """Derivatives that the backward pass needs besides the intermediate values."""
 
     gelu: Tensor
-    gate: Tensor  # (n - h) g (1 - g): derivative of h' by the input of the gate's sigmoid
+    gate: Tensor  # (n - h) g (1 - g): derivative of h' with respect to the input of the gate's sigmoid
     xhat: Tensor
     r: Tensor
 

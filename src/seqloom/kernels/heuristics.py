@@ -321,8 +321,9 @@ PIECE_NUMBERS = 1 << 20  # elements in the sums of all slices of one weight: a l
 # to split a factor. Distance from float64 1.4e-7 and 2.7e-7, cuBLAS 4.1e-7 and 9.8e-7 (LOG, float32 in halves). Minimum
 # multiplications of such a product: cuBLAS takes 45 us for this many, and three launches replace one.
 EXACT_LEAST_PRODUCTS = 1 << 30
-# Hopper multiplies by wgmma: GRU H=512 B=256, us of a product 1524 in place of 1897, of a weight's gradient 1157 in
-# place of 1740, H=256 573 in place of 617. Sums of fewer numbers were not measured (LOG, what surrounds a recurrence).
+# Minimum depth of sums for wgmma on Hopper: GRU H=512 B=256, a product takes 1524 us instead of 1897, a weight's
+# gradient 1157 instead of 1740, H=256 573 instead of 617. Sums over fewer values were not measured (LOG, what surrounds
+# a recurrence).
 EXACT_WGMMA_DEPTH = 256
 EXACT_PIECE_ROWS = 512  # minimum rows of a slice of a sum over rows
 

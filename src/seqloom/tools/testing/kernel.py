@@ -20,7 +20,7 @@ from seqloom.kernels.registry import KernelCode, find_kernel
 
 SHAPES = ((1, 1, 3, 4), (2, 1, 5, 12), (1, 40, 8, 8), (5, 9, 7, 20), (9, 33, 16, 36), (7, 64, 32, 64))  # B, T, D, H
 OPTIONS = ("reset", "mask", "keep")
-DRAWS = 8  # random weights and inputs, counted in rows of a batch, since a single distance varies
+DRAWS = 8  # draws of random weights and inputs, counted in rows of a batch, since a single error varies
 MORE = 4  # times as many draws before a kernel fails
 
 

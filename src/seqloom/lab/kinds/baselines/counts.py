@@ -107,7 +107,7 @@ def fit_labels_of_step(task: Task) -> ForTask:
     assert isinstance(task.target, Labels) and isinstance(task.input, Features)
     source = [task.input.names.index(name) if name in task.input.names else -1 for name in task.target.names]
     at = torch.tensor(source)
-    counts = torch.full((2, 2, task.target.size), 0.5)  # has the input label, has the label, label
+    counts = torch.full((2, 2, task.target.size), 0.5)  # (input has the label, row has the label, label)
     for batch in iterate_split(task, "train"):
         assert batch.y is not None
         known = batch.y[..., 0] >= 0
