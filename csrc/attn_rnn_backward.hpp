@@ -68,7 +68,7 @@ void Attn<T>::back_head(const StepView<T>& at, int64_t row, int64_t e, T* s, con
     s[k + 2] = s[k] + s[k + 1];
     for (int64_t i = k; i < k + 4; i++) mean += p[i] * s[i];
   }
-  for (int64_t k = 0; k < 4 * slots; k++) s[k] = p[k] * (s[k] - mean) * scale;  // of the scores
+  for (int64_t k = 0; k < 4 * slots; k++) s[k] = p[k] * (s[k] - mean) * scale;  // gradients of the scores
   back_one<false>(p, s, v, q, h, u, dh, du, dq);
   for (int64_t k = 1; k < slots; k++)
     back_one<true>(p + 4 * k, s + 4 * k, v, q, h + k * ld, u, dh + k * ld, du, dq);

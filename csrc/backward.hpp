@@ -50,7 +50,7 @@ struct Backward {
       const int64_t begin = std::max<int64_t>(0, end - chunk), count = load_chunk(begin, end, team, local);
       T* rec = a.saved && !a.lengths ? (T*)a.saved + (rows.before * a.T + begin * m0) * R : recomputed;
       StepView<T> whole{team, cols, {h, memory}, a.mask ? seen : h, local.x.data(), rec, slope};
-      whole.is_first = end == rows.T;  // whether its steps have rows
+      whole.is_first = end == rows.T;  // the last chunk in time runs first; its steps have rows
       if (!a.saved) {
         team.wait();
         net.compute_inside(count, whole, work);

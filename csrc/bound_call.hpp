@@ -21,9 +21,9 @@ struct CallKind {
 // A layer, and the kinds of its calls.
 struct BoundLayer {
   const Interface* interface;
-  Kind kind;  // of all tensors
+  Kind kind;  // properties of all tensors
   int64_t states, weights, cells;
-  const uint64_t* addresses;  // of the weights, in the order of the layer's dict
+  const uint64_t* addresses;  // addresses of the weights, in the order of the layer's dict
   const Form* forms;
   Settings settings;
   const BoundCell* each_cell;

@@ -55,7 +55,7 @@ struct Interface {
   int (*new_tensor)(int64_t, const int64_t*, const int64_t*, int32_t, int32_t, int32_t, Handle*);
   bool (*has_gradients)();
   // functions to which C++ extensions of torch are linked; all null if one is missing
-  int (*new_handle)(Handle*);  // of an undefined tensor
+  int (*new_handle)(Handle*);  // creates the handle of an undefined tensor
   bool (*load_tensor)(Handle, Object*, bool convert);
   Object* (*wrap_tensor)(Handle);
   bool (*is_negated)(Handle);
@@ -66,7 +66,7 @@ struct Interface {
   bool (*requires_gradient)(void* implementation);
   bool (*has_dispatch_key)(uint16_t key);
   Object* (*wrap_new_tensor)(void* tensor);  // steals the reference; null if torch lacks the function
-  uint64_t front_key, back_key;              // of the transforms of torch.func
+  uint64_t front_key, back_key;              // dispatch keys of torch.func's transforms
   // objects
   Object *none, *yes, *no, *tensor, *tuple;  // constants and types
   Object *key_forward, *key_hooks, *key_prehooks, *key_weights, *key_level;
@@ -111,7 +111,7 @@ struct BoundStep {
   Kind kind;
   Form x, y, h;
   int64_t weights;
-  const uint64_t* addresses;  // of the weights, in the order of the layer's dict
+  const uint64_t* addresses;  // addresses of the weights, in the order of the layer's dict
   Settings settings;
 };
 

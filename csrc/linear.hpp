@@ -184,7 +184,7 @@ struct Chunk {
         micro<T, ROWS, false>(read_columns + i * block, COLUMN<T>, panel, &M[i * ROWS][s * ROWS], CHUNK, K,
                               nullptr, false, panel);
       }
-    T kept_from[CHUNK] = {}, all_kept = scale;  // from each write to here, times its beta; from the first
+    T kept_from[CHUNK] = {}, all_kept = scale;  // decay since each write, times its beta; since the first
     for (int64_t i = 0; i < CHUNK; i++) {
       all_kept *= kept_of[i];
       for (int64_t s = 0; s < CHUNK; s++) kept_from[s] *= kept_of[i];
@@ -209,7 +209,7 @@ struct Chunk {
   }
 
   void prepare_uniform(const Head<T>& head, int64_t first, const T** erase_rows, const T** read_rows) {
-    T kept_from[CHUNK] = {}, all_kept = 1;  // from each write to here, times its beta; from the first
+    T kept_from[CHUNK] = {}, all_kept = 1;  // decay since each write, times its beta; since the first
     T unused[CHUNK];
     for (int64_t i = 0; i < count; i++) {
       const T* decay = head.decay(first + i);
@@ -494,7 +494,7 @@ inline void fetch_values(const Head<T>& head, int64_t first, int64_t count, int6
 template <class T>
 struct Panels {
   const Head<T> head;
-  const int64_t lo, hi;  // in panels
+  const int64_t lo, hi;  // range of panels
   T* const S;
   T scale = 1;  // the state is `scale` times S
 

@@ -97,7 +97,7 @@ class Machine {
   // position of row r of step t in every buffer
   INLINE void find_rows(int64_t t, int64_t r, T** base) const {
     const int64_t now = a.offset[t] + r, before = t ? a.B + a.offset[t - 1] + r : r;
-    const int64_t rows[] = {0, r, now, before, a.B + now};  // by place
+    const int64_t rows[] = {0, r, now, before, a.B + now};  // row by place
     const int64_t *place = places.data(), *size = row_sizes.data(), many = places.size();
     for (int64_t b = 0; b < many; b++) base[b] = memory[b] + rows[place[b]] * size[b];
   }

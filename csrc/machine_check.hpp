@@ -80,7 +80,7 @@ class ProgramCheck {
 
   struct Reach {
     const Rows* buffer;
-    std::vector<int64_t> strides;  // of the loops
+    std::vector<int64_t> strides;  // strides of the loops
   };
 
   void check_nest() {
@@ -175,7 +175,7 @@ inline bool buffers_fit(const MachineArgs& a) {
   const int64_t* code = a.code;
   int64_t steps;
   if (a.B < 0 || a.packed < 0 || a.many != *code++ || !add(a.B, a.packed, &steps)) return false;
-  const int64_t rows[] = {1, a.B, a.packed, steps, steps};  // by place
+  const int64_t rows[] = {1, a.B, a.packed, steps, steps};  // rows by place
   for (int64_t i = 0; i < a.many; i++) {
     const int64_t place = *code++, size = *code++;
     int64_t least;

@@ -105,7 +105,7 @@ class NestRun {
   T* const room;
   std::vector<T*> place;
   std::vector<int64_t> by, along, ways;   // ways: strides of accesses, dimension by dimension
-  std::vector<int64_t> buffers, offsets;  // of accesses
+  std::vector<int64_t> buffers, offsets;  // buffers and offsets of accesses
   Counter outer, inner;
   Span span[DIMENSIONS];
   bool empty = false;

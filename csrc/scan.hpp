@@ -38,7 +38,7 @@ struct StepView {  // some rows at one step, or at several steps in consecutive 
   T* const* dx;     // rows of the gradient of the input, tight
   bool add;         // dseen is d[0]
   bool is_wanted;   // whether the gradients of the states before the step are needed
-  bool is_first;    // of the chunks of the backward pass
+  bool is_first;    // whether this is the first chunk of the backward pass
 };
 
 // The team's data of the job besides the cell.

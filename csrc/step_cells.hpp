@@ -71,7 +71,7 @@ void finish_rnn(const Step& a, int64_t hp, const Row<T>& row) {  // norm = 0: ta
 
 template <class T>
 void finish_gru(const Step&, int64_t hp, const Row<T>& row) {
-  const T* sums = row.room;  // of r, z and n, and U h of n
+  const T* sums = row.room;  // sums of r, z and n, and U h of n
   T* h = row.h;
   for (int64_t i = 0; i < hp; i += N<T>) {
     V<T> r = sigmoid<T>(load(sums + i)), z = sigmoid<T>(load(sums + hp + i));

@@ -25,8 +25,8 @@ SUM_BLOCKS = 528
 
 # Recorded CUDA graphs of different shapes that are kept; each holds the memory of its chunk.
 GRAPHS_KEPT = 16
-# Backward passes on one kept piece of memory before their launches are recorded: recording takes as long as about six
-# passes save (4 ms, AttnRNN H=64 B=1), and shapes that come once or twice never pay for it.
+# Backward passes on the same memory before their launches are recorded: recording costs the time that about six passes
+# save (4 ms, AttnRNN H=64 B=1), which shapes that occur once or twice never recover.
 RUNS_BEFORE_RECORDING = 3
 # Memory of AttnRNN's backward passes in one chunk that all cells together keep for the next ones, half of it for one at
 # most, and the most cells that keep some. A pass that makes its memory again cannot be replayed: in float32 H=64 B=16
@@ -317,9 +317,9 @@ PIECE_NUMBERS = 1 << 20  # elements in the sums of all slices of one weight: a l
 
 # --- Products of float32 on tensor cores, by the fp16 hi/lo split ---
 
-# GRU H=512 B=64 T=512, us of a product: cuBLAS 1065, of a weight's gradient 988; in halves 483 and 439, and 40 or 147
-# to split a factor. Distance from float64 1.4e-7 and 2.7e-7, cuBLAS 4.1e-7 and 9.8e-7 (LOG, float32 in halves). Minimum
-# multiplications of such a product: cuBLAS takes 45 us for this many, and three launches replace one.
+# GRU H=512 B=64 T=512, us per product: cuBLAS 1065, per weight gradient 988; with the hi/lo split 483 and 439, plus 40
+# or 147 to split an operand. Error against float64 1.4e-7 and 2.7e-7, cuBLAS 4.1e-7 and 9.8e-7 (LOG, float32 in
+# halves). Minimum multiplications of such a product: cuBLAS takes 45 us for this many, and three launches replace one.
 EXACT_LEAST_PRODUCTS = 1 << 30
 # Minimum depth of sums for wgmma on Hopper: GRU H=512 B=256, a product takes 1524 us instead of 1897, a weight's
 # gradient 1157 instead of 1740, H=256 573 instead of 617. Sums over fewer values were not measured (LOG, what surrounds

@@ -55,7 +55,7 @@ class Timing:
     ratio_to_gru: float | None = None  # above 1: faster than torch.nn.GRU
     graph_us_per_step: float | None = None  # on a GPU, as a CUDA graph: without host time
     graph_ratio_to_gru: float | None = None  # against torch.nn.GRU as a CUDA graph
-    saved_bytes: int | None = None  # kept from forward for backward
+    saved_bytes: int | None = None  # saved by the forward pass for the backward pass
     peak_bytes: int | None = None  # peak memory of one call, on a GPU
     reason: str = ""  # why there is no time, or what was not checked
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # a cycle
 MIN_WAVEFRONT_STEPS = 4 * CHUNK_STEPS  # stacks over longer sequences may run as a wavefront
 CAST_TYPES = {torch.float32, torch.bfloat16, torch.float16}  # types that autocast casts
 MOST_BOUND = 8  # times that a layer of compiled cells is described to the engine: objects in it are replaced
-PLANS_KEPT = 64  # kinds of calls of one layer; batches of ever new shapes start again
+PLANS_KEPT = 64  # kinds of calls of one layer; if shapes keep changing, the list is cleared
 
 is_compiling, is_grad_enabled = torch.compiler.is_dynamo_compiling, torch.is_grad_enabled
 _address, _tracing = Tensor.data_ptr, torch._C._get_tracing_state
