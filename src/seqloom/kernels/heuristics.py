@@ -362,8 +362,8 @@ GATED_GRID_UNITS = {2: (32,), 4: (16, 32)}
 # Most blocks of the normalisation of the input, there and back: a few of 256 threads on each of 132 multiprocessors; on
 # the backward pass fewer, because each team of warps has its own sum.
 NORM_BLOCKS, NORM_BACK_BLOCKS = 792, 396
-# Numbers in a plane (B, steps, H) of a chunk of the backward if it has one more than there are gates, 16 MB in 16 bits;
-# and how many times as many where the forward pass kept products: gradients of a whole pass are split once (H=512 B=256
+# Elements in a plane (B, steps, H) of a chunk of the backward pass if it has one more plane than gates, 16 MB in 16
+# bits; and a factor for passes whose forward pass saved products: gradients of a whole pass are split once (H=512 B=256
 # in float32 has one chunk with 512 steps, not four, and 0.5 GB beside the 2.7 GB that the pass needs anyway).
 GATED_CHUNK_NUMBERS, GATED_KEPT_CHUNKS = 1 << 23, 4
 GATED_PIECE_ROWS = {2: 256, 4: 32}  # rows per slice of a weight gradient, by bytes per element

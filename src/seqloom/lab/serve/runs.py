@@ -125,7 +125,7 @@ def _step(key: tuple[ModelVersion, bool], parts: Sequence[Part]) -> list[Any]:
     stepper = version.stepper
     assert stepper is not None
     streams = [stream for part in parts for stream in part.rows]
-    # one that is wrong must not stop the others
+    # a faulty run must not stop the others
     results = iter(run_together(lambda some: stepper.run(some, probabilities), streams, RequestError))
     return [[next(results) for _ in part.rows] for part in parts]
 

@@ -16,7 +16,7 @@ from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.readers.frames import decode_utf8, scan_rows
 
 SUFFIXES = (".tar", ".wav")
-LOWEST_RATE, HIGHEST_RATE = 100, 1_000_000  # samples a second: one for each window of 10 ms; ultrasound
+LOWEST_RATE, HIGHEST_RATE = 100, 1_000_000  # samples per second: one per window of 10 ms; ultrasound
 PIECE_ROWS = 200  # recordings in memory at once
 
 
