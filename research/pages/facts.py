@@ -24,6 +24,7 @@ HIDDEN = (
     r"^```.*?^```",
     r"(?<=\])\([^)]*\)",
     r"`[^`]*`",
+    r"</?t[dr][^>]*>",
 )
 FAR_BEHIND = 0.05  # difference in accuracy from which stacked layers are advised against
 
