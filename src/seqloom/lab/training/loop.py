@@ -48,7 +48,7 @@ class LoopState:
     best: float | None = None
     best_loss: float | None = None
     loss: float = 0.0  # sum since the last validation
-    targets: int = 0  # number of targets in that sum
+    targets: int = 0  # of that sum
     finished: str | None = None
 
 
