@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import seqloom
-from seqloom.lab.data.synthetic.state import make_state_problem
+from research.studies.data.state_problems import make_state_problem
 
 WIDTH = 32  # features of the input layer
 LONGEST_NAME = 20

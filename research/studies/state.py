@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from research.studies.data.state_problems import StateProblem, make_state_problem
 from research.studies.data.symbols import count_labels, find_late
 from research.studies.support import state_report
 from research.studies.support.conditions import VALID, Condition, Spec, TrialSettings
@@ -22,7 +23,6 @@ from research.studies.support.mixers import HEADS, is_linear, make_linear
 from research.studies.support.outcome import Trial
 from research.studies.support.state_report import PRIMARY, SOLVED
 from research.studies.support.trials import Draw, Tensors, Trials
-from seqloom.lab.data.synthetic.state import StateProblem, make_state_problem
 from seqloom.lab.data.task import IGNORE
 from seqloom.lab.report.page import PageBlock
 from seqloom.layers.transformer.layer import Projected, Transformer

@@ -15,7 +15,7 @@ from torch import Tensor
 from research.studies.data.examples import LabelledRows
 from research.studies.data.mnist import PIXELS, mnist
 from research.studies.data.place import find
-from seqloom.lab.data.synthetic.state import make_state_problem
+from research.studies.data.state_problems import make_state_problem
 from seqloom.lab.data.task import IGNORE
 
 KINDS = 8  # symbols of "first symbol"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from seqloom.lab.stats.unpaired import SMALLEST, Scale
+from research.studies.support.unpaired import SMALLEST, Scale
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from research.studies.support.counts import Count, compare_counts, count_hits
 from research.studies.support.metric import TrialMetric
+from research.studies.support.unpaired import Change, Scale, compare_on_scale, compare_ranks
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
-from seqloom.lab.stats.counts import Count, compare_counts, count_hits
 from seqloom.lab.stats.intervals import Summary, holm, summarise
-from seqloom.lab.stats.unpaired import Change, Scale, compare_on_scale, compare_ranks
 
 LEVEL = 0.05  # significance level for corrected p values
 LISTED = 2  # differences that a verdict names for each pair of models

@@ -4,8 +4,8 @@ import pytest
 import torch
 from scipy import stats as scipy_stats
 
-from seqloom.lab.stats.counts import compare_counts, count_hits
-from seqloom.lab.stats.unpaired import SMALLEST, compare_groups, compare_on_scale, compare_ranks
+from research.studies.support.counts import compare_counts, count_hits
+from research.studies.support.unpaired import SMALLEST, compare_groups, compare_on_scale, compare_ranks
 
 
 def normal(n, seed, spread=1.0):

@@ -4,8 +4,8 @@ from operator import ne
 import pytest
 import torch
 
-from seqloom.lab.data.synthetic.automaton import Automaton
-from seqloom.lab.data.synthetic.state import MOD, OPERATIONS, list_state_problems, make_state_problem
+from research.studies.data.automaton import Automaton
+from research.studies.data.state_problems import MOD, OPERATIONS, list_state_problems, make_state_problem
 from seqloom.lab.data.task import IGNORE
 
 EVEN = [p for p in permutations(range(5)) if sum(p[i] > p[j] for j in range(5) for i in range(j)) % 2 == 0]

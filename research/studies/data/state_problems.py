@@ -14,9 +14,9 @@ from itertools import permutations, product
 import torch
 from torch import Tensor
 
+from research.studies.data.automaton import Automaton
 from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
-from seqloom.lab.data.synthetic.automaton import Automaton
 from seqloom.lab.data.task import IGNORE
 
 MOD = 5
