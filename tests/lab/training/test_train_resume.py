@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from seqloom.lab.data.registry import open_task
-from seqloom.lab.files import checkpoint
+from seqloom.lab.files import checkpoint, sealed
+from seqloom.lab.files.sealed import DamagedError
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training import step
 from seqloom.lab.training.run import Run
@@ -116,6 +117,26 @@ def test_a_run_whose_last_step_was_validated_on_the_way_is_finished_too(tmp_path
     assert (run.finished, steps) == ("epochs", [2, 4, 6, 8])
     facts = run.checkpoint("last").facts
     assert (facts["step"], facts["epoch"], facts["batch"]) == (8, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("schedule", True), ("schedule", {"decays": "1", "waited": 0}), ("epoch", -1), ("scaler", {"scale": []})],
+)
+def test_a_state_that_no_training_wrote_is_refused(name, value, tmp_path, monkeypatch):
+    task, settings = (
+        task_of("rows", tmp_path),
+        TrainSettings(epochs=3, batch=16, hidden=8, embedding=8, checkpoint_steps=3, device="cpu"),
+    )
+    stopped_at(monkeypatch, 7)
+    with pytest.raises(StopError):
+        train(task, settings, tmp_path / "one")
+    monkeypatch.undo()
+    for which in ("last", "best"):
+        file = tmp_path / "one" / which / "state.json"
+        file.write_bytes(sealed.dumps(sealed.loads(file.read_bytes(), file, checkpoint.FORMAT) | {name: value}))
+    with pytest.raises(DamagedError, match=rf"state\.json is damaged: {name}.* is missing or wrong"):
+        train(task, settings, tmp_path / "one", resume=True)
 
 
 def test_other_settings_and_other_data_are_refused_on_resume(tmp_path):

@@ -23,6 +23,7 @@ from seqloom.lab.training.journal import Journal
 from seqloom.lab.training.model import build
 from seqloom.lab.training.optimiser import Schedule
 from seqloom.lab.training.progress import ProgressReport
+from seqloom.lab.training.resume_facts import check_resume
 from seqloom.lab.training.run import METRICS, Run
 from seqloom.lab.training.scoring import score
 from seqloom.lab.training.step import Stepper, restore_stepper, stepper_facts, stepper_tensors
@@ -220,6 +221,7 @@ class Training:
         if last is None:
             return 0
         facts = last.facts
+        check_resume(facts, last.folder)
         self.at = LoopState(**{f.name: facts[f.name] for f in fields(LoopState)})
         self.schedule.restore(facts["schedule"])
         restore_stepper(self.stepper, facts, last.tensors("weights"), last.tensors("training"))

@@ -1,0 +1,68 @@
+"""What state.json of a checkpoint must hold for a training to resume from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from seqloom.lab.files.checkpoint import FACTS
+from seqloom.lab.files.sealed import DamagedError
+
+Count = Annotated[int, Field(ge=0)]
+STRICT = ConfigDict(strict=True, extra="ignore")
+
+
+class ScheduleFacts(BaseModel):
+    """The state of a schedule."""
+
+    model_config = STRICT
+
+    decays: Count
+    waited: Count
+
+
+class ResumeFacts(BaseModel):
+    """The position, schedule and stepper of a training; numbers may be NaN where a training diverged."""
+
+    model_config = STRICT
+
+    step: Count
+    epoch: Count
+    batch: Count
+    seconds: float
+    validated: Count
+    waited: Count
+    best: float | None
+    best_loss: float | None
+    loss: float
+    targets: Count
+    finished: str | None
+    schedule: ScheduleFacts
+    parts: Annotated[int, Field(ge=1)]
+    scaler: dict[str, float]
+    averaged: Count
+    skipped: Count = 0
+    skipped_in_a_row: Count = 0
+    averaged_checkpoints: Count = 0
+    metrics: Count
+
+
+def check_resume(facts: dict[str, Any], folder: Path) -> None:
+    """Check what a training resumes from.
+
+    Args:
+        facts: The content of state.json.
+        folder: The checkpoint.
+
+    Raises:
+        DamagedError: If a value is missing, or cannot have been written by a training.
+    """
+    try:
+        ResumeFacts.model_validate(facts)
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"]))
+        raise DamagedError(
+            f"{folder / FACTS} is damaged: {where} is missing or wrong; restore it from a copy"
+        ) from None
