@@ -22,6 +22,7 @@ from seqloom.lab.data.task import Batch, Features, Task
 from seqloom.lab.kinds import candidates
 from seqloom.lab.kinds.columns import Columns
 from seqloom.lab.kinds.for_task import ForTask, Prediction
+from seqloom.lab.kinds.forms import Kind as Name
 from seqloom.lab.kinds.objective import OTHER_NAMES, Objective
 from seqloom.lab.kinds.results import Result
 from seqloom.lab.kinds.settings import TrainSettings
@@ -61,7 +62,7 @@ class Kind(ABC):
         row: The name of a row of the held-out data.
     """
 
-    name: ClassVar[str]
+    name: ClassVar[Name]
     command: ClassVar[str] = "predict"
     metrics: ClassVar[tuple[str, ...]]
     selecting: ClassVar[tuple[str, ...]] = ()
