@@ -1,16 +1,20 @@
 """Run the source of CUDA kernels on the CPU: compile it as C++ with an emulation of the GPU's functions.
 
 The folder runtime/ replaces the headers that kernels include for GPU instructions; it comes first on the include path.
+A library is kept in build/emulation until a file of the kernels or of the emulation changes.
 """
 
 import atexit
 import ctypes
+import hashlib
 import os
+import platform
 import re
 import shlex
 import shutil
 import subprocess
 import tempfile
+import time
 from functools import cache
 from pathlib import Path
 
@@ -18,9 +22,12 @@ from seqloom.kernels.cuda.runtime import launch as _cuda
 from seqloom.kernels.cuda.runtime import nvrtc
 
 HERE = Path(__file__).parent
+KEPT = HERE.parents[2] / "build" / "emulation"
+KEPT_SECONDS = 7 * 24 * 3600  # a library that no test has loaded for a week is deleted
 EXPORT = 'extern "C" __attribute__((visibility("default")))'
 COMPILER = next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
 # Hidden, or the next library would use the variables of this one.
+SUFFIXES = (".cpp", ".hpp", ".cu", ".cuh")
 FLAGS = ["-std=c++17", "-fPIC", "-ffp-contract=off", "-w", "-fvisibility=hidden", f"-I{HERE}"]
 FLAGS += shlex.split(os.environ.get("EMULATION_FLAGS", ""))  # those of a sanitizer, for example
 ENTRY = """
@@ -72,7 +79,33 @@ def compile_text(folder: str | Path, *words: str) -> str:
 def build(
     source: str, macros: tuple, change: tuple[str, str] | None = None, generated: str | None = None
 ) -> ctypes.CDLL:
-    """Compile the kernels of a .cu file, or of generated text."""
+    """Compile the kernels of a .cu file, or of generated text, unless they are kept from an earlier time."""
+    words = [*digest_files(), source, repr(macros), repr(change), str(generated)]
+    library = KEPT / f"{hashlib.sha256(repr(words).encode()).hexdigest()}.so"
+    try:
+        os.utime(library)
+    except FileNotFoundError:
+        compile_library(library, source, macros, change, generated)
+    return ctypes.CDLL(str(library))
+
+
+@cache
+def digest_files() -> list[str]:
+    """Return what all libraries depend on: compiler, flags and texts. Delete libraries that are out of use."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    for file in KEPT.iterdir():
+        if time.time() - file.stat().st_mtime > KEPT_SECONDS:
+            file.unlink(missing_ok=True)
+    texts = [file for folder in (HERE, nvrtc.TEXT) for file in folder.rglob("*") if file.suffix in SUFFIXES]
+    files = sorted([*texts, Path(__file__)])
+    digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+    return [compile_text(HERE, "--version"), platform.machine(), *FLAGS, *map(str, files), *digests]
+
+
+def compile_library(
+    library: Path, source: str, macros: tuple, change: tuple[str, str] | None, generated: str | None
+) -> None:
+    """Compile kernels into a file that appears complete."""
     settings = dict(macros)
     grid = "clustered_grid" if settings.get("CLUSTERED") else "bulk" if settings.get("BULK") else "grid"
     runtime = build_runtime(grid if settings.get("GRID") else "cluster" if "CLUSTER" in settings else "device")
@@ -88,7 +121,9 @@ def build(
             include.insert(1, f"-I{write_changed(folder, change, [*include, *defines])}")
         words = ["-O0", *include, "-shared", *defines]  # no optimisation: compiling is most of the time
         compile_text(folder, *words, "kernel.cpp", str(runtime / "runtime.o"), "-o", "kernel.so")
-        return ctypes.CDLL(str(Path(folder, "kernel.so")))
+        work = library.with_suffix(f".{os.getpid()}")
+        shutil.move(Path(folder, "kernel.so"), work)
+        work.replace(library)
 
 
 def read_code(path: Path) -> str:
