@@ -11,6 +11,7 @@ os.environ.setdefault("SEQLOOM_POISON", "1")  # read when seqloom is imported: s
 
 import seqloom.cells  # noqa: F401  (fills the registry)
 from seqloom.core.cell import Cell
+from warm_python import WarmPython
 
 # Pytest adds handlers to loggers that do not propagate. With one on this logger torch writes down every tensor that it
 # traces, which takes a quarter of the time.
@@ -38,6 +39,14 @@ def _own_state(tmp_path_factory):
     """Do not touch the folders of the user who runs the tests."""
     os.environ["SEQLOOM_STATE"] = str(tmp_path_factory.mktemp("state"))
     os.environ["SEQLOOM_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session")
+def warm_python():
+    """Return what runs code in a new process that need not import torch first."""
+    server = WarmPython()
+    yield server
+    server.close()
 
 
 @pytest.fixture(autouse=True)
@@ -82,10 +91,21 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
         if _is_of_other_cell(item) and not item.get_closest_marker("every_cell"):
             item.add_marker(pytest.mark.long)
+    if hasattr(config, "workerinput"):  # a process of pytest-xdist, which gets whole files
+        _put_long_files_first(items)
     if config.option.markexpr == "gpu":  # make test-gpu; `-m "gpu and long"` runs the other cells
         long = [item for item in items if item.get_closest_marker("long")]
         items[:] = [item for item in items if not item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=long)
+
+
+def _put_long_files_first(items):
+    """Sort tests by how long their file takes, so that no process is left with a long one at the end."""
+    slow = Counter()
+    for item in items:
+        if not item.get_closest_marker("long"):
+            slow[item.path] += bool(item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
 
 
 def _is_of_other_cell(item):

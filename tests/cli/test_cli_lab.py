@@ -335,7 +335,7 @@ def test_a_truncated_checkpoint_is_reported_in_one_line(here, folder, trained):
 
 
 @pytest.mark.slow
-def test_ctrl_c_exits_with_130_and_the_run_can_be_resumed(here, folder):
+def test_ctrl_c_exits_with_130_and_the_run_can_be_resumed(here, folder, warm_python):
     words = ["train", "adding", "--task.steps", "10", "--steps", "40", "--hidden", "4", "--out", "runs/cut_short"]
     code = f"""
 import os, signal
@@ -350,9 +350,7 @@ loop.Training._validate = interrupted
 main.main({words!r})
 """
     env = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, env=env, capture_output=True, text=True, check=False
-    )
+    done = warm_python.run(code, cwd=folder, env=env)
     assert done.returncode == 130, done.stderr
     assert done.stderr.splitlines()[-1] == "interrupted; continue with: seqloom train --resume --out runs/cut_short"
     assert not done.stdout and "Traceback" not in done.stderr

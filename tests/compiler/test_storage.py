@@ -4,7 +4,6 @@ import hashlib
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 import warnings
 
@@ -119,10 +118,12 @@ def test_a_stored_plan_needs_no_trace(folder, forget, traces):
     assert len(traces) == 1
 
 
-def test_another_process_needs_no_trace(folder, forget):
+def test_another_process_needs_no_trace(folder, forget, warm_python):
     check(start_again(folder, forget)())
     code = """
+import sys
 import torch
+sys.path.insert(0, sys.argv[1])
 from seqloom.compiler import compile
 from seqloom.core.job import ScanJob
 from seqloom.kernels.compiled import kernel
@@ -133,8 +134,8 @@ x = torch.randn(2, 4, 3)
 reason = kernel.why_not(Mine(), ScanJob(x, Mine().start(x)))
 assert reason is None, reason
 """
-    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
-    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": path})
+    done = warm_python.run(code, str(folder), cwd=folder, env=os.environ)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -67,8 +65,8 @@ def test_kernels_allocate_through_one_module():
 
 
 @pytest.mark.slow
-def test_without_the_switch_the_functions_are_torchs_own():
+def test_without_the_switch_the_functions_are_torchs_own(warm_python, tmp_path):
     code = "import torch; from seqloom.core import memory; print(memory.empty is torch.empty, memory.IS_POISONED)"
     env = {name: value for name, value in os.environ.items() if name != "SEQLOOM_POISON"}
-    result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=env)
+    result = warm_python.run(code, cwd=tmp_path, env=env)
     assert result.stdout.split() == ["True", "False"]

@@ -13,11 +13,20 @@ import seqloom
 from seqloom.cli import main
 from seqloom.core.errors import UserError
 from seqloom.lab.data import frames
+from seqloom.lab.jobs import runner
 
 TEXTS = [f"{word} film {n}" for n in range(40) for word in ("good", "bad")]
 FILMS = pl.DataFrame({"text": TEXTS, "stars": ["five", "one"] * 40})
 WORK = {"models": "gru", "steps": 6, "seeds": 1, "folds": 1, "workers": 1}  # a budget by work, not by time
 NEW = pl.DataFrame({"text": ["a good film", "a bad film"]})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _jobs_here():
+    """Run jobs in this process: a worker takes seconds to start; the comparison of the notebook has one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "Processes", lambda _: runner.Here())
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import os
 import subprocess
 import sys
 import warnings
@@ -168,13 +169,14 @@ def test_the_processor_answers_for_both_16_bit_types():
     assert {precision.has_fast_products(dtype) for dtype in (torch.bfloat16, torch.float16)} <= {True, False}
 
 
-def test_a_whole_layer_loads_with_weights_only(tmp_path):
+def test_a_whole_layer_loads_with_weights_only(tmp_path, warm_python):
     for kind in named.NAMED:
         torch.save(kind(3, 4, bidirectional=True), tmp_path / f"{kind.__name__}.pt")
     code = (
         "import sys, torch, seqloom; [torch.load(file) for file in sys.argv[1:]]"  # no name of seqloom is used before
     )
-    subprocess.run([sys.executable, "-c", code, *map(str, tmp_path.iterdir())], check=True)
+    done = warm_python.run(code, *map(str, tmp_path.iterdir()), cwd=tmp_path, env=os.environ)
+    assert done.returncode == 0, done.stderr
     assert [kind.__name__ for kind in named.NAMED] == [*whole.NAMES]
     layer = make("GRU")
     torch.save(layer, tmp_path / "layer.pt")
