@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -61,9 +62,20 @@ BY_NAME = {
 }
 
 
+@cache
+def list_nodes(file):
+    """Parse a file once and return every node of its tree."""
+    return list(ast.walk(ast.parse(file.read_text())))
+
+
+@cache
 def find_imports(file):
-    """Yield the modules that a file imports, at its top and inside functions."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    """Return the modules that a file imports, at its top and inside functions."""
+    return list(generate_imports(file))
+
+
+def generate_imports(file):
+    for node in list_nodes(file):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: relative imports hide where a module is"
             if node.module and node.module.split(".")[0] == "seqloom":
@@ -129,7 +141,7 @@ def test_no_modules_of_the_lab_import_each_other_in_a_circle():
 
 def find_kinds(file):
     """Yield the places where a module names a kind of task, or asks for the class of a target or model of one kind."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in list_nodes(file):
         text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
         is_message = re.search(rf"\bkind[= ]({'|'.join(KINDS)})\b", text)
         is_check = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance"
@@ -147,7 +159,7 @@ def test_private_modules_and_names_are_used_in_their_own_folder():
     wrong = []
     for name, file in MODULES.items():
         here = file.parent
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in list_nodes(file):
             if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("seqloom."):
                 continue
             parts = [*node.module.split("."), *(a.name for a in node.names)]

@@ -221,6 +221,8 @@ def snippet_problem(page: Path, folder: Path, python: WarmPython) -> str:
     """Return what is wrong with a page's snippets, or ""."""
     fenced = blocks(page)
     snippets = [b for b in fenced if b.runs and not find_missing(b)]
+    if not snippets:
+        return ""
     codes = [block.cell for block in snippets]
     if page.parent.name == "tutorials":
         codes = list_code(make_notebook(page.read_text(), page.parent))
