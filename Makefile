@@ -8,8 +8,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 # The package in place, without its engine, which the rule of .venv/installed compiles.
 INSTALL := SEQLOOM_BUILD_ENGINE=separate $(PIP)
 CPP := $(wildcard csrc/*.h csrc/*pp $(foreach folder, src/seqloom/kernels/cuda tests/kernels/emulation, $(addprefix $(folder)/, *.cpp *.hpp */*.cu */*.cuh)))
-# One worker runs all tests of a file, so that what they share is built once.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+# One worker runs all tests of a file, so that what they share is built once; tests/conftest.py puts long files first.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 GPU_TESTS := $(addprefix tests/, layers/test_gpu.py kernels/test_gpu_kernels.py compiler/test_gpu_compiled.py compiler/test_gpu_gated.py tools/test_doctor.py lab/training/test_train_many.py layers/test_tcn.py research/studies/test_trials.py layers/test_memory_safety.py conformance)
 
