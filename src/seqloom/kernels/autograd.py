@@ -96,17 +96,19 @@ class _Run(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         outputs, saved = prepared.forward(call)
         flat: list[Maybe] = []
-        layout: list[Any] = []  # for each field: the number of its tensors, a single tensor, or the field itself
+        sizes: list[int] = []  # of each field: the number of its tensors, or what else it is
+        others: list[Any] = []
         for field in saved:
-            if field is None or isinstance(field, Tensor):
-                flat.append(field)
-                layout.append(_ONE)
-            elif type(field) is tuple:
+            if type(field) is tuple:
                 flat += field
-                layout.append(_Many(len(field)))
+                sizes.append(len(field))
+            elif field is None or isinstance(field, Tensor):
+                flat.append(field)
+                sizes.append(_TENSOR)
             else:
-                layout.append(field)
-        ctx.prepared, ctx.kind, ctx.layout = prepared, type(saved), layout
+                others.append(field)
+                sizes.append(_OTHER)
+        ctx.prepared, ctx.kind, ctx.sizes, ctx.others = prepared, type(saved), sizes, others
         ctx.counts = len(call.states), len(call.starts), len(call.weights)
         ctx.constants = call.lengths, call.reset, call.mask, call.keep
         ctx.set_materialize_grads(False)
@@ -134,13 +136,7 @@ class _Run(torch.autograd.Function):
         return None, None, *gradients, *(() if call.dt is None else (found.dt,))
 
 
-class _Many(NamedTuple):
-    """Placeholder for a tuple of this many tensors."""
-
-    tensors: int
-
-
-_ONE = _Many(-1)  # placeholder for one tensor or None
+_TENSOR, _OTHER = -1, -2  # a field that is one tensor or None; one that is something else
 
 
 def _name(flat: Sequence[Any], counts: tuple[int, int, int]) -> Gradients:
@@ -152,17 +148,17 @@ def _name(flat: Sequence[Any], counts: tuple[int, int, int]) -> Gradients:
 
 def _join(ctx: Any, flat: Sequence[Maybe]) -> Any:  # noqa: ANN401  # the node of a call; a named tuple of the kernel
     """Return what the forward pass saved."""
-    layout, at = ctx.layout, 0
+    others, at = iter(ctx.others), 0
     fields: list[Any] = []
     if not torch._C._autograd._get_current_graph_task_keep_graph():
-        ctx.layout = None  # a reference to the loss would keep objects that are not tensors alive
-    for part in layout:
-        if part is _ONE:
+        ctx.others = ()  # a reference to the loss would keep objects that are not tensors alive
+    for size in ctx.sizes:
+        if size >= 0:
+            fields.append(flat[at : at + size])
+            at += size
+        elif size == _TENSOR:
             fields.append(flat[at])
             at += 1
-        elif type(part) is _Many:
-            fields.append(flat[at : at + part.tensors])
-            at += part.tensors
         else:
-            fields.append(part)
+            fields.append(next(others))
     return ctx.kind(*fields)

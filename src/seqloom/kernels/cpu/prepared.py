@@ -194,19 +194,24 @@ class PreparedStack:
         y, *end = run_prepared(self, Call(x, states, weights, lengths=lengths, train=train))
         return y, end[0] if self.states == 1 else tuple(end)
 
-    def _list_constants(self, call: Call) -> list[tuple[str, Tensor]]:
-        """Return the arguments that all cells read, by the engine's names, with one row for each slot."""
+    def _list_constants(self, call: Call) -> Sequence[tuple[str | int, Tensor]]:
+        """Return the arguments that all cells read, with one row for each slot.
+
+        Each has the engine's name, or its index among those of zoneout.
+        """
+        if call.lengths is None and call.reset is None and call.mask is None and not call.keep:
+            return ()
         given = ("lengths", call.lengths), ("reset", call.reset), ("mask", call.mask)
-        found = [(name, self._split_slots(t)) for name, t in given if t is not None]
+        found: list[tuple[str | int, Tensor]] = [(name, self._split_slots(t)) for name, t in given if t is not None]
         many = (k if self.slots == 1 else k.transpose(1, 2).reshape(self.y_like.shape) for k in call.keep)
-        return found + [("keep", k) for k in many]
+        return found + list(enumerate(many))
 
     def _fill(
         self,
         index: int,
         template: bytes,
         call: Call,
-        constants: Sequence[tuple[str, Tensor]],
+        constants: Sequence[tuple[str | int, Tensor]],
         saved: tuple[Any, ...],
     ) -> Any:  # noqa: ANN401  # fields of ctypes have any type
         """Return the engine's arguments for a cell, with the addresses of everything that both passes read."""
@@ -217,16 +222,17 @@ class PreparedStack:
             args.c = _address(c)
         if record is not None:
             args.saved = _address(record)
-        keep = iter(range(len(call.keep)))
         for name, t in constants:
-            if name == "keep":
-                args.keep[next(keep)] = _address(t)
+            if isinstance(name, int):
+                args.keep[name] = _address(t)
             else:
                 setattr(args, name, _address(t))
-        offset = index * self.step
-        for places, tensors in ((args.s0, call.states or self.starts), (args.start, call.starts)):
-            for k, t in enumerate(tensors):
-                places[k] = _address(t) + offset
+        if states := call.states or self.starts:
+            for k, t in enumerate(states):
+                args.s0[k] = _address(t) + index * self.step
+        if call.starts:
+            for k, t in enumerate(call.starts):
+                args.start[k] = _address(t) + index * self.step
         return args
 
     def _run_part(self, part: Part, is_backward: bool, args: Args) -> None:
@@ -298,7 +304,7 @@ class PreparedStack:
         at_ends = [(k, _address(d)) for k, d in enumerate(dend) if d is not None]
         at_states = [(k, _address(d)) for k, d in enumerate(dstates) if d is not None]
         at_starts = [(k, _address(d)) for k, d in enumerate(dstarts)]
-        if dy is not None:
+        if dy is not None and self.slots > 1:
             dy = self._split_slots(dy)
         parts = list(zip(*saved, strict=True))
         for number in range(len(self.layers) - 1, -1, -1):
@@ -326,7 +332,7 @@ class PreparedStack:
                 self._run_part(part, True, args)
                 more = dgx
                 if part.weight is not None:
-                    if not number:  # padding of the input may be NaN, and 0 times NaN is NaN
+                    if not number and call.lengths is not None:  # padding may be NaN, and 0 times NaN is NaN
                         x = self.stack.clear_padding(x, call.lengths)
                     more = self._differentiate_product(part, x, dgx, weights, gradients, needs, bool(number))
                 dx = more if dx is None else dx + more
