@@ -78,7 +78,7 @@ def _source(record: Mapping[str, Any]) -> dict[str, str]:
 
 def _read(name: str, record: Mapping[str, Any]) -> Entries:
     """Yield the measurements of a record; other records have none."""
-    readers: dict[tuple[str, str], Callable[[Mapping[str, Any]], Entries]] = {
+    readers: dict[tuple[str, str | None], Callable[[Mapping[str, Any]], Entries]] = {
         ("complexity", None): _complexity,
         ("adding", "fair"): _adding,
         ("copy", "fair"): _copy,

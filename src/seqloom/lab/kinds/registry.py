@@ -25,7 +25,7 @@ _ALL: tuple[Kind, ...] = (
     TranscribeKind(),
     PairsKind(),
 )
-KINDS = {kind.name: kind for kind in _ALL}
+KINDS: dict[str, Kind] = {kind.name: kind for kind in _ALL}
 
 
 def kind_of(task: Task) -> Kind:
