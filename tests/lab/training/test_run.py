@@ -11,6 +11,7 @@ from seqloom.lab.data.registry import open_task
 from seqloom.lab.files import checkpoint, sealed
 from seqloom.lab.files.sealed import DamagedError
 from seqloom.lab.kinds.settings import TrainSettings
+from seqloom.lab.training.results import tabulate_runs
 from seqloom.lab.training.run import Run
 from seqloom.lab.training.train import train
 
@@ -96,6 +97,16 @@ def test_a_damaged_checkpoint_falls_back_to_the_other_one(file, tmp_path):
     path.unlink()
     with pytest.raises(DamagedError, match="no other checkpoint to fall back to"):
         run.model()
+
+
+def test_a_kind_of_task_that_does_not_exist_is_refused(tmp_path):
+    run = Run.create(tmp_path / "new", SETTINGS, open_task("adding"))
+    file = run.folder / "run.json"
+    record = sealed.loads(file.read_bytes(), file, 1)
+    file.write_bytes(sealed.dumps(record | {"task": {"name": "adding", "kind": "/dev/zero"}}))
+    with pytest.raises(DamagedError, match=r"run\.json is damaged"):
+        Run.load(run.folder)
+    assert "damaged" in tabulate_runs(tmp_path)[0]["state"]
 
 
 def put(place, number):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
+from seqloom.lab.files import sealed
 from seqloom.lab.files.checkpoint import FACTS
-from seqloom.lab.files.sealed import DamagedError
 
 Count = Annotated[int, Field(ge=0)]
 STRICT = ConfigDict(strict=True, extra="ignore")
@@ -59,10 +59,5 @@ def check_resume(facts: dict[str, Any], folder: Path) -> None:
     Raises:
         DamagedError: If a value is missing, or cannot have been written by a training.
     """
-    try:
+    with sealed.interpret(folder / FACTS):
         ResumeFacts.model_validate(facts)
-    except ValidationError as error:
-        where = ".".join(map(str, error.errors()[0]["loc"]))
-        raise DamagedError(
-            f"{folder / FACTS} is damaged: {where} is missing or wrong; restore it from a copy"
-        ) from None

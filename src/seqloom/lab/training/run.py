@@ -36,6 +36,7 @@ from seqloom.lab.files.checkpoint import Checkpoint
 from seqloom.lab.files.links import refuse_links
 from seqloom.lab.files.sealed import DamagedError
 from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.registry import KINDS
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.layout import RUN_FILE
 from seqloom.layers.registry import BI_PREFIX
@@ -196,6 +197,8 @@ class Run:
             raise DamagedError(f"{file} is damaged: it has no settings; restore it from a copy") from None
         with sealed.interpret(file):
             _record_adapter().validate_python(record)
+            if record["task"]["kind"] not in KINDS:
+                raise ValueError(record["task"]["kind"])
             lookup.split_name(settings.model.removeprefix(BI_PREFIX))
         return cls(folder, record, settings, trust)
 

@@ -112,7 +112,10 @@ def choose_device(settings: TrainSettings) -> torch.device:
         torch.zeros((), device=name)
         return local_device(torch.device(name))
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from None
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"device {name!r} cannot be used: {reason}; the option --device takes cpu, cuda or cuda:1"
+        ) from None
 
 
 @contextmanager
