@@ -62,7 +62,12 @@ class _PreparedCell:
             and not own.get("learned_states")
             and {"start", "initial_state"}.isdisjoint(own)
         )
-        self.lean = self._find_lean(found.code, stack)
+        try:
+            self.lean = self._find_lean(found.code, stack)
+        except Exception:
+            if not plan.is_loaded:
+                raise
+            self.lean = None  # a program from disk does not fit; the call that needs it finds another one
 
     def _find_lean(self, compiled: Compiled, stack: Stack) -> LeanScan | None:
         """Return the lean pass for short calls in one direction; None if the cell has none."""
