@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -69,6 +70,21 @@ def test_what_cannot_be_removed_stays_and_the_file_is_written(tmp_path, monkeypa
     with write_atomically(tmp_path / "a.csv") as work:
         work.write_text("new")
     assert left.exists() and (tmp_path / "a.csv").read_text() == "new"
+
+
+@pytest.mark.parametrize(("folder", "is_direct"), [("/dev", True), ("/dev/fd", True), ("/dev/shm", False)])
+def test_streams_are_written_directly_and_shared_memory_is_not(folder, is_direct):
+    if not os.access(folder, os.W_OK):
+        pytest.skip(f"{folder} cannot be written to")
+    file = Path(folder, f"seqloom-{os.getpid()}" if folder == "/dev/shm" else "1")
+    try:
+        with write_atomically(file) as work:
+            assert (work == file) is is_direct
+            if not is_direct:
+                work.write_text("new")
+    finally:
+        if not is_direct:
+            file.unlink()
 
 
 def test_a_temporary_folder_belongs_to_the_user_and_is_removed(tmp_path):

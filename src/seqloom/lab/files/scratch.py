@@ -16,6 +16,7 @@ from pathlib import Path
 
 from seqloom.core.errors import UserError
 
+STREAMS = ("/dev", "/dev/fd", "/proc/self/fd")  # folders of pipes and devices, and of files that are open
 _numbers = itertools.count()
 _HOST = re.sub(r"\W", "_", platform.node() or "here")
 _TOKEN = os.urandom(4).hex()  # a restarted container has the same host name and the same process ids
@@ -50,7 +51,7 @@ def write_atomically(file: Path) -> Iterator[Path]:
     """
     if file.is_dir():
         raise UserError(f"{file} is a folder; name a file in it")
-    if file.is_relative_to("/dev") or (file.exists() and not file.is_file()):
+    if str(file.parent) in STREAMS or (file.exists() and not file.is_file()):
         yield file
         return
     file = file.resolve()
