@@ -191,7 +191,8 @@ class PreparedStack:
         Returns:
             The output and the last state, in torch's form.
         """
-        y, *end = run_prepared(self, Call(x, states, weights, lengths=lengths, train=train))
+        call = Call(x, states, weights, lengths=lengths, train=train)
+        y, *end = run_prepared(self, call) if train else self.forward(call)[0]
         return y, end[0] if self.states == 1 else tuple(end)
 
     def _list_constants(self, call: Call) -> Sequence[tuple[str | int, Tensor]]:
@@ -235,12 +236,9 @@ class PreparedStack:
                 args.start[k] = _address(t) + index * self.step
         return args
 
-    def _run_part(self, part: Part, is_backward: bool, args: Args) -> None:
-        if self.run_engine(part.number, int(is_backward), self.type_number, self.split.threads, ctypes.byref(args)):
-            raise MemoryError(
-                f"the CPU engine could not allocate memory for {part.cell.name} with batch {self.B} and hidden size "
-                f"{self.H}"
-            )
+    def _describe_memory(self, part: Part) -> str:
+        name = part.cell.name
+        return f"the CPU engine could not allocate memory for {name} with batch {self.B} and hidden size {self.H}"
 
     def forward(self, call: Call) -> tuple[tuple[Tensor, ...], Saved | None]:
         """Return the output and the last states, and what the backward pass needs."""
@@ -262,7 +260,8 @@ class PreparedStack:
                 args = self._fill(index, self.templates[index], call, constants, saved[-1])
                 for k, t in enumerate(end):
                     args.s1[k] = _address(t) + index * self.step
-                self._run_part(part, False, args)
+                if self.run_engine(part.number, 0, self.type_number, self.split.threads, ctypes.byref(args)):
+                    raise MemoryError(self._describe_memory(part))
                 outputs.append(y)
             x = y if self.ways == 1 else torch.cat(outputs, -1)
         if self.slots > 1:
@@ -291,7 +290,7 @@ class PreparedStack:
 
     def backward(self, call: Call, saved: Saved, grads: Sequence[Maybe], needs: Gradients) -> Gradients:
         """Return the gradients of x, the states, the weights and the states after a reset."""
-        dy, *dend = (None if d is None else d.contiguous() for d in grads)
+        dy, *dend = [None if d is None else d.contiguous() for d in grads]
         weights, templates = call.weights, self.templates
         # FSDP and ZeRO-3 free the weights after the forward pass, and restore them at other addresses
         if self._find_addresses(weights) != self.addresses or not are_contiguous(weights):
@@ -299,11 +298,11 @@ class PreparedStack:
             templates = self._fill_templates(self._find_addresses(weights))
         constants = self._list_constants(call)
         gradients: list[Maybe] = [None] * len(weights)
-        dstates = [_empty_like(self.h_like) if n else None for n in needs.states]
-        dstarts = [_empty_like(self.h_like) for _ in call.starts]
+        dstates = [_empty_like(self.h_like) if n else None for n in needs.states] if needs.states else []
+        dstarts = [_empty_like(self.h_like) for _ in call.starts] if call.starts else []
         at_ends = [(k, _address(d)) for k, d in enumerate(dend) if d is not None]
-        at_states = [(k, _address(d)) for k, d in enumerate(dstates) if d is not None]
-        at_starts = [(k, _address(d)) for k, d in enumerate(dstarts)]
+        at_states = [(k, _address(d)) for k, d in enumerate(dstates) if d is not None] if dstates else []
+        at_starts = [(k, _address(d)) for k, d in enumerate(dstarts)] if dstarts else []
         if dy is not None and self.slots > 1:
             dy = self._split_slots(dy)
         parts = list(zip(*saved, strict=True))
@@ -329,7 +328,8 @@ class PreparedStack:
                     if weight is not None:
                         d = gradients[weight] = _empty_like(weights[weight])
                         args.dw[i] = _address(d)
-                self._run_part(part, True, args)
+                if self.run_engine(part.number, 1, self.type_number, self.split.threads, ctypes.byref(args)):
+                    raise MemoryError(self._describe_memory(part))
                 more = dgx
                 if part.weight is not None:
                     if not number and call.lengths is not None:  # padding may be NaN, and 0 times NaN is NaN
