@@ -86,7 +86,7 @@ def test_a_changed_number_of_the_report_alone_is_rebuilt(copied):
     differences["rows"][0]["ratio of odds"] *= 2
     (copied / STUDY).write_text(json.dumps(wrong))
     assert rebuild(copied).endswith("trials, report changed")
-    assert json.loads((copied / STUDY).read_text())["page"] == right["page"]
+    assert agree(right["page"], json.loads((copied / STUDY).read_text())["page"])
 
 
 def test_a_ledger_that_lacks_a_trial_is_named_and_a_replay_shows_the_rest(copied, capsys):
