@@ -85,7 +85,7 @@ def _read(name: str, record: Mapping[str, Any]) -> Entries:
         ("gradients", "paper"): _gradients,
         ("kinds", "fair"): _kinds,
     }
-    study = record.get("study", ""), record.get("protocol", "")
+    study = record.get("study", ""), record.get("protocol")  # early records have no protocol
     if name.endswith("-stream.json"):
         yield from _stream(record)
     elif str(record.get("what", "")).startswith("Multi30k de-en"):
