@@ -30,25 +30,22 @@ def test_a_large_job_is_cut_and_others_run_between_its_parts():
     line = Line()
     line.add("a", rows=12)
     assert line.take() == ["a"] * 4
-    line.add("b", client="other", steps=30)
+    line.add("b", client="other")
     line.add("c")
     assert line.take_all() == ["bcaa", "aaaa", "aa"]
 
 
-def test_a_long_job_has_short_calls_while_others_have_short_jobs():
+def test_a_long_job_waits_while_it_rests():
     line = Line()
     line.add("a", rows=12)
-    line.add("b", client="other")
-    assert line.take() == ["a", "a", "b"]
-    assert line.take() == ["a", "a"]
     line.turns.rests = True
     assert not line.turns.has_next()
     assert line.take() == []
-    line.add("c")
+    line.add("b")
     assert line.turns.has_next()
-    assert line.take() == ["c"]
+    assert line.take() == ["b"]
     line.turns.rests = False
-    assert line.take_all() == ["aa"] * 4
+    assert line.take_all() == ["aaaa"] * 3
 
 
 def test_a_call_does_not_mix_short_rows_with_much_longer_ones():

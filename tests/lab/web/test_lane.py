@@ -2,7 +2,9 @@
 
 import asyncio
 
-from seqloom.lab.web.lane import BYTES_PER_SECOND, LARGE, MOST_PACES, REST, Lane
+import pytest
+
+from seqloom.lab.web.lane import BYTES_PER_SECOND, LARGE, MOST_PACES, MOST_REST, REST, Lane
 
 
 class Clock:
@@ -31,15 +33,18 @@ def test_a_rest_follows_a_large_body_while_others_have_requests(monkeypatch):
         others = True
         lane = Lane(lambda _: others)
         async with lane.take_turn("a", LARGE):
-            clock.now += 1
+            clock.now = 0.01
         async with lane.take_turn("b", LARGE - 1):
-            assert clock.now == 1  # a small one
+            assert clock.now == 0.01  # a small one
         async with lane.take_turn("a", LARGE):
-            assert clock.now == 1 + REST
-            clock.now += 2
+            assert clock.now == pytest.approx(0.01 + REST * 0.01)
+            clock.now = 5.0
+        async with lane.take_turn("a", LARGE):
+            assert clock.now == 5.0 + MOST_REST
+            clock.now = 7.0
         others = False
         async with lane.take_turn("a", LARGE):
-            assert clock.now == 1 + REST + 2
+            assert clock.now == 7.0
         assert not lane._of_client
 
     run(test, monkeypatch)

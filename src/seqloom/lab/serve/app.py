@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +48,13 @@ class Routes:
 
     def add_to(self, app: FastAPI) -> None:
         add = app.add_api_route
-        for answer, summary in ((self.predict, "Predict rows"), (self.generate, "Generate texts")):
-            name = answer.__name__
-            add(f"/v1/{name}", answer, methods=["POST"], summary=summary, operation_id=name)
-        add("/v1/runs", self.list_runs, summary="List the runs", operation_id="list_runs")
-        add("/v1/runs/{run}", self.describe_run, summary="Describe a run", operation_id="describe_run")
-        add("/healthz", self.health, summary="Whether the process answers", operation_id="healthz")
-        add("/readyz", self.ready, summary="Whether new requests are welcome", operation_id="readyz")
-        add("/metrics", self.show_metrics, summary="Metrics for Prometheus", operation_id="metrics")
+        add("/v1/predict", self.predict, methods=["POST"], summary="Predict rows")
+        add("/v1/generate", self.generate, methods=["POST"], summary="Generate texts")
+        add("/v1/runs", self.list_runs, summary="List the runs")
+        add("/v1/runs/{run}", self.describe_run, summary="Describe a run")
+        add("/healthz", self.health, summary="Whether the process answers", name="healthz")
+        add("/readyz", self.ready, summary="Whether new requests are welcome", name="readyz")
+        add("/metrics", self.show_metrics, summary="Metrics for Prometheus", name="metrics")
         for path, file, kind in (
             ("/", "page.html", "text/html; charset=utf-8"),
             ("/page.js", "page.js", "text/javascript; charset=utf-8"),
@@ -140,6 +140,7 @@ def build_app(runs: Runs, settings: ServeSettings, metrics: Metrics, token: str 
     app = FastAPI(
         title="seqloom",
         version=__version__,
+        generate_unique_id_function=attrgetter("name"),  # the routes' names are the operations of OpenAPI
         openapi_url=None,  # without the pages of the framework, which load scripts from other sites
         lifespan=live,
         redirect_slashes=False,

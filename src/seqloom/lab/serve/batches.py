@@ -3,7 +3,7 @@
 A call starts when the thread is free. It takes the rows that have arrived meanwhile, in turns, up to a maximum number
 of rows and time steps. If recent calls have combined several jobs, a call that is not full waits briefly for more.
 While there are short jobs, a long job gets a small share of the time: after each of its calls it rests until there are
-none, or for many times as long as the call took.
+none, or for many times as long as the call took, at most a second.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from seqloom.lab.serve.turns import Job, Part, Turns
 
 Call = Callable[[Any, Sequence[Part]], Sequence[Any]]  # (key, parts) -> results, or an exception, for each part
-REST = 15  # times as long as a call of a long job took
+REST, MOST_REST = 15, 1.0  # how many times longer the rest is than a call of a long job; its maximum in seconds
 CALL_STEPS = 4096  # time steps of a call, for which others wait; 32 rows of 128 steps
 
 
@@ -59,7 +59,7 @@ class Batches:
         self._most_steps = steps
         self._running: dict[asyncio.Task[None], int] = {}  # running calls -> their steps
         self._jobs: set[Job] = set()  # jobs that are not finished
-        self._short = 0  # of them
+        self._short = 0  # jobs that are not finished and not long
         self._long_calls, self._rest_until = 0, 0.0  # long calls that run; the end of the rest after the last one
         self._change = asyncio.Event()
         self._is_shared = False  # whether the last call had several jobs
@@ -155,7 +155,7 @@ class Batches:
         finally:
             self._long_calls -= is_long
             if is_long:
-                rest = REST * (loop.time() - start)
+                rest = min(MOST_REST, REST * (loop.time() - start))
                 self._rest_until = loop.time() + rest
                 loop.call_later(rest, self._change.set)
         for part, result in zip(parts, results, strict=True):

@@ -85,7 +85,7 @@ def _complete(operation: Document, request: Document | None) -> None:
     success = "201" if name == "start" else "200"
     kind = {"metrics": "text/plain", "events": "text/event-stream"}.get(name, "application/json")
     schema: Document = {"type": "string"} if kind != "application/json" else {"type": "object"}
-    if request is not None and name != "start":
+    if request is not None and name != "start":  # all other routes with a body answer with results
         results = {"type": "array", "items": RESULT}
         schema = {"type": "object", "properties": {"run": {"type": "string"}, "results": results}}
         schema["required"] = ["run", "results"]

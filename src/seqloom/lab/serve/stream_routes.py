@@ -42,12 +42,12 @@ class StreamRoutes:
 
     def add_to(self, app: FastAPI) -> None:
         add = app.add_api_route
-        add("/v1/stream", self.start, methods=["POST"], status_code=201, summary="Start a stream", operation_id="start")
+        add("/v1/stream", self.start, methods=["POST"], status_code=201, summary="Start a stream")
         one = "/v1/stream/{token}"
-        add(f"{one}/steps", self.step, methods=["POST"], summary="Run steps of a stream", operation_id="step")
-        add(f"{one}/reset", self.reset, methods=["POST"], summary="Forget the steps of a stream", operation_id="reset")
-        add(one, self.stop, methods=["DELETE"], summary="Stop a stream", operation_id="stop")
-        add(f"{one}/events", self.listen, summary="Read results as server-sent events", operation_id="events")
+        add(f"{one}/steps", self.step, methods=["POST"], summary="Run steps of a stream")
+        add(f"{one}/reset", self.reset, methods=["POST"], summary="Forget the steps of a stream")
+        add(one, self.stop, methods=["DELETE"], summary="Stop a stream")
+        add(f"{one}/events", self.listen, summary="Read results as server-sent events", name="events")
         app.add_api_websocket_route("/v1/stream", self.connect)
 
     async def start(self, request: Request) -> Response:

@@ -3,21 +3,18 @@
 This is start-time fair queueing (Goyal, Vin and Cheng 1996). Each client, and each of its jobs, has a tag: the work
 done for it. The one with the lowest tag is next. One that starts to wait gets the tag of the one that was last chosen,
 so that it neither waits for the earlier work of others nor gets ahead of them for having been idle. A job that is too
-large for a call is split, and its parts take turns with other jobs. Its calls are short while other clients have short
-jobs, and a call does not mix short rows with much longer ones, for which they would have to wait.
+large for a call is split, and its parts take turns with other jobs. A call does not mix short rows with much longer
+ones, for which they would have to wait.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-SHORT_CALL = 0.25  # share of the maximum steps of a call
 MOST_PADDING = 2  # how many times longer a row may be than those of other jobs in its call, which wait for it
-RECENT = 32  # jobs that tell whether other clients have short ones
 
 
 @dataclass(eq=False)
@@ -67,7 +64,6 @@ class Part:
 
 @dataclass(eq=False)
 class _Client:
-    name: str
     tag: int
     number: int  # the order of arrival
     clock: int = 0  # the tag of the job that was last chosen
@@ -84,25 +80,22 @@ class Turns:
 
     def __init__(self, most_rows: int, most_steps: int) -> None:
         self._most_rows, self._most_steps = most_rows, most_steps
-        self._short_steps = int(SHORT_CALL * most_steps)
         self._clients: dict[str, _Client] = {}
         self._tags: dict[str, int] = {}  # tags of clients without a job
         self._clock = 0  # the tag of the client that was last chosen
         self._count = 0
-        self._recent: deque[str | None] = deque(maxlen=RECENT)  # the clients of the last jobs, if they were short
         self.rows = 0
-        self.rests = False  # whether long jobs wait while other clients have short ones
+        self.rests = False  # whether long jobs must wait
 
     def add(self, job: Job) -> None:
         """Add a job to the queue."""
         self._count += 1
         job.work = sum(job.steps)
         job.is_long = job.work > self._most_steps
-        self._recent.append(job.client if job.work <= self._short_steps else None)
         client = self._clients.get(job.client)
         if client is None:
             tag = max(self._clock, self._tags.pop(job.client, 0))
-            client = self._clients[job.client] = _Client(job.client, tag, self._count)
+            client = self._clients[job.client] = _Client(tag, self._count)
         job.number, job.tag = self._count, client.clock
         client.jobs.append(job)
         self.rows += job.left
@@ -132,12 +125,11 @@ class Turns:
                 break
             if parts and job.key != parts[0].job.key:
                 continue
-            fits, yields = self._fits(job), self._yields(client, job)
-            if yields and self.rests:
+            if job.is_long and self.rests:
                 continue
-            count, most = 0, self._short_steps if yields else most_steps
+            fits, count = self._fits(job), 0
             for steps in job.steps[job.taken : job.taken + self._most_rows - rows]:
-                if (rows + count and work + steps > most) or (parts and steps > MOST_PADDING * longest):
+                if (rows + count and work + steps > most_steps) or (parts and steps > MOST_PADDING * longest):
                     break
                 count, work = count + 1, work + steps
             taken = job.steps[job.taken : job.taken + count]
@@ -158,13 +150,8 @@ class Turns:
 
     def has_next(self) -> bool:
         """Return whether `take` would return something."""
-        return self.rows > 0 and not (
-            self.rests and all(self._yields(client, job) for client in self._clients.values() for job in client.jobs)
-        )
-
-    def _yields(self, client: _Client, job: Job) -> bool:
-        """Return whether a job is long while other clients have short ones."""
-        return job.is_long and bool(set(self._recent) - {None, client.name})
+        jobs = (job for client in self._clients.values() for job in client.jobs)
+        return any(not (job.is_long and self.rests) for job in jobs)
 
     def _charge(self, client: _Client, job: Job, count: int) -> None:
         """Record that rows of a job run."""

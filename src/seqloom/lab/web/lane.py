@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 LARGE = 2**16  # bytes of a body whose reading takes longer than most answers to small requests
 BYTES_PER_SECOND = 4 * 2**20  # rate of large bodies that a client sends while others have requests
 MOST_PACES = 256  # clients that are remembered before the list is cleared of those that need not wait
-REST = 19  # times as long as the last body took; small requests have the rest of the time
+REST, MOST_REST = 19, 1.0  # how many times longer the pause is than the reading of a body; its maximum in seconds
 
 
 class Lane:
     """Let large bodies take turns: clients first, then the bodies of a client.
 
     While requests of other clients are being answered, a pause follows each large body that is many times as long as
-    its reading took.
+    its reading took, at most a second.
 
     Args:
         has_others: Returns whether requests of other clients are being answered.
@@ -76,7 +76,7 @@ class Lane:
                 try:
                     yield
                 finally:
-                    self._free_at = clock() + REST * (clock() - start)
+                    self._free_at = clock() + min(MOST_REST, REST * (clock() - start))
         finally:
             lock, users = self._of_client.pop(client)
             if users > 1:
