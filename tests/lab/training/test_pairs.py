@@ -84,6 +84,11 @@ def test_other_than_two_texts_are_refused(options, message):
         open_task(frame, kind="pairs", **options)
 
 
+def test_pairs_are_named_among_the_possible_tasks():
+    with pytest.raises(UserError, match="input=first,second target=same kind=pairs"):
+        open_task(make_pairs())
+
+
 @pytest.mark.parametrize("name", ["last", "mean", "max_mean"])
 def test_each_text_is_summarised_by_itself(name):
     inner = Readout(name, 6)

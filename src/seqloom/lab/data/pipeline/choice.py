@@ -15,7 +15,7 @@ from seqloom.lab.data.pipeline.refusals import explain_refusal
 from seqloom.lab.data.pipeline.source import Source
 from seqloom.lab.data.pipeline.task_plan import TaskPlan
 from seqloom.lab.data.task import Column, Notes
-from seqloom.lab.kinds.forms import TARGETS, find_kind
+from seqloom.lab.kinds.forms import FORMS, TARGETS, find_kind
 
 DATE_PARTS = ("year", "month", "day", "hour", "minute", "second")
 
@@ -47,6 +47,7 @@ def choose_plan(columns: Sequence[Column], source: Source, options: Reading, not
     if not best:
         raise UserError(f"{place}: {explain_refusal(columns, source, options)}")
     if len(best) > 1:
+        best += _list_on_request(columns, source, options)
         listed = "; ".join(_format_choice(c, by_name) for c in best[:10])
         raise ChoiceError(
             f"{place}: more than one task is possible, choose one: {listed}", [list_flags(c) for c in best[:10]]
@@ -74,6 +75,12 @@ def choose_plan(columns: Sequence[Column], source: Source, options: Reading, not
             f"classes (kind {plan.kind} models the texts alone)"
         )
     return plan
+
+
+def _list_on_request(columns: Sequence[Column], source: Source, options: Reading) -> list[TaskPlan]:
+    """List the plans of kinds that compare several inputs, which are chosen on request only."""
+    kinds = [kind for kind, form in FORMS.items() if form.inputs > 1] if options.kind is None else []
+    return [plan for kind in kinds for plan in list_choices(columns, source, options.model_copy(update={"kind": kind}))]
 
 
 def _check_date_parts(columns: Sequence[Column], options: Reading, place: str) -> None:
