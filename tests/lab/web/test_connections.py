@@ -6,7 +6,14 @@ import pytest
 
 from seqloom.lab.web import connections as module
 from seqloom.lab.web.clients import Clients
-from seqloom.lab.web.connections import HEADER_SECONDS, UNREAD_SECONDS, Connections, make_protocol
+from seqloom.lab.web.connections import (
+    HEADER_SECONDS,
+    MOST_AT_ONCE,
+    PER_SECOND,
+    UNREAD_SECONDS,
+    Connections,
+    make_protocol,
+)
 
 
 class Clock:
@@ -130,3 +137,50 @@ def test_a_proxy_has_no_limit_of_its_own():
     for connection in opened:
         connections.add(connection, None)
     assert all(c.is_open for c in opened)
+
+
+def test_many_connections_of_a_client_are_read_one_after_the_other_while_others_have_requests(clock):
+    others = True
+    connections = Connections(999, 999, lambda client: others and client == "client")
+    opened = open_connections(connections, MOST_AT_ONCE + 3)
+    waits = [connections.find_wait(connection) for connection in opened]
+    assert waits == pytest.approx([0.0] * MOST_AT_ONCE + [n / PER_SECOND for n in (1, 2, 3)])
+    connections.add(other := Connection(), "other")
+    assert connections.find_wait(other) == 0.0
+    connections.add(proxy := Connection(), None)
+    assert connections.find_wait(proxy) == 0.0
+    others = False
+    assert connections.find_wait(opened[-1]) == 0.0
+    others = True
+    assert connections.find_wait(opened[-1]) == pytest.approx(4 / PER_SECOND)
+    for connection in opened[:4]:
+        connections.set_answered(connection)
+    assert connections.find_wait(opened[-1]) == 0.0
+    for connection in (*opened, other):
+        connections.remove(connection)
+    assert not connections._unanswered
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_the_first_bytes_of_a_connection_wait(monkeypatch, leaves):
+    protocol = make_protocol(connections := Connections(999, 999, lambda _: True), Clients())
+    monkeypatch.setattr(connections, "find_wait", lambda _: 0.5)
+    read, events, later = [], [], []
+    monkeypatch.setattr(protocol.__mro__[1], "data_received", lambda _, data: read.append(data))
+    connection = protocol.__new__(protocol)
+    connection.cycle = None
+    connection.transport = SimpleNamespace(is_closing=lambda: leaves)
+    connection.flow = SimpleNamespace(
+        pause_reading=lambda: events.append("pause"), resume_reading=lambda: events.append("resume")
+    )
+    connection.loop = SimpleNamespace(call_later=lambda *args: later.append(args))
+    connection.data_received(b"first")
+    assert (read, events) == ([], ["pause"])
+    ((seconds, start, data),) = later
+    assert seconds == 0.5
+    start(data)
+    if leaves:
+        assert (read, events) == ([], ["pause"])
+        return
+    connection.data_received(b"second")
+    assert (read, events) == ([b"first", b"second"], ["pause", "resume"])

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from seqloom.lab.web.lane import BYTES_PER_SECOND, LARGE, MOST_PACES, MOST_REST, REST, Lane
+from seqloom.lab.web.clients import MOST_PACES
+from seqloom.lab.web.lane import BYTES_PER_SECOND, LARGE, MOST_REST, REST, Lane
 
 
 class Clock:
@@ -85,6 +86,6 @@ def test_large_bodies_are_received_slowly_by_client(monkeypatch):
             lane.find_wait(f"client {n}", second, LARGE)
         clock.now = 50.0
         lane.find_wait("a", second, LARGE)
-        assert list(lane._paces) == ["a"]
+        assert list(lane._pace._free_at) == ["a"]
 
     run(test, monkeypatch)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 UNKNOWN = "unknown"  # the client of a connection without an address
+MOST_PACES = 256  # clients that are remembered before the list is cleared of those that need not wait
 PREFIX_V6 = 64  # bits of an IPv6 address; a client has all addresses with the same ones
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -99,3 +100,28 @@ class Shares:
         self._by_client[client] -= amount
         if not self._by_client[client]:
             del self._by_client[client]
+
+
+class Pace:
+    """Limit how much each client uses per second.
+
+    Args:
+        per_second: The amount per second.
+
+    Example:
+        >>> from seqloom.lab.web.clients import Pace
+        >>> pace = Pace(per_second=10)
+        >>> [pace.find_wait("client", 5, now=0.0) for _ in range(3)]
+        [0.5, 1.0, 1.5]
+    """
+
+    def __init__(self, per_second: float) -> None:
+        self._per_second = per_second
+        self._free_at: dict[str, float] = {}  # when a client may use more
+
+    def find_wait(self, client: str, amount: float, now: float) -> float:
+        """Record that a client uses an amount; return how many seconds it must wait before it uses more."""
+        if len(self._free_at) > MOST_PACES:
+            self._free_at = {name: time for name, time in self._free_at.items() if time > now}
+        self._free_at[client] = max(now, self._free_at.get(client, 0.0)) + amount / self._per_second
+        return self._free_at[client] - now

@@ -3,7 +3,8 @@
 The protocol of uvicorn waits for the first byte, and for the end of a request's headers, without a limit. Here a
 connection without a request is closed after a while, or earlier if there are too many: the longest idle connection of
 the same client, or of the client with the most connections, makes room for a new one. A connection whose client does
-not read its answer is closed as well.
+not read its answer is closed as well. A client that waits for several first answers opens further connections at a
+limited rate, so that many at once do not delay requests of others.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from seqloom.lab.web.clients import Clients
+from seqloom.lab.web.clients import Clients, Pace
 
 try:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as BaseProtocol
@@ -22,6 +23,8 @@ except ImportError:  # httptools has no wheel for this platform
 
 HEADER_SECONDS = 20.0  # seconds for the headers of a request to arrive, and between two requests
 UNREAD_SECONDS = 30.0  # seconds for a client to read what was written
+MOST_AT_ONCE = 16  # connections without an answer that a client opens before it must wait
+PER_SECOND = 25.0  # further ones that it opens in a second while others have requests
 
 
 class Connections:
@@ -30,10 +33,13 @@ class Connections:
     Args:
         most: Maximum number of connections.
         most_of_client: Maximum number of connections per client.
+        has_others: Returns whether requests of other clients are being answered.
     """
 
-    def __init__(self, most: int, most_of_client: int) -> None:
-        self.most, self.most_of_client = most, most_of_client
+    def __init__(self, most: int, most_of_client: int, has_others: Callable[[str], bool] = lambda _: False) -> None:
+        self.most, self.most_of_client, self._has_others = most, most_of_client, has_others
+        self._unanswered: dict[str, set[Any]] = {}  # by client: connections whose first request has no answer yet
+        self._pace = Pace(PER_SECOND)
         self.all: dict[Any, str | None] = {}  # connection -> its client
         self._by_client: dict[str | None, set[Any]] = {}
         self._idle: dict[str | None, OrderedDict[Any, float]] = {}  # by client: connection -> since when
@@ -55,9 +61,28 @@ class Connections:
             largest = max(self._by_client, key=lambda one: len(self._by_client[one]))
             self.close(self._find_longest_idle(largest) or connection)
 
+    def find_wait(self, connection: Any) -> float:  # noqa: ANN401  # a protocol of uvicorn
+        """Return how many seconds to wait before the first bytes of a connection are read."""
+        client = self.all.get(connection)
+        if client is None:
+            return 0.0
+        unanswered = self._unanswered.setdefault(client, set())
+        unanswered.add(connection)
+        if len(unanswered) <= MOST_AT_ONCE or not self._has_others(client):
+            return 0.0
+        return self._pace.find_wait(client, 1, time.monotonic())
+
     def _find_longest_idle(self, client: str | None) -> Any:  # noqa: ANN401  # a protocol of uvicorn
         """Return the connection of a client that has been idle longest, or None."""
         return next(iter(self._idle.get(client, ())), None)
+
+    def set_answered(self, connection: Any) -> None:  # noqa: ANN401  # a protocol of uvicorn
+        """Record that a request of a connection has an answer, or that there will be none."""
+        client = self.all.get(connection)
+        if client is not None and (unanswered := self._unanswered.get(client)):
+            unanswered.discard(connection)
+            if not unanswered:
+                del self._unanswered[client]
 
     def set_idle(self, connection: Any) -> None:  # noqa: ANN401  # a protocol of uvicorn
         """Record that a connection now waits for a request."""
@@ -81,6 +106,7 @@ class Connections:
         if connection not in self.all:
             return
         self.set_busy(connection)
+        self.set_answered(connection)
         self._blocked.pop(connection, None)
         client = self.all.pop(connection)
         self._by_client[client].discard(connection)
@@ -109,6 +135,8 @@ def make_protocol(connections: Connections, clients: Clients) -> Callable[..., A
     class WatchedProtocol(BaseProtocol):  # type: ignore[misc]
         """An HTTP connection that is closed when it has been idle too long."""
 
+        has_started = False  # whether bytes have been read
+
         def connection_made(self, transport: Any) -> None:  # noqa: ANN401  # an asyncio transport
             super().connection_made(transport)
             address = self.client[0] if self.client else None
@@ -119,6 +147,19 @@ def make_protocol(connections: Connections, clients: Clients) -> Callable[..., A
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
+            if not self.has_started and (wait := connections.find_wait(self)):
+                self.flow.pause_reading()
+                self.loop.call_later(wait, self._start, data)
+                return
+            self._start(data)
+
+        def _start(self, data: bytes) -> None:
+            """Read the first bytes of a connection, or further ones."""
+            if not self.has_started:
+                if self.transport.is_closing():  # its client left while the bytes waited
+                    return
+                self.has_started = True
+                self.flow.resume_reading()
             before = self.cycle
             super().data_received(data)
             if self.cycle is not before and self in connections.all and not self.cycle.response_complete:
@@ -127,6 +168,7 @@ def make_protocol(connections: Connections, clients: Clients) -> Callable[..., A
         def on_response_complete(self) -> None:
             super().on_response_complete()
             if self in connections.all and (self.cycle is None or self.cycle.response_complete):
+                connections.set_answered(self)
                 connections.set_idle(self)
 
         def handle_websocket_upgrade(self, *args: Any) -> None:  # noqa: ANN401  # as uvicorn calls it

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from seqloom.lab.web.clients import Pace
+
 LARGE = 2**16  # bytes of a body whose reading takes longer than most answers to small requests
 BYTES_PER_SECOND = 4 * 2**20  # rate of large bodies that a client sends while others have requests
-MOST_PACES = 256  # clients that are remembered before the list is cleared of those that need not wait
 REST, MOST_REST = 19, 1.0  # how many times longer the pause is than the reading of a body; its maximum in seconds
 
 
@@ -36,7 +37,7 @@ class Lane:
         self._lock = asyncio.Lock()
         self._of_client: dict[str, tuple[asyncio.Lock, int]] = {}  # and how many bodies use it
         self._free_at = 0.0
-        self._paces: dict[str, float] = {}  # when more may be received from a client
+        self._pace = Pace(BYTES_PER_SECOND)
 
     def find_wait(self, client: str, size: int, received: int) -> float:
         """Return how many seconds to wait before more of a body is received.
@@ -48,11 +49,7 @@ class Lane:
         """
         if received < LARGE or not self._has_others(client):
             return 0.0
-        now = asyncio.get_running_loop().time()
-        if len(self._paces) > MOST_PACES:
-            self._paces = {name: time for name, time in self._paces.items() if time > now}
-        self._paces[client] = max(now, self._paces.get(client, 0.0)) + size / BYTES_PER_SECOND
-        return self._paces[client] - now
+        return self._pace.find_wait(client, size, asyncio.get_running_loop().time())
 
     @asynccontextmanager
     async def take_turn(self, client: str, size: int) -> AsyncIterator[None]:

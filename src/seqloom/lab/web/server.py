@@ -52,7 +52,7 @@ class Server(uvicorn.Server):  # type: ignore[misc]
         _check_certificate(settings)
         self._listener = _bind(settings)
         most = _raise_file_limit(settings.max_connections)
-        self.connections = Connections(most, settings.limit_client(most))
+        self.connections = Connections(most, settings.limit_client(most), app.requests.is_used_by_others)
         self._grace, self._requests = settings.grace, app.requests
         self._scheme = "http" if settings.tls_cert is None else "https"
         config = uvicorn.Config(
