@@ -9,7 +9,7 @@ import torch
 
 from seqloom import Cell
 from seqloom.cli.commands.compare import compare
-from seqloom.lab.compare import rung, search, timing
+from seqloom.lab.compare import rung, search, significance, timing
 from seqloom.lab.compare.folder import choose_name, resume_comparison, start_comparison, store_models
 from seqloom.lab.compare.jobs import CandidateTrial
 from seqloom.lab.compare.leaderboard import build_leaderboard
@@ -23,9 +23,10 @@ from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.data.digits import DigitsTask
 from seqloom.lab.files import checkpoint
 from seqloom.lab.jobs import runner
-from seqloom.lab.kinds.baselines import counts, linear, rocket
+from seqloom.lab.kinds.baselines import counts, linear, registry
 from seqloom.lab.kinds.baselines.registry import baselines
 from seqloom.lab.kinds.settings import TrainSettings
+from seqloom.lab.stats import metrics
 from seqloom.lab.training.candidates import Hyperparameters
 from seqloom.lab.training.folders import find_run
 from seqloom.lab.training.results import evaluate
@@ -62,18 +63,20 @@ def timeless_rows(comparison):
 
 @pytest.fixture(scope="module", autouse=True)
 def _quick_jobs():
-    """Fit the slow baselines once or not at all, and time few predictions; other tests do it in earnest."""
-    fit, models = linear.fit_logistic, {}
+    """Fit the slow baselines once or not at all, time few predictions, draw few samples; others do it in earnest."""
+    models = {}
 
     def fit_once(task, *args, **more):
         if task.name not in models:
-            models[task.name] = fit(task, *args, **more)
+            models[task.name] = linear.fit_logistic(task, *args, **more)
         return models[task.name]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rocket, "fit_rocket", counts.fit_majority)
-        patch.setattr(linear, "fit_logistic", fit_once)
+        patch.setitem(registry.FITS, "rocket", lambda _: (registry.ROCKET, counts.fit_majority))
+        patch.setitem(registry.FITS, "logistic", lambda _: ("logistic regression", fit_once))
         patch.setattr(timing, "LATENCY_SECONDS", 0.0)
+        patch.setattr(metrics, "DRAWS", 100)
+        patch.setattr(significance, "RESAMPLES", 100)
         yield
 
 
