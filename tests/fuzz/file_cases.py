@@ -31,6 +31,7 @@ import polars as pl
 from fuzz.mutation import mutate
 
 ROWS = 40
+MOST_NUMBERS = 1_000_000  # of an array that is read again as lists of Python
 OPTIONAL = {".zst": "zstandard", ".xlsx": "fastexcel", ".xls": "fastexcel", ".ods": "fastexcel"}  # package of a suffix
 WORDS = ("sun", "moon", "night", "Straße", "naïve", "日本", "o'clock", "x" * 50)
 ODD_FIELDS = (
@@ -496,7 +497,7 @@ def _change_npy_header(draw: random.Random, data: bytes) -> bytes:
 
 
 def parse_npz(data: bytes) -> dict[str, list[Any]] | None:
-    """Return the arrays that NumPy finds, if all have one name each and are numbers or text; None for others."""
+    """Return the arrays that NumPy finds, if all have one name each, are numbers or text and not large; else None."""
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
@@ -505,6 +506,8 @@ def parse_npz(data: bytes) -> dict[str, list[Any]] | None:
     if any(name == "lengths" or "_" in name for name in arrays):
         return None
     if any(not isinstance(a, np.ndarray) or a.dtype.kind not in "fiubU" or not a.ndim for a in arrays.values()):
+        return None
+    if any(a.size > MOST_NUMBERS for a in arrays.values()):
         return None
     return {name: (a.astype(float) if a.dtype.kind == "f" else a).tolist() for name, a in arrays.items()}
 
