@@ -39,8 +39,9 @@ def main() -> int:
             Part(kind, given.seed, range(n, given.cases, given.jobs), given.seconds, given.device)
             for n in range(given.jobs)
         ]
-        # New processes, which have not used polars or torch: those of data_files are forked.
-        with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn")) as pool:
+        # Processes that have not used polars or torch: those of data_files are forked. A GPU needs new ones.
+        start = multiprocessing.get_context("fork" if given.device == "cpu" else "spawn")
+        with ProcessPoolExecutor(given.jobs, start) as pool:
             results = list(pool.map(run, parts))
         kinds[kind] = summarize(results, time.perf_counter() - began)
         print(describe(kind, kinds[kind], given.seed, given.device), flush=True)

@@ -74,11 +74,11 @@ def test_missing_new_and_changed_files_are_reported_and_times_are_not(tmp_path):
 
 
 @pytest.mark.slow
-def test_commands_that_are_killed_end_as_if_nothing_had_happened():
+def test_commands_that_are_killed_end_as_if_nothing_had_happened(tmp_path, warm_python):
     assert sum(command.weight for command in COMMANDS.values()) == 100
-    ended = python(
-        "-W", "ignore", "-m", "fuzz.kills", "--cases", "20", "--commands", "train an own cell,predict a file"
-    )
+    code = f"import runpy, sys; sys.path[:] = {sys.path}; runpy.run_module('fuzz.kills', run_name='__main__')"
+    words = ["--cases", "20", "--commands", "train an own cell,predict a file"]
+    ended = warm_python.run(code, *words, cwd=tmp_path, env=os.environ)
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert [line.partition(";")[0] for line in ended.stdout.splitlines()] == [
         "train an own cell: 2 cases, seed 0: 0 wrong",

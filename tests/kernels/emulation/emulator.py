@@ -4,7 +4,6 @@ The folder runtime/ replaces the headers that kernels include for GPU instructio
 A library is kept in build/emulation until a file of the kernels or of the emulation changes.
 """
 
-import atexit
 import ctypes
 import hashlib
 import os
@@ -57,14 +56,21 @@ def launch(code: _cuda.CudaCode, arguments: ctypes.Structure, blocks: int, devic
 
 @cache
 def build_runtime(name: str) -> Path:
-    """Compile an emulation once for this process, and its header (device, cluster, grid, bulk or clustered_grid)."""
-    folder = Path(tempfile.mkdtemp(prefix="seqloom-emulation-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    (folder / "emulation.hpp").write_text(f'#include "runtime/{name}.cuh"\n')
+    """Compile an emulation and its header (device, cluster, grid, bulk or clustered_grid), unless they are kept."""
+    folder = KEPT / hashlib.sha256(repr([*digest_files(), name]).encode()).hexdigest()
+    if folder.exists():
+        os.utime(folder)
+        return folder
+    work = Path(tempfile.mkdtemp(dir=KEPT))
+    (work / "emulation.hpp").write_text(f'#include "runtime/{name}.cuh"\n')
     words = ["-O2", "-U_FORTIFY_SOURCE", f"-I{nvrtc.TEXT}", "-c"]  # not fortified: fibers jump between stacks
-    compile_text(folder, *words, str(HERE / f"{name}.cpp"), "-o", "runtime.o")
+    compile_text(work, *words, str(HERE / f"{name}.cpp"), "-o", "runtime.o")
     if "clang" not in str(COMPILER):  # clang would need the path of a precompiled header; it reads the text instead
-        compile_text(folder, "-O0", f"-I{nvrtc.TEXT}", "-x", "c++-header", "emulation.hpp", "-o", "emulation.hpp.gch")
+        compile_text(work, "-O0", f"-I{nvrtc.TEXT}", "-x", "c++-header", "emulation.hpp", "-o", "emulation.hpp.gch")
+    try:
+        work.rename(folder)
+    except OSError:  # another process was faster
+        shutil.rmtree(work)
     return folder
 
 
@@ -95,7 +101,7 @@ def digest_files() -> list[str]:
     KEPT.mkdir(parents=True, exist_ok=True)
     for file in KEPT.iterdir():
         if time.time() - file.stat().st_mtime > KEPT_SECONDS:
-            file.unlink(missing_ok=True)
+            shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
     texts = [file for folder in (HERE, nvrtc.TEXT) for file in folder.rglob("*") if file.suffix in SUFFIXES]
     files = sorted([*texts, Path(__file__)])
     digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
