@@ -22,9 +22,10 @@ struct CallKind {
 struct BoundLayer {
   const Interface* interface;
   Kind kind;  // properties of all tensors
-  int64_t states, weights, cells;
-  const uint64_t* addresses;  // addresses of the weights, in the order of the layer's dict
+  int64_t states, weights, cells, modules;
+  const uint64_t* addresses;  // addresses of the weights: of the layer's dict, then of the dicts of modules
   const Form* forms;
+  Object* const* parameters;  // the _parameters of each module inside the cells
   Settings settings;
   const BoundCell* each_cell;
   const CallKind* calls;
@@ -60,16 +61,24 @@ inline Object* find_call(const BoundLayer& layer, Object* own, Object* input, Ob
     if (!before[i].read(layer.kind, given == 2 ? py.tuple_item(state, i) : state)) return nullptr;
     look(before[i]);
   }
-  Object *weights = py.get_item(own, py.key_weights), *key, *weight;
-  if (!weights || py.count_items(weights) != layer.weights) return nullptr;
-  int64_t at = 0;
-  for (int64_t i = 0; py.next_item(weights, &at, &key, &weight); i++) {
-    int32_t type = -1;
-    if (!loaded.load(weight) || py.data(loaded.handle, &loaded.data)) return nullptr;
-    if ((uint64_t)loaded.data != layer.addresses[i] || !loaded.has(layer.forms[i])) return nullptr;
-    if (py.number_type(loaded.handle, &type) || type != layer.kind.type) return nullptr;
-    look(loaded);
-  }
+  int64_t known = 0;
+  const auto has_same_weights = [&](Object* weights) {
+    Object *key, *weight;
+    for (int64_t at = 0; weights && py.next_item(weights, &at, &key, &weight);) {
+      if (weight == py.none) continue;  // such as a bias that a module does not have
+      int32_t type = -1;
+      if (known == layer.weights || !loaded.load(weight) || py.data(loaded.handle, &loaded.data)) return false;
+      if ((uint64_t)loaded.data != layer.addresses[known] || !loaded.has(layer.forms[known])) return false;
+      if (py.number_type(loaded.handle, &type) || type != layer.kind.type) return false;
+      look(loaded);
+      known++;
+    }
+    return weights != nullptr;
+  };
+  if (!has_same_weights(py.get_item(own, py.key_weights))) return nullptr;
+  for (int64_t i = 0; i < layer.modules; i++)
+    if (!has_same_weights(layer.parameters[i])) return nullptr;
+  if (known != layer.weights) return nullptr;
   const bool train = needs_gradient && py.has_gradients();
   const auto fits = [&](Bound& t, const Form& form) { return t.has(form) && t.has_memory(form, layer.kind); };
   for (int64_t k = 0; k < layer.count; k++) {

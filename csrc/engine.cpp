@@ -9,6 +9,7 @@
 #include "ln_lstm.hpp"
 #include "lstm.hpp"
 #include "machine.hpp"
+#include "packing.hpp"
 #include "rnn.hpp"
 
 #ifdef _WIN32
@@ -105,6 +106,26 @@ EXPORT int seqloom_machine(int dtype, int threads, const MachineArgs* args) {
 
 // A version number that changes with the format of programs.
 EXPORT int64_t seqloom_machine_version() { return sizeof(MachineArgs) + 1000 * Operators<float>::count; }
+
+// The longest of the lengths (B) of a batch padded to `length` steps, and their sum, into size.
+EXPORT void seqloom_measure_packing(const int64_t* lengths, int64_t B, int64_t length, int64_t* size) {
+  const RaggedBatch batch{lengths, B, length};
+  size[0] = batch.longest();
+  size[1] = batch.sum();
+}
+
+// Fills 2 T + 3 B + 3 N numbers, T and N as above. Returns 0, 1 if out of memory, or 2 if the lengths have changed.
+EXPORT int seqloom_fill_packing(const int64_t* lengths, int64_t B, int64_t length, int time_first, int64_t T,
+                                int64_t N, int64_t* to) {
+  const RaggedBatch batch{lengths, B, length};
+  if (batch.longest() != T || batch.sum() != N) return 2;
+  try {
+    fill_packing(batch, time_first, T, N, to);
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+  return 0;
+}
 
 // A linear recurrence for float (0) or double (1). Returns 0, or 1 if out of memory.
 EXPORT int seqloom_linear(int dtype, int threads, const LinearArgs* args) {

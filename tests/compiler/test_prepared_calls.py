@@ -10,7 +10,7 @@ from torch import nn
 
 import seqloom
 from seqloom.core.cell import Cell
-from seqloom.kernels.compiled import kernel, prepared
+from seqloom.kernels.compiled import kernel, packing, prepared
 from seqloom.kernels.compiled.prepared import CompiledStack
 from seqloom.kernels.cpu import bound_call
 from seqloom.kernels.cpu.machine import why_not_machine
@@ -45,9 +45,24 @@ class Gated(Cell):
         return h, (h,)
 
 
-def make_layer(**settings):
+class WithModules(Cell):
+    """A GRU-like cell whose modules hold its weights."""
+
+    def __init__(self, input_size, hidden_size):
+        super().__init__(input_size, hidden_size)
+        self.of_input = nn.Linear(input_size, 2 * hidden_size)
+        self.of_state = nn.Linear(hidden_size, 2 * hidden_size, bias=False)
+
+    def step(self, x, state):
+        (h,) = state
+        z, n = (self.of_input(x) + self.of_state(h)).chunk(2, -1)
+        h = torch.lerp(h, torch.tanh(n), torch.sigmoid(z))
+        return h, (h,)
+
+
+def make_layer(kind=Gated, **settings):
     torch.manual_seed(0)
-    return seqloom.Recurrent(Gated, 3, 8, **settings)
+    return seqloom.Recurrent(kind, 3, 8, **settings)
 
 
 def compute(layer, x, lengths):
@@ -76,8 +91,9 @@ def warm(layer, x, lengths=None):
 
 @pytest.mark.parametrize("settings", [{}, {"batch_first": True}, {"num_layers": 2, "bidirectional": True}], ids=str)
 @pytest.mark.parametrize("lengths", [None, [6, 0, 2]], ids=["equal", "lengths"])
-def test_repeated_calls_have_the_loops_values_and_gradients(settings, lengths):
-    layer, x = make_layer(**settings), torch.randn(6, 3, 3)
+@pytest.mark.parametrize("kind", [Gated, WithModules])
+def test_repeated_calls_have_the_loops_values_and_gradients(kind, settings, lengths):
+    layer, x = make_layer(kind, **settings), torch.randn(6, 3, 3)
     x = x.transpose(0, 1).contiguous() if "batch_first" in settings else x
     for _ in range(3):
         check(layer, x, lengths)
@@ -105,6 +121,64 @@ def test_a_repeated_call_follows_a_change(name, monkeypatch):
     CHANGES[name](monkeypatch, layer)
     assert not torch.allclose(before, layer(x)[0], atol=1e-3)
     check(layer, x, None)
+
+
+def _change_parameter(layer):
+    layer.cells[0].of_input.weight = nn.Parameter(torch.randn(16, 3))
+
+
+def _change_memory(layer):
+    layer.cells[0].of_state.weight.data = torch.randn(16, 8)
+
+
+def _change_module(layer):
+    layer.cells[0].of_state = nn.Linear(8, 16)
+
+
+def _remove_bias(layer):
+    layer.cells[0].of_input.bias = None
+
+
+def _reverse_units(layer):
+    """Reverse the order of the units of a module."""
+    module = layer.cells[0].of_input
+    module.weight.data, module.bias.data = module.weight.data.flip(0).contiguous(), module.bias.data.flip(0)
+
+
+@pytest.mark.parametrize("change", [_change_parameter, _change_memory, _change_module, _remove_bias, _reverse_units])
+def test_a_repeated_call_follows_the_modules_of_a_cell(change):
+    layer, x = make_layer(WithModules), torch.randn(6, 3, 3)
+    warm(layer, x)
+    old, before = copy.deepcopy(layer), layer(x)[0]
+    change(layer)
+    assert not torch.allclose(before, layer(x)[0], atol=1e-3)
+    for _ in range(3):  # until the engine finds the changed layer
+        check(layer, x, None)
+    layer.load_state_dict(old.state_dict(), strict=False)
+    check(layer, x, None)
+
+
+def test_a_repeated_call_returns_gradients_of_the_weights_that_need_them():
+    layer, x = make_layer(WithModules), torch.randn(6, 3, 3)
+    warm(layer, x)
+    frozen = layer.cells[0].of_input.weight.requires_grad_(False)
+    layer(x)[0].sum().backward()
+    assert frozen.grad is None and all(p.grad is not None for p in layer.parameters() if p is not frozen)
+    layer.requires_grad_(False)
+    assert not layer(x)[0].requires_grad
+
+
+@pytest.mark.parametrize("lengths", [[3, 0, 5, 5, -1, 9, 1], [0, 0], [4]], ids=str)
+@pytest.mark.parametrize("is_time_first", [True, False])
+def test_the_engine_packs_a_batch_as_torch_does(lengths, is_time_first, monkeypatch):
+    given = len(lengths), 5, torch.tensor(lengths), None, is_time_first
+    by_engine = packing.Packing.of(*given)
+    monkeypatch.setattr(packing, "_load_engine", lambda: None)
+    by_torch = packing.Packing.of(*given)
+    for name in ("B", "T", "length", "N"):
+        assert getattr(by_engine, name) == getattr(by_torch, name)
+    for name in ("count", "offset", "order", "place", "row", "before", "last", "ends"):
+        torch.testing.assert_close(getattr(by_engine, name), getattr(by_torch, name))
 
 
 def test_a_repeated_call_has_second_derivatives():

@@ -8,6 +8,7 @@ import torch
 import seqloom
 import seqloom.cells  # the registry, for the parametrisation
 from seqloom import Dropouts
+from seqloom.kernels.compiled import kernel as compiled
 from seqloom.kernels.registry import find_kernel, list_kernels
 from seqloom.layers.dropouts import RECURRENT_WEIGHTS
 
@@ -144,8 +145,9 @@ def test_the_kernel_named_is_the_one_that_runs(cell, monkeypatch):
     (name,) = seqloom.explain(layer, X).kernels
     kernel = find_kernel(name)
     home = kernel.code if isinstance(kernel.code, types.ModuleType) else type(kernel.code)
-    ran, run = [], home.run
+    ran, run, run_found = [], home.run, compiled.Found.__call__
     monkeypatch.setattr(home, "run", lambda *args: ran.append(kernel.backend) or run(*args))
+    monkeypatch.setattr(compiled.Found, "__call__", lambda *args: ran.append("compiled") or run_found(*args))
     layer(X)
     prepared = layer.__dict__["_plans"].plans.values()
     assert ran + [plan.backend for plan in prepared if plan.backend] == [kernel.backend]

@@ -87,9 +87,10 @@ class Snapshot:
         self.dictionaries: list[Items] = []
         self.kinds: list[tuple[nn.Module, type, tuple[type, ...]]] = []
         self.functions: list[tuple[types.FunctionType, object, object]] = []
-        self.tensors: list[Tensor] = []
+        self.parameters: list[Tensor] = []
+        self.buffers: list[Tensor] = []
         self.is_possible = not torch._C._len_torch_function_stack() and self._add(cell)
-        self.forms = self._read_forms()
+        self.forms, self.buffer_forms = _read_forms(self.parameters), _read_forms(self.buffers)
 
     def _add(self, module: nn.Module) -> bool:
         """Add a module and its submodules; return False if a value may change while it stays the same object."""
@@ -103,13 +104,11 @@ class Snapshot:
         self.dictionaries += [(part, dict(part)) for part in parts if isinstance(part, dict)]
         self.kinds.append((module, kind, kind.__mro__))
         self.functions += state.functions
-        self.tensors += [t for part in parts[1:3] for t in part.values() if t is not None]
+        for known, name in ((self.parameters, "_parameters"), (self.buffers, "_buffers")):
+            known += [t for t in own[name].values() if t is not None]
         if any(own[name] for name in HOOKS) or not all(isinstance(part, dict) for part in parts):
             return False
         return all(self._add(child) for child in own["_modules"].values() if child is not None)
-
-    def _read_forms(self) -> list[object]:
-        return [(t.shape, t.dtype, t.requires_grad) for t in self.tensors]
 
     def holds(self) -> bool:
         """Return whether everything is unchanged; False if only `fingerprint` can tell."""
@@ -120,10 +119,10 @@ class Snapshot:
                 return False
             if tuple(now) != tuple(items):
                 return False
-        return self.holds_beside()
+        return self.holds_beside() and _read_forms(self.parameters) == self.forms
 
     def holds_beside(self) -> bool:
-        """Return whether all that a step reads, except for the items of `dictionaries`, is unchanged."""
+        """Return whether all else is unchanged: not the items of `dictionaries`, nor the forms of parameters."""
         if torch._C._len_torch_function_stack() or torch.get_default_dtype() is not self.dtype:
             return False
         for module, kind, bases in self.kinds:
@@ -132,7 +131,11 @@ class Snapshot:
         for f, code, defaults in self.functions:
             if f.__code__ is not code or f.__defaults__ is not defaults or f.__kwdefaults__ or f.__dict__:
                 return False
-        return not self.tensors or self._read_forms() == self.forms
+        return not self.buffers or _read_forms(self.buffers) == self.buffer_forms
+
+
+def _read_forms(tensors: list[Tensor]) -> list[object]:
+    return [(t.shape, t.dtype, t.requires_grad) for t in tensors]
 
 
 class _ClassState:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from itertools import chain
+from functools import cache, cached_property, lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from seqloom.core.memory import empty_like
-
-MOST_IN_PYTHON = 256  # steps of all rows; above this, torch computes the packing faster
+from seqloom.core.memory import empty, empty_like
+from seqloom.kernels.cpu.engine import load_library
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,9 +72,11 @@ class Packing:
         """
         if lengths is None:
             return _pack_equal(B, length, device)
-        if B * length <= MOST_IN_PYTHON and lengths.device.type == "cpu" and (device is None or device.type == "cpu"):
-            return _pack_few(length, [min(max(n, 0), length) for n in lengths.tolist()], is_time_first)
-        lengths = lengths.to("cpu", torch.int64).clamp(0, length)
+        lengths = lengths.to("cpu", torch.int64).contiguous()
+        if (packed := _pack_by_engine(length, lengths, is_time_first)) is not None:
+            T, indices = packed
+            return cls(B, T, length, *_move(indices, device), is_time_first=is_time_first)
+        lengths = lengths.clamp(0, length)
         order = torch.argsort(lengths, descending=True, stable=True)
         steps = lengths[order]
         T = int(steps[0]) if B else 0
@@ -86,8 +88,8 @@ class Packing:
         r = torch.arange(B)
         last = torch.where(steps == 0, r, B + offset[(steps - 1).clamp(min=0)] + r) if T else r
         place = t * B + order[row] if is_time_first else order[row] * length + t
-        indices = count, offset, order, place, row, before, last, empty_like(last).index_copy_(0, order, last)
-        return cls(B, T, length, *_move(indices, device), is_time_first=is_time_first)
+        parts = count, offset, order, place, row, before, last, empty_like(last).index_copy_(0, order, last)
+        return cls(B, T, length, *_move(parts, device), is_time_first=is_time_first)
 
     @cached_property
     def N(self) -> int:
@@ -159,33 +161,33 @@ class Packing:
         states[place] = 0 if rows is None else self.sort(rows)
 
 
-def _pack_few(length: int, lengths: Sequence[int], is_time_first: bool) -> Packing:
-    """Compute the packing of a few rows as `Packing.of` does, in Python: a call of torch takes longer."""
-    B = len(lengths)
-    order = sorted(range(B), key=lengths.__getitem__, reverse=True)  # stable
-    steps = [lengths[i] for i in order]
-    T, n = steps[0] if B else 0, B
-    count: list[int] = []
-    offset: list[int] = []
-    place: list[int] = []
-    row: list[int] = []
-    before: list[int] = []
-    for t in range(T):
-        while steps[n - 1] <= t:
-            n -= 1
-        rows = range(n)
-        before += rows if t == 0 else range(B + offset[-1], B + offset[-1] + n)
-        offset.append(len(row))
-        count.append(n)
-        row += rows
-        place += [t * B + i for i in order[:n]] if is_time_first else [i * length + t for i in order[:n]]
-    last = [r if k == 0 else B + offset[k - 1] + r for r, k in enumerate(steps)]
-    ends = [0] * B
-    for i, end in zip(order, last, strict=True):
-        ends[i] = end
-    parts = count, offset, order, place, row, before, last, ends
-    numbers = torch.frombuffer(array("q", chain(*parts, [0])), dtype=torch.int64)[:-1]  # a buffer may not be empty
-    return Packing(B, T, length, *numbers.split([len(part) for part in parts]), is_time_first=is_time_first)
+@cache
+def _load_engine() -> tuple[Any, Any] | None:
+    """Return the functions of the engine that measure and fill a packing; None without the engine."""
+    engine = load_library()
+    if isinstance(engine, str) or not hasattr(engine, "seqloom_fill_packing"):
+        return None
+    measure, fill = engine.seqloom_measure_packing, engine.seqloom_fill_packing
+    address, number = ctypes.c_void_p, ctypes.c_int64
+    measure.restype, measure.argtypes = None, [address, number, number, address]
+    fill.argtypes = [address, number, number, ctypes.c_int, number, number, address]
+    return measure, fill
+
+
+def _pack_by_engine(length: int, lengths: Tensor, is_time_first: bool) -> tuple[int, Sequence[Tensor]] | None:
+    """Return the longest length and the indices, from `count` to `ends`; None without the engine."""
+    functions = _load_engine()
+    if functions is None:
+        return None
+    measure, fill = functions
+    B, rows, size = len(lengths), lengths.data_ptr(), array("q", (0, 0))
+    measure(rows, B, length, size.buffer_info()[0])
+    T, N = size
+    parts = T, T, B, N, N, N, B, B
+    numbers = empty(sum(parts), dtype=torch.int64, device="cpu")
+    if fill(rows, B, length, is_time_first, T, N, numbers.data_ptr()):
+        raise RuntimeError("the lengths of rows were changed while they were read")
+    return T, torch.split_with_sizes(numbers, parts)
 
 
 def _move(indices: Sequence[Tensor], device: torch.device | None) -> Sequence[Tensor]:

@@ -52,7 +52,7 @@ class _PreparedCell:
         assert isinstance(found.code, Compiled)
         self.cell, self.found, plan = cell, found, found.code.plan
         self.watch, self.names = Watch(cell, plan), tuple(plan.weights)
-        # indices of the layer's weights; None if the cell or its modules hold weights themselves
+        # indices of the stack's weights; None if the cell reads a buffer as one
         self.places = [names[name] for name in self.names] if names.keys() >= set(self.names) else None
         self.scan = CompiledScan(found.code, self.names, None, self._find_loop)
         own, kind = cell.__dict__, type(cell)

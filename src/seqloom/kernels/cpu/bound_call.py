@@ -42,8 +42,9 @@ class _CallKind(ctypes.Structure):
 class _BoundLayer(ctypes.Structure):
     _fields_ = [
         *(("interface", ctypes.c_void_p), ("kind", Kind)),
-        *((name, ctypes.c_int64) for name in ("states", "weights", "cells")),
-        *(("addresses", ctypes.c_void_p), ("forms", ctypes.c_void_p), ("settings", Settings)),
+        *((name, ctypes.c_int64) for name in ("states", "weights", "cells", "modules")),
+        *((name, ctypes.c_void_p) for name in ("addresses", "forms", "parameters")),
+        ("settings", Settings),
         *(("each_cell", ctypes.c_void_p), ("calls", ctypes.c_void_p), ("count", ctypes.c_int64)),
     ]
 
@@ -79,10 +80,11 @@ class BoundLayer(Generic[Known]):
     operations.
 
     Args:
-        weights: All weights of the layer, contiguous and of one type, in the order of its `_parameters`.
+        weights: All weights, contiguous and of one type: those in the layer's `_parameters`, then those of `modules`.
         settings: The layer's settings by their names in its `__dict__`.
         cells: The `__dict__` of each cell, and its settings.
         states: How many tensors a state has.
+        modules: The `_parameters` of each module inside the cells.
     """
 
     find: Callable[[dict[str, Any], Any, Any], Known | None]
@@ -93,6 +95,7 @@ class BoundLayer(Generic[Known]):
         settings: Mapping[str, object],
         cells: Sequence[tuple[dict[str, Any], Mapping[str, object]]],
         states: int,
+        modules: Sequence[dict[str, Any]] = (),
     ) -> None:
         self.known: dict[tuple[object, ...], Known] = {}
         loaded = load_bind()
@@ -109,10 +112,13 @@ class BoundLayer(Generic[Known]):
             record.own, record.items, record.settings = id(each), len(each), known
         self.calls = (_CallKind * MOST_KINDS)()
         layer = self.layer = _BoundLayer(ctypes.addressof(table), describe_kind(native, weights[0]), states)
-        layer.weights, layer.cells, layer.settings = len(weights), len(cells), own
+        layer.weights, layer.cells, layer.modules, layer.settings = len(weights), len(cells), len(modules), own
         layer.addresses, layer.forms = ctypes.addressof(addresses), ctypes.addressof(forms)
+        parameters = (ctypes.c_void_p * len(modules))(*map(id, modules))
+        layer.parameters = ctypes.addressof(parameters)
         layer.each_cell, layer.calls = ctypes.addressof(records), ctypes.addressof(self.calls)
-        alive = layer, table, addresses, forms, records, own, values, self.calls, [each for each, _ in cells]
+        held = [*(each for each, _ in cells), *modules]
+        alive = layer, table, addresses, forms, parameters, records, own, values, self.calls, held
         self.find = bind(ctypes.addressof(table), (ctypes.addressof(layer), *alive))
 
     def add(self, x: torch.Size, state_shapes: Sequence[torch.Size], train: bool, known: Known) -> None:

@@ -108,7 +108,7 @@ def try_plan(
     ):
         states: list[Tensor] = [] if hx is None else [hx] if type(hx) is Tensor else [*hx]
         run = call.run if lengths is None else call.run_with_lengths
-        result = _run(run, plan, x, states, list(own["_parameters"].values()), call.train, lengths)
+        result = _run(run, plan, x, states, [*own["_parameters"].values(), *call.inner_weights], call.train, lengths)
         if result is not None:
             return result
         known = None
@@ -137,7 +137,7 @@ def try_plan(
         plan = known.add(key, x, weights, train, amp)
     if plan is DECLINE or (states and not _take_states(states, weights[0], plan.h_shapes)):
         return None
-    if amp is None and not known.has_inner_weights:
+    if amp is None:
         known.note_call(key, plan, weights)
     result = _run(plan.run, plan, x.contiguous(), states, weights, train, lengths)
     if result is None:
@@ -204,6 +204,7 @@ class KnownCall:
         run_with_lengths: Runs the second one.
         train: Whether a gradient is needed.
         switches: Flags on which the choice of the plan also depends: those of a GPU, the threads of a CPU.
+        inner_weights: The weights of modules inside the cells, which the engine has compared.
     """
 
     plan: Any
@@ -212,6 +213,7 @@ class KnownCall:
     run_with_lengths: Any
     train: bool
     switches: object
+    inner_weights: Sequence[Tensor]
 
 
 class LayerPlans:
@@ -228,6 +230,7 @@ class LayerPlans:
         self.bound: BoundLayer[KnownCall] | None = None  # compares calls faster than `fits` and the rest of `try_plan`
         self.find: Callable[[dict[str, Any], Any, Any], KnownCall | None] = _find_nothing
         self.inner = _list_inner_modules(self.cells)
+        self.inner_parameters = [module.__dict__["_parameters"] for _, _, module in self.inner]
         self.has_inner_weights = bool(self.list_inner_weights())
         self.weights_reason = _why_not_weights([*weights, *self.list_inner_weights()])
         self.reason = self.weights_reason or _why_no_plan(layer, self.cells)
@@ -236,9 +239,7 @@ class LayerPlans:
 
     def list_inner_weights(self) -> list[Tensor]:
         """Return the parameters that the cells hold themselves, such as those of an `nn.Linear` of a step."""
-        if not self.inner:
-            return []
-        return [p for _, _, module in self.inner for p in module.__dict__["_parameters"].values() if p is not None]
+        return [p for parameters in self.inner_parameters for p in parameters.values() if p is not None]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         """Leave the plans out of a copy of the layer, even if its class was changed, as by torch's parametrize."""
@@ -288,13 +289,13 @@ class LayerPlans:
             self.times_bound += 1
             cells = items or [(own := cell.__dict__, _plain_settings(own)) for cell in self.cells]
             settings = dict(zip(SETTINGS, self.layer_settings, strict=True))
-            self.bound = BoundLayer(weights, settings, cells, len(plan.h_shapes))
+            self.bound = BoundLayer(weights, settings, cells, len(plan.h_shapes), self.inner_parameters)
             self.find = self.bound.find
         shape, train, switches = key[0], key[3], key[4]
         plain, ragged = (self._find_seen((*key[:-1], has_lengths)) for has_lengths in (False, True))
-        self.bound.add(
-            shape, plan.h_shapes, train, KnownCall(plain, ragged, _find_run(plain), _find_run(ragged), train, switches)
-        )
+        run, run_ragged = _find_run(plain), _find_run(ragged)
+        known = KnownCall(plain, ragged, run, run_ragged, train, switches, self.list_inner_weights())
+        self.bound.add(shape, plan.h_shapes, train, known)
 
     def _find_seen(self, key: tuple[Any, ...]) -> Any:  # noqa: ANN401  # a plan
         """Return the plan of a kind of call that has occurred before; None if it has not, or has no plan."""
@@ -315,6 +316,10 @@ class LayerPlans:
             return DECLINE
         home = {name: i for i, name in enumerate(layer._parameters)}
         names = [{mine: home[theirs] for mine, theirs in cell.__dict__["_names"].items()} for cell in self.cells]
+        if self.has_inner_weights:
+            places = {id(w): i for i, w in enumerate(weights)}
+            for cell, known in zip(self.cells, names, strict=True):
+                known |= {name: places[id(w)] for name, w in cell.named_parameters(remove_duplicate=False)}
         stack = Stack(self.cells, names, x.shape, layer.batch_first, 1 + layer.bidirectional)
         try:
             choices = self._choose(layer, stack, x, has_lengths)
