@@ -67,7 +67,8 @@ inline Object* find_call(const BoundLayer& layer, Object* own, Object* input, Ob
     for (int64_t at = 0; weights && py.next_item(weights, &at, &key, &weight);) {
       if (weight == py.none) continue;  // such as a bias that a module does not have
       int32_t type = -1;
-      if (known == layer.weights || !loaded.load(weight) || py.data(loaded.handle, &loaded.data)) return false;
+      if (known == layer.weights || !loaded.load(weight) || py.data(loaded.handle, &loaded.data))
+        return false;
       if ((uint64_t)loaded.data != layer.addresses[known] || !loaded.has(layer.forms[known])) return false;
       if (py.number_type(loaded.handle, &type) || type != layer.kind.type) return false;
       look(loaded);

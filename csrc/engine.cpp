@@ -114,7 +114,8 @@ EXPORT void seqloom_measure_packing(const int64_t* lengths, int64_t B, int64_t l
   size[1] = batch.sum();
 }
 
-// Fills 2 T + 3 B + 3 N numbers, T and N as above. Returns 0, 1 if out of memory, or 2 if the lengths have changed.
+// Fills 2 T + 3 B + 3 N numbers, T and N as above. Returns 0, 1 if out of memory, or 2 if the lengths have
+// changed.
 EXPORT int seqloom_fill_packing(const int64_t* lengths, int64_t B, int64_t length, int time_first, int64_t T,
                                 int64_t N, int64_t* to) {
   const RaggedBatch batch{lengths, B, length};

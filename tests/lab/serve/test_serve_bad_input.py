@@ -84,7 +84,7 @@ def _format(caplog):
         ("GET", "/v1/runs/zanzibar", 404),
         ("GET", "/page.html", 404),
         ("GET", "/../settings.py", 404),
-        ("GET", "/docs", 404),
+        ("GET", "/docs.html", 404),
         ("POST", "/v1/stream/zanzibar/reset", 404),
         ("DELETE", "/v1/stream/zanzibar", 404),
         ("GET", "/v1/predict/", 404),

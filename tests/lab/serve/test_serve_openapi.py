@@ -7,6 +7,8 @@ import pytest
 from small_runs import open_site
 from test_server import serve
 
+from seqloom.lab.serve import app
+
 
 def test_every_example_of_the_document_works(client):
     document = client.get("/openapi.json").json()
@@ -58,7 +60,7 @@ def test_a_token_is_part_of_the_document(folder):
 def test_the_page_asks_only_this_server(client):
     page = client.get("/")
     assert "default-src 'none'" in page.headers["content-security-policy"]
-    for text in (page.text, client.get("/page.js").text, client.get("/page.css").text):
+    for text in (client.get(path).text for path, _, _ in app.PAGES):
         assert "http://" not in text
         assert "https://" not in text
 

@@ -28,11 +28,11 @@ REQUEST = (
 
 
 @contextmanager
-def serve(folder, **settings):
+def serve(folder, token=None, **settings):
     """Run a server in a thread; yields it and its port."""
-    parts = open_site([folder / "cups"], port=0, grace=0.1, **settings)
+    parts = open_site([folder / "cups"], token, port=0, grace=0.1, **settings)
     ready = threading.Event()
-    server = make_server(Site(parts.runs, parts.settings, parts.metrics), lambda _: ready.set())
+    server = make_server(Site(parts.runs, parts.settings, parts.metrics, token), lambda _: ready.set())
     thread = threading.Thread(target=server.serve_site)
     thread.start()
     assert ready.wait(60)

@@ -31,10 +31,17 @@ PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; "
     "frame-ancestors 'none'; form-action 'none'; base-uri 'none'"
 )
-PAGE_PATHS = ("/", "/page.js", "/page.css")  # hold no data; the page asks for the token
+# Path, file and type of what the pages need: they hold no data and ask for the token.
+PAGES = (
+    ("/", "page.html", "text/html; charset=utf-8"),
+    ("/page.js", "page.js", "text/javascript; charset=utf-8"),
+    ("/page.css", "page.css", "text/css; charset=utf-8"),
+    ("/docs", "docs.html", "text/html; charset=utf-8"),
+    ("/docs.js", "docs.js", "text/javascript; charset=utf-8"),
+)
 SENTENCES = {
-    404: "there is no such route; predictions are at /v1/predict, and /openapi.json lists all routes",
-    405: "the route does not take this method; /openapi.json lists the methods",
+    404: "there is no such route; predictions are at /v1/predict, and /docs lists all routes",
+    405: "the route does not take this method; /docs lists the methods",
 }
 SWEEPS_PER_IDLE_TIME = 10  # looks for idle streams within the time after which they are dropped
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -55,11 +62,7 @@ class Routes:
         add("/healthz", self.health, summary="Whether the process answers", name="healthz")
         add("/readyz", self.ready, summary="Whether new requests are welcome", name="readyz")
         add("/metrics", self.show_metrics, summary="Metrics for Prometheus", name="metrics")
-        for path, file, kind in (
-            ("/", "page.html", "text/html; charset=utf-8"),
-            ("/page.js", "page.js", "text/javascript; charset=utf-8"),
-            ("/page.css", "page.css", "text/css; charset=utf-8"),
-        ):
+        for path, file, kind in PAGES:
             add(path, _serve_file(HERE / file, kind), include_in_schema=False)
 
     async def predict(self, request: Request) -> Response:
@@ -141,7 +144,7 @@ def build_app(runs: Runs, settings: ServeSettings, metrics: Metrics, token: str 
         title="seqloom",
         version=__version__,
         generate_unique_id_function=attrgetter("name"),  # the routes' names are the operations of OpenAPI
-        openapi_url=None,  # without the pages of the framework, which load scripts from other sites
+        openapi_url=None,  # the framework's own pages load scripts from other sites
         lifespan=live,
         redirect_slashes=False,
     )
@@ -154,7 +157,7 @@ def build_app(runs: Runs, settings: ServeSettings, metrics: Metrics, token: str 
     app.add_api_route("/openapi.json", describe, include_in_schema=False)
     answer_problems(app, SENTENCES)
     policy = Policy(
-        BearerToken(token, (*HEALTH_PATHS, *PAGE_PATHS)).check,
+        BearerToken(token, (*HEALTH_PATHS, *(path for path, _, _ in PAGES))).check,
         metrics.count_request,
         checks_host=token is None or not settings.trusted_proxies,  # a proxy may pass on the name that clients use
     )
