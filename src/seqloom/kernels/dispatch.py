@@ -12,7 +12,7 @@ from seqloom.core.errors import UserError
 from seqloom.core.heads import HeadsCell
 from seqloom.core.job import ScanJob
 from seqloom.kernels.cuda.gated.heads import GatedHeads
-from seqloom.kernels.fused import is_traced
+from seqloom.kernels.fused import is_traced, why_not_counted
 from seqloom.kernels.registry import Kernel, KernelCode, Run, list_kernels
 
 
@@ -72,8 +72,9 @@ def _choose_fastest(cell: Cell, job: ScanJob) -> Choice:
     kernels = list_kernels(cell.name)
     if is_traced():  # a trace can be saved only if it consists of torch's operators
         kernels = tuple(sorted(kernels, key=lambda kernel: kernel.backend != "aten"))
+    uncounted = why_not_counted()
     for kernel in kernels:
-        run = kernel.prepare(cell, job, is_auto=True)
+        run = uncounted if uncounted and kernel.backend != "loop" else kernel.prepare(cell, job, is_auto=True)
         if not isinstance(run, str):
             return Choice(kernel, run, tuple(rejected))
         rejected.append((kernel.name, run))
@@ -106,7 +107,7 @@ def _choose_for_heads(cell: HeadsCell, job: ScanJob, kernel: str) -> Choice:
     """Return the kernel for all heads in one launch ("auto", "cuda"), or for each head separately ("auto", "each")."""
     rejected = []
     if kernel != "each":
-        reason = TOGETHER.code.why_not(cell, job)
+        reason = (kernel == "auto" and why_not_counted()) or TOGETHER.code.why_not(cell, job)
         if reason is None:
             return Choice(TOGETHER, TOGETHER.code.run, detail=f"{cell.heads} heads in one launch")
         if kernel == "cuda":

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.checks import read_saved
@@ -33,6 +34,14 @@ def why_not_fused() -> str | None:
 def is_traced() -> bool:
     """Return whether torch.jit.trace is recording."""
     return bool(torch.jit.is_tracing())  # type: ignore[attr-defined]
+
+
+def why_not_counted() -> str | None:
+    """Return why torch's FlopCounterMode would not see what a fused kernel computes; None if it is not active."""
+    modes = _get_current_dispatch_mode_stack() if torch._C._len_torch_dispatch_stack() else []
+    if any(type(mode).__module__ == "torch.utils.flop_counter" for mode in modes):
+        return "torch counts floating-point operations, which it sees in its own operators alone"
+    return None
 
 
 def detach_all(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 from seqloom.core.errors import UserError
+from seqloom.kernels.fused import why_not_counted
 from seqloom.kernels.linear import chunk, engine, exported, flash, recurrent
 from seqloom.kernels.linear.choice import Choice, note
 from seqloom.kernels.linear.job import LinearJob
@@ -84,6 +85,8 @@ def choose_linear(job: LinearJob, kernel: str = "auto") -> tuple[LinearKernel, C
 
 
 def _why_not_auto(name: str, job: LinearJob) -> str | None:
+    if name in ("fla", "cpu") and (reason := why_not_counted()):
+        return reason
     if name == "fla":
         return flash.why_not_auto(job)
     if name == "chunk" and job.q.shape[1] == 1:
