@@ -28,7 +28,7 @@ from seqloom.lab.training.run import METRICS, Run
 
 # These choose their settings on training rows alone, so that the final model can be fitted to validation rows too.
 REFITTED = {ROCKET, DTW}
-WEIGHTED = {linear.fit_logistic, linear.fit_logistic_of_letters, overlap.fit_overlap}  # these take class weights
+WEIGHTED = {linear.fit_logistic, linear.fit_logistic_with_letters, overlap.fit_overlap}  # these take class weights
 MOST_REFITTED, REFIT_SHARE = 500, 0.3  # training rows up to which this is worth it; share of the time for the first fit
 FIRST_SAMPLE, GROWTH = 2_000, 8  # rows of the first sample if time is limited, and how much the next one is larger
 ESTIMATE_SHARE = 0.6  # share of the time for a larger sample by estimate; the rest is for errors of the estimate

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # takes long to import
     from scipy.sparse import csr_matrix
 
 Rows = tuple[Array, Array]  # x (B, T), lengths (B,)
-ORDERS = (3, 4, 5)  # lengths of n-grams, the marks at both ends of a word included
+ORDERS = (2, 3, 4, 5)  # lengths of n-grams, the marks at both ends of a word included
 EDGE = "\x00"  # marks the start and the end of a word
 MOST_NGRAMS = 200_000
 FEWEST_PER_WORD = 2.0  # characters on average; shorter tokens are characters themselves

@@ -105,6 +105,51 @@ class Ngrams:
         return csr_matrix((np.ones(int(keep.sum())), (row[keep], column[keep])), shape)
 
 
+class WordsAndLetters:
+    """TF-IDF of n-grams of words beside those of the characters inside words."""
+
+    def __init__(self, words: Ngrams, letters: LetterNgrams) -> None:
+        self.parts: dict[str, Ngrams | LetterNgrams] = {"words": words, "letters": letters}
+
+    @classmethod
+    def of(cls, task: Task) -> Self:
+        """Return the usual n-grams of a task's tokens and of their characters."""
+        assert isinstance(task.input, Tokens)
+        return cls(Ngrams.of(task.input), LetterNgrams.of(task))
+
+    def fit(self, rows: Iterable[Rows]) -> csr_matrix:
+        """Fit both; return the (N, columns) sparse matrix of the rows."""
+        kept = list(rows)
+        return _join_sparse([part.fit(kept) for part in self.parts.values()])
+
+    def __call__(self, x: Array, lengths: Array) -> csr_matrix:
+        return _join_sparse([part(x, lengths) for part in self.parts.values()])
+
+    def arrays(self) -> dict[str, Tensor]:
+        return {f"{name}.{key}": array for name, part in self.parts.items() for key, array in part.arrays().items()}
+
+    def settings(self) -> dict[str, JSON]:
+        return {name: part.settings() for name, part in self.parts.items()}
+
+    @classmethod
+    def build(cls, arrays: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
+        own = {
+            name: {key.removeprefix(f"{name}."): array for key, array in arrays.items() if key.startswith(f"{name}.")}
+            for name in ("words", "letters")
+        }
+        words, letters = (
+            Ngrams.build(own["words"], settings["words"]),
+            LetterNgrams.build(own["letters"], settings["letters"]),
+        )
+        return cls(words, letters)
+
+
+def _join_sparse(parts: Sequence[Any]) -> csr_matrix:
+    from scipy.sparse import csr_matrix, hstack
+
+    return csr_matrix(hstack(parts))
+
+
 def _starts(pieces: list[Rows]) -> list[int]:
     return [0, *np.cumsum([int(r[-1]) + 1 for r, _ in pieces])[:-1].tolist()]
 
@@ -174,7 +219,12 @@ class FeatureMap(Protocol):
         """Return what else `build` takes."""
 
 
-FEATURES: dict[str, Any] = {"n-grams": Ngrams, "letters": LetterNgrams, "series": SeriesFeatures}
+FEATURES: dict[str, Any] = {
+    "n-grams": Ngrams,
+    "words and letters": WordsAndLetters,
+    "letters": LetterNgrams,  # of earlier runs
+    "series": SeriesFeatures,
+}
 ABSENT_SCORE = -30.0  # score of a class that does not occur in training
 
 
@@ -289,9 +339,9 @@ def fit_logistic(task: Task, weights: Sequence[float] = (), features: FeatureMap
     return _choose(fit, TEXT_C if text else SERIES_C, task, weights)
 
 
-def fit_logistic_of_letters(task: Task, weights: Sequence[float] = ()) -> ForTask:
-    """Fit a logistic regression to character n-grams of words."""
-    return fit_logistic(task, weights, LetterNgrams.of(task))
+def fit_logistic_with_letters(task: Task, weights: Sequence[float] = ()) -> ForTask:
+    """Fit a logistic regression to n-grams of words and of their characters."""
+    return fit_logistic(task, weights, WordsAndLetters.of(task))
 
 
 def fit_labels(task: Task, features: FeatureMap | None = None) -> ForTask:
@@ -322,14 +372,14 @@ def fit_labels(task: Task, features: FeatureMap | None = None) -> ForTask:
     return _choose(fit, LABELS_C if text else SERIES_C, task)
 
 
-def fit_labels_of_letters(task: Task) -> ForTask:
-    """Fit a logistic regression for each label to character n-grams of words."""
-    return fit_labels(task, LetterNgrams.of(task))
+def fit_labels_with_letters(task: Task) -> ForTask:
+    """Fit a logistic regression for each label to n-grams of words and of their characters."""
+    return fit_labels(task, WordsAndLetters.of(task))
 
 
-def fit_ridge_of_letters(task: Task) -> ForTask:
-    """Fit a ridge regression to character n-grams of words."""
-    return fit_ridge(task, LetterNgrams.of(task))
+def fit_ridge_with_letters(task: Task) -> ForTask:
+    """Fit a ridge regression to n-grams of words and of their characters."""
+    return fit_ridge(task, WordsAndLetters.of(task))
 
 
 def fit_ridge(task: Task, features: FeatureMap | None = None) -> ForTask:
@@ -379,10 +429,10 @@ def _extract(features: Any, x: Array, lengths: Array, n: int) -> Any:  # noqa: A
 
 def _join(features: Any, attributes: Array) -> Any:  # noqa: ANN401  # sparse or dense
     """Append attributes (N, A) to features (N, columns)."""
-    from scipy.sparse import csr_matrix, hstack, issparse
+    from scipy.sparse import csr_matrix, issparse
 
     if issparse(features):
-        return csr_matrix(hstack([features, csr_matrix(attributes)]))
+        return _join_sparse([features, csr_matrix(attributes)])
     return np.concatenate([features, attributes], 1)
 
 
