@@ -1,3 +1,4 @@
+import itertools
 import json
 
 import numpy as np
@@ -12,7 +13,7 @@ from seqloom.lab.data.registry import open_task
 from seqloom.lab.data.task import Batch, Split
 from seqloom.lab.kinds.baselines.counts import ConstantText
 from seqloom.lab.kinds.baselines.registry import ROCKET, baselines, build_baseline
-from seqloom.lab.kinds.baselines.window import fit_window
+from seqloom.lab.kinds.baselines.window import fit_window, fit_window_crf
 from seqloom.lab.kinds.transcribe import WithoutLoss
 from seqloom.lab.stats.metrics import compute_scores
 from seqloom.lab.training.run import Run
@@ -65,7 +66,8 @@ def test_the_most_frequent_tag_of_a_token_is_counted(tmp_path):
     assert 0.6 < metrics["accuracy"] < 1  # a is X in two of three places, so Z is never predicted
 
 
-def test_a_tag_that_is_only_in_the_validation_rows_does_not_stop_a_baseline(tmp_path):
+@pytest.mark.parametrize("fit", [fit_window, fit_window_crf])
+def test_a_tag_that_is_only_in_the_validation_rows_does_not_stop_a_baseline(fit, tmp_path):
     rows = [
         ([f"w{i}", "b"], ["X", "NEW" if split == "valid" else "Y"], split)
         for split in ("train", "valid", "test")
@@ -76,8 +78,18 @@ def test_a_tag_that_is_only_in_the_validation_rows_does_not_stop_a_baseline(tmp_
         frame = pl.DataFrame({"tokens": [r[0] for r in chosen], "tags": [r[1] for r in chosen]})
         frame.write_parquet(tmp_path / f"{split}.parquet")
     task = open_task(str(tmp_path), target="tags", near_duplicates=False)
-    model = fit_window(task)
+    model = fit(task)
     assert compute_scores(score_rows(model, task, "test", 8)).values["accuracy"] == 1
+
+
+def test_a_crf_carries_tags_beyond_its_window(tmp_path):
+    middles = itertools.product("xy", repeat=6)
+    rows = [([first, *middle], [first.upper()] * 7) for middle in middles for first in "ab"]
+    frame = pl.DataFrame({"tokens": [r[0] for r in rows], "tags": [r[1] for r in rows]})
+    options = {"target": "tags", "near_duplicates": False}
+    alone = measure(frame, tmp_path, "window + logistic regression", **options)
+    together = measure(frame, tmp_path, "window + CRF", **options)
+    assert alone["accuracy"] < 0.9 and together["accuracy"] == 1
 
 
 def test_the_season_of_a_series_is_found(tmp_path):

@@ -80,9 +80,10 @@ def test_a_tagger_reads_letters_by_default(tmp_path):
         model.model(batch.x, batch.lengths)
 
 
-def test_a_window_of_words_learns_from_endings_and_capitals(tmp_path):
+@pytest.mark.parametrize("name", [WINDOW, "window + CRF"])
+def test_a_window_of_words_learns_from_endings_and_capitals(name, tmp_path):
     source = write_words(tmp_path)
-    fit_baseline(source, WINDOW, 32, str(tmp_path / "run"), None, tmp_path)
+    fit_baseline(source, name, 32, str(tmp_path / "run"), None, tmp_path)
     columns = load(tmp_path)
     assert compute_scores(columns).values["accuracy"] > 0.95
     again = score_rows(Run.load(tmp_path / "run").model(), load_task(source), "test", 32)

@@ -80,7 +80,7 @@ class TagKind(Kind):
     models = TAG
     decoder = "tags"
     metrics = ("span_f1", "accuracy")
-    baselines = ("tag", "tag of token", "window")
+    baselines = ("tag", "tag of token", "window", "window with crf")
     selecting = ("span_f1", "accuracy")
     reads_timespans = True
 

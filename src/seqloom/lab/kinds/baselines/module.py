@@ -19,6 +19,7 @@ from seqloom.lab.data.task import Batch, Task
 from seqloom.lab.files.sealed import JSON
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.kinds.registry import kind_of
+from seqloom.models.decoding.crf import CRF
 
 ENDLESS_BATCHES = 16  # batches of an endless split that a baseline is fitted to
 
@@ -42,13 +43,13 @@ class BaselineModule(nn.Module):
 
     by_name: ClassVar[dict[str, type[BaselineModule]]] = {}
     fields: ClassVar[tuple[str, ...]] = ()  # attributes that are settings: numbers, texts, lists
-    crf = None
     reads_letters = False  # whether a tagger needs the letters of each word
     reads_attributes = False  # whether the input includes the attributes of the row
 
     def __init__(self, size: int = 0) -> None:
         super().__init__()
         self.size = size
+        self.crf: CRF | None = None
         self.empty = nn.Parameter(torch.zeros(0), requires_grad=False)  # holds the device
 
     def __init_subclass__(cls, **options: Any) -> None:  # noqa: ANN401

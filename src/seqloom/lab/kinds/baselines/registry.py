@@ -17,6 +17,7 @@ from seqloom.lab.kinds.registry import kind_of
 Fit = Callable[..., ForTask]  # takes a task, and splits if it is in REFITTED
 ROCKET, DTW = "MiniROCKET + ridge", "1-NN with DTW"
 WINDOW = "window + logistic regression"
+MOST_TAGS = 200  # of a CRF, whose time grows with their square
 
 
 def baselines(task: Task) -> dict[str, Fit]:
@@ -63,6 +64,10 @@ def _of_tokens(name: str, fit: Fit) -> Callable[[Task], Entry]:
     return lambda task: (name, fit) if _is_text(task) else None
 
 
+def _find_window_crf(task: Task) -> Entry:
+    return ("window + CRF", window.fit_window_crf) if _is_text(task) and task.target.size <= MOST_TAGS else None
+
+
 def _find_bigram(task: Task) -> Entry:
     return ("bigram", counts.fit_bigram) if counts.can_fit_bigram(task) else None
 
@@ -100,6 +105,7 @@ FITS: dict[str, Callable[[Task], Entry]] = {
     "tag": _plain("most frequent tag", counts.fit_tag),
     "tag of token": _of_tokens("most frequent tag of each token", counts.fit_tag_of_token),
     "window": _of_tokens(WINDOW, window.fit_window),
+    "window with crf": _find_window_crf,
     "unigram": _plain("unigram", counts.fit_unigram),
     "bigram": _find_bigram,
     "mean of past": _plain("mean of the past", naive.fit_mean_of_past),

@@ -1,4 +1,4 @@
-"""A linear tagger: logistic regression over the words around each step, their shapes, prefixes and suffixes.
+"""Linear taggers over the words around each step, their shapes, prefixes and suffixes: of each step alone, or a CRF.
 
 Every feature is a pair of a template and a value, such as (suffix of length 3, "ing"), hashed to one of 2^22 buckets.
 Buckets that occur once in training are left out. Tokens without letters (Chinese characters, ids) have only templates
@@ -7,7 +7,7 @@ of tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,12 +20,17 @@ from seqloom.lab.data.task import Batch, Task
 from seqloom.lab.kinds.baselines.module import BaselineModule, iterate_split, wrap
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.stats.metrics import Array
+from seqloom.models.decoding.crf import CRF
 
 WINDOW = 2  # steps before and after the one that is tagged
 AFFIXES = (1, 2, 3, 4)  # lengths of prefixes and suffixes
 FEWEST, MOST_FEATURES = 2, 400_000  # occurrences of a feature in training; number of features
 MOST_STEPS = 600_000  # tokens that are fitted
-EPOCHS, BATCH, RATE = 4, 256, 0.3  # of Adagrad; the best epoch on the validation rows counts
+EPOCHS, BATCH, RATE = 4, 256, 0.5  # of Adagrad; the best epoch on the validation rows counts
+CHAIN_EPOCHS, CHAIN_RATE = 10, 0.3  # of a CRF; rate of its transitions
+FEWEST_UPDATES = 500  # few rows are seen in more epochs
+PATIENCE = 2  # epochs without a better loss on the validation rows, after which a fit ends
+ROWS, POOL = 16, 512  # rows in a batch; rows among which those of similar length are found
 BUCKET_BITS = 22
 MIXER = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, an odd number that spreads bits
 UPPER, LOWER, DIGIT, OTHER = 1, 2, 3, 4  # kinds of letters; 0 past the end of a word
@@ -40,6 +45,7 @@ class WindowTagger(BaselineModule):
         b: (K,).
         lower: (A,) the lower case of each letter id; empty if tokens have no letters.
         kinds: (A,) whether a letter is upper case, lower case, a digit or something else.
+        chain: (K + 2, K) of a CRF: A, its b and its c; empty if the tags of a row are independent.
     """
 
     known: Tensor
@@ -47,12 +53,21 @@ class WindowTagger(BaselineModule):
     b: Tensor
     lower: Tensor
     kinds: Tensor
+    chain: Tensor
 
-    def __init__(self, known: Tensor, W: Tensor, b: Tensor, lower: Tensor, kinds: Tensor) -> None:
-        super().__init__(W.numel() + b.numel())
+    def __init__(
+        self, known: Tensor, W: Tensor, b: Tensor, lower: Tensor, kinds: Tensor, chain: Tensor | None = None
+    ) -> None:
+        super().__init__(W.numel() + b.numel() + (0 if chain is None else chain.numel()))
         self.reads_letters = len(lower) > 0
-        for name, tensor in (("known", known), ("W", W), ("b", b), ("lower", lower), ("kinds", kinds)):
+        chain = W.new_zeros(0, 0) if chain is None else chain
+        named = {"known": known, "W": W, "b": b, "lower": lower, "kinds": kinds, "chain": chain}
+        for name, tensor in named.items():
             self.register_buffer(name, tensor)
+        if len(chain):
+            self.crf = CRF(len(b)).requires_grad_(False)
+            for parameter, values in zip((self.crf.A, self.crf.b, self.crf.c), _split_chain(chain), strict=True):
+                parameter.copy_(values)
         self.columns = _number_buckets(known.cpu().numpy())
 
     def forward(self, x: Tensor, lengths: Tensor, letters: Tensor | None = None) -> Tensor:
@@ -65,34 +80,111 @@ class WindowTagger(BaselineModule):
         return scores
 
 
-def fit_window(task: Task) -> ForTask:
-    """Fit by Adagrad (Duchi et al. 2011) on the cross-entropy; the validation rows choose the epoch."""
-    lower, kinds = _describe_alphabet(task)
-    features, ys = [], []
-    for batch in _take(task, MOST_STEPS):
+class _Fit:
+    """The weights of a tagger while they are fitted by Adagrad (Duchi et al. 2011).
+
+    Args:
+        task: The data, of which at most MOST_STEPS steps are read.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task, self.alphabet = task, _describe_alphabet(task)
+        parts = [self._read(batch) for batch in _take(task, MOST_STEPS)]
+        features, tags, lengths = (np.concatenate(part) for part in zip(*parts, strict=True))
+        counts = np.bincount(features[tags >= 0].ravel(), minlength=1 << BUCKET_BITS)
+        frequent = np.argsort(-counts, kind="stable")[:MOST_FEATURES]
+        known = np.sort(frequent[counts[frequent] >= FEWEST])
+        self.known, K = torch.from_numpy(known), task.target.size
+        self.columns, self.tags = torch.from_numpy(_number_buckets(known)[features]), torch.from_numpy(tags)
+        self.lengths: list[int] = lengths.tolist()
+        self.W, self.b, self.squares = torch.zeros(len(known) + 1, K), torch.zeros(K), torch.ones(len(known) + 1)
+        self.generator = torch.Generator().manual_seed(0)
+
+    def _read(self, batch: Batch) -> tuple[Array, Array, Array]:
+        """Return the features and the tags of all steps, and the lengths of the rows."""
         assert batch.y is not None
-        part = list_features(batch.x.numpy(), batch.lengths.numpy(), _to_numpy(batch.letters), lower, kinds)
-        y = batch.y[torch.arange(batch.x.shape[1]) < batch.lengths.unsqueeze(1)].numpy()
-        features.append(part[y >= 0])
-        ys.append(y[y >= 0])
-    f, tags = np.concatenate(features), torch.from_numpy(np.concatenate(ys))
-    counts = np.bincount(f.ravel(), minlength=1 << BUCKET_BITS)
-    frequent = np.argsort(-counts, kind="stable")[:MOST_FEATURES]
-    known = np.sort(frequent[counts[frequent] >= FEWEST])
-    columns, K = torch.from_numpy(_number_buckets(known)[f]), task.target.size
-    W, b = torch.zeros(len(known) + 1, K), torch.zeros(K)
-    squares = torch.ones(len(W))
-    tensors = [torch.from_numpy(known), W, b, torch.from_numpy(lower), torch.from_numpy(kinds)]
-    best, least = [tensor.clone() for tensor in tensors], np.inf
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(EPOCHS):
-        for rows in torch.randperm(len(tags), generator=generator).split(BATCH):
-            _step(W, b, squares, columns[rows], tags[rows])
-        loss = _validate(wrap(task, WindowTagger(*tensors)), task)
-        if loss >= least:
-            break
-        best, least = [tensor.clone() for tensor in tensors], loss
-    return wrap(task, WindowTagger(*best))
+        lengths = batch.lengths.numpy()
+        features = list_features(batch.x.numpy(), lengths, _to_numpy(batch.letters), *self.alphabet)
+        return features, batch.y[torch.arange(batch.x.shape[1]) < batch.lengths.unsqueeze(1)].numpy(), lengths
+
+    def run(self, epoch: Callable[[], None], most: int, chain: Callable[[], Tensor | None] = lambda: None) -> ForTask:
+        """Run at most `most` epochs and return the model of the best one on the validation rows."""
+        best, least, worse = self._build(chain()), np.inf, 0
+        for _ in range(most):
+            epoch()
+            model = self._build(chain())
+            loss = _validate(model, self.task)
+            best, least, worse = (model, loss, 0) if loss < least else (best, least, worse + 1)
+            if worse == PATIENCE:
+                break
+        return best
+
+    def update(self, columns: Tensor, error: Tensor) -> None:
+        """Make one step, with a rate for each feature in `columns` (n, F); error (n, K) is the gradient of scores."""
+        rows, place = columns.flatten().unique(return_inverse=True)
+        gradient = error.new_zeros(len(rows), error.shape[1])
+        gradient.index_add_(0, place, error.repeat_interleave(columns.shape[1], 0))
+        self.squares[rows] += gradient.square().sum(1)
+        self.W[rows] -= gradient * (RATE / self.squares[rows].sqrt()).unsqueeze(1)
+        self.W[-1] = 0  # the row of unknown features
+        self.b -= RATE * error.mean(0)
+
+    def _build(self, chain: Tensor | None) -> ForTask:
+        lower, kinds = map(torch.from_numpy, self.alphabet)
+        return wrap(self.task, WindowTagger(self.known, self.W.clone(), self.b.clone(), lower, kinds, chain))
+
+
+def fit_window(task: Task) -> ForTask:
+    """Fit by the cross-entropy of each tag; the validation rows choose the epoch."""
+    fit = _Fit(task)
+    steps = (fit.tags >= 0).nonzero().squeeze(1)
+
+    def run_epoch() -> None:
+        for part in steps[torch.randperm(len(steps), generator=fit.generator)].split(BATCH):
+            columns, y = fit.columns[part], fit.tags[part]
+            error = (F.embedding_bag(columns, fit.W, mode="sum") + fit.b).softmax(1)  # (n, K)
+            error[torch.arange(len(y)), y] -= 1
+            fit.update(columns, error)
+
+    return fit.run(run_epoch, max(EPOCHS, FEWEST_UPDATES * BATCH // max(1, len(steps))))
+
+
+def fit_window_crf(task: Task) -> ForTask:
+    """Fit a linear-chain CRF to rows whose tags are all known; the validation rows choose the epoch."""
+    fit, crf = _Fit(task), CRF(task.target.size)
+    chain = torch.optim.Adagrad(crf.parameters(), CHAIN_RATE)
+    steps = torch.arange(len(fit.tags)).split(fit.lengths)
+    rows = [row for row in steps if len(row) and bool((fit.tags[row] >= 0).all())]
+
+    def run_epoch() -> None:
+        for part in _group(rows, fit.generator):
+            lengths, at = torch.tensor([len(row) for row in part]), torch.cat(part)
+            real = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
+            e, y = torch.zeros(*real.shape, crf.tags), torch.zeros(real.shape, dtype=torch.long)
+            e[real], y[real] = F.embedding_bag(fit.columns[at], fit.W, mode="sum") + fit.b, fit.tags[at]
+            with torch.enable_grad():
+                (-crf.log_likelihood(e.requires_grad_(), y, lengths).sum()).backward()
+            assert e.grad is not None
+            chain.step()
+            chain.zero_grad()
+            fit.update(fit.columns[at], e.grad[real])
+
+    epochs = max(CHAIN_EPOCHS, FEWEST_UPDATES * ROWS // max(1, len(rows)))
+    return fit.run(run_epoch, epochs, lambda: torch.cat([crf.A, crf.b[None], crf.c[None]]).detach())
+
+
+def _group(rows: Sequence[Tensor], generator: torch.Generator) -> Iterator[list[Tensor]]:
+    """Yield groups of random rows that are about equally long."""
+    order = torch.randperm(len(rows), generator=generator).split(POOL)
+    for pool in order:
+        near = sorted((rows[i] for i in pool.tolist()), key=len)
+        groups = [near[first : first + ROWS] for first in range(0, len(near), ROWS)]
+        yield from (groups[i] for i in torch.randperm(len(groups), generator=generator).tolist())
+
+
+def _split_chain(chain: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return A, b and c of a CRF."""
+    return chain[:-2], chain[-2], chain[-1]
 
 
 def _take(task: Task, steps: int) -> Iterator[Batch]:
@@ -103,18 +195,6 @@ def _take(task: Task, steps: int) -> Iterator[Batch]:
         count += batch.steps
         if count >= steps:
             return
-
-
-def _step(W: Tensor, b: Tensor, squares: Tensor, columns: Tensor, y: Tensor) -> None:
-    """Make one step of Adagrad, with one rate for each feature, on features `columns` (n, F) and tags y (n,)."""
-    error = (F.embedding_bag(columns, W, mode="sum") + b).softmax(1)  # (n, K)
-    error[torch.arange(len(y)), y] -= 1
-    flat, each = columns.flatten(), columns.shape[1]
-    squares.index_add_(0, flat, error.square().sum(1).repeat_interleave(each))
-    rates = RATE / squares[flat].sqrt()
-    W.index_add_(0, flat, -rates.unsqueeze(1) * error.repeat_interleave(each, 0))
-    W[-1] = 0  # the row of unknown features
-    b -= RATE * error.mean(0)
 
 
 @torch.no_grad()
