@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from statistics import median
 from urllib.parse import urlsplit
 
 import seqloom
@@ -174,6 +175,11 @@ def main():
             capacity, answers, hostile = asyncio.run(measure(url, body, rows, given))
     quiet, attacked = summarize(answers[False]), summarize(answers[True])
     ratios = {name: round(attacked[name] / quiet[name], 2) for name in ("p50", "p99")}
+    phases = {
+        name: [summarize([one])["p99"] for one in answers[key]] for name, key in (("without", False), ("with", True))
+    }
+    ratios["median p99 of a phase"] = round(median(phases["with"]) / median(phases["without"]), 2)
     record.print_row({"without": quiet, "with": attacked, "ratio": ratios, "target": TARGET})
     results = {"capacity": round(capacity, 1), "load": LOAD, "without": quiet, "with": attacked, "ratio": ratios}
+    results["p99 of each phase"] = phases
     record.write_record(given.json, **results, hostile=hostile, load_average=round(os.getloadavg()[0], 1))

@@ -160,8 +160,16 @@ def test_a_subclass_is_left_alone():
 
     model = nn.Sequential(Doubled(3, 4))
     expected = model(X)[0]
-    seqloom.convert(model)
+    with pytest.warns(UserWarning, match=r"not replaced: 0 \(Doubled\);"):
+        seqloom.convert(model)
     assert torch.equal(model(X)[0], expected)
+
+
+def test_cells_of_one_step_are_named():
+    model = nn.ModuleDict({"cell": nn.LSTMCell(3, 4), "layer": nn.GRU(3, 4)})
+    with pytest.warns(UserWarning, match=r"not replaced: cell \(LSTMCell\);"):
+        seqloom.convert(model)
+    assert type(model["cell"]) is nn.LSTMCell and isinstance(model["layer"], seqloom.GRU)
 
 
 def test_a_kernel_may_be_named():

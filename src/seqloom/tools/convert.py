@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Literal, cast
 
 from torch import nn
@@ -18,7 +19,8 @@ def convert(model: nn.Module, kernel: str = "auto", *, to: Literal["seqloom", "t
     """Replace every recurrent layer of a model, in place.
 
     The parameters remain the same objects, so an existing optimiser keeps working. If the model itself is such a layer,
-    a new layer is returned.
+    a new layer is returned. Subclasses of torch's layers, which may compute something else, and cells such as
+    torch.nn.LSTMCell remain; a UserWarning names them.
 
     Args:
         model: Any module that holds torch.nn.RNN, LSTM or GRU (or seqloom's, with `to="torch"`).
@@ -42,11 +44,20 @@ def convert(model: nn.Module, kernel: str = "auto", *, to: Literal["seqloom", "t
     if to not in ("seqloom", "torch"):
         raise UserError(f"to must be 'seqloom' or 'torch', got {to!r}")
     new: dict[nn.Module, nn.Module] = {}
+    left: list[str] = []
     for path, old in model.named_modules():
         if to == "seqloom" and _is_torch_layer(old):
             new[old] = _to_seqloom(path, cast(nn.RNNBase, old), kernel)
+        elif to == "seqloom" and isinstance(old, (nn.RNNBase, nn.RNNCellBase)):
+            left.append(f"{path or 'model'} ({type(old).__name__})")
         elif to == "torch" and isinstance(old, Recurrent):
             new[old] = _to_torch(path, old)
+    if left:
+        warnings.warn(
+            f"convert: not replaced: {', '.join(left)}; it replaces torch.nn.RNN, LSTM and GRU themselves, "
+            "not subclasses or cells of one step",
+            stacklevel=2,
+        )
     if model in new:
         return new[model]
     for parent in list(model.modules()):
