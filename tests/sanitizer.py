@@ -113,7 +113,7 @@ def check_addresses(folder: Path, tests: tuple[str, ...]) -> int:
     if "heap-buffer-overflow" not in fault.stderr:
         print(f"the sanitizer did not report a planted fault:\n{fault.stderr}", file=sys.stderr)
         return 1
-    return run_tests(environment, tests, "-n", "2", "--dist", "loadfile")
+    return run_tests(environment, tests, "-n", "2", "--dist", "loadfile", "-m", "not long")
 
 
 def check_threads(folder: Path) -> int:
