@@ -241,7 +241,7 @@ def make_json(draw: random.Random, suffix: str) -> Case:
 def parse_json(lines: list[str]) -> dict[str, list[Any]] | None:
     """Return the columns of texts, and of numbers, that Python's json module finds; None if a line is no object."""
     try:
-        rows = [json.loads(line) for line in lines if line.strip()]
+        rows = [json.loads(line, object_pairs_hook=_keep_first) for line in lines if line.strip()]
     except (ValueError, RecursionError):
         return None
     if not all(isinstance(row, dict) for row in rows):
@@ -249,6 +249,11 @@ def parse_json(lines: list[str]) -> dict[str, list[Any]] | None:
     columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
     kinds = {name: {type(v) for v in column if v is not None} for name, column in columns.items()}
     return {name: column for name, column in columns.items() if kinds[name] in ({str}, {int}, {float}, {int, float})}
+
+
+def _keep_first(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object in which the first value of a repeated name counts; the standard leaves open which."""
+    return dict(reversed(pairs))
 
 
 TYPED: dict[str, tuple[Any, Any]] = {  # the type of a column, and a value of it
@@ -291,11 +296,14 @@ def make_arrow(draw: random.Random, suffix: str) -> Case:
     table = make_rows(draw)
     frame = pl.DataFrame(table)
     kinds = sorted(TYPED.keys() - ({"empty struct"} if suffix == ".parquet" else {}))  # Parquet has no such type
+    replaced = set[str]()
     for name in draw.sample(kinds, draw.choice((0, 0, 1, 3))):
         kind, value = TYPED[name]
         values = [draw.choice((value, None)) for _ in range(ROWS)]
-        frame = frame.with_columns(pl.Series(draw.choice((name, "n", "label")), values, dtype=kind, strict=False))
-    columns = {name: table[name] for name in table if frame.schema[name] == pl.DataFrame(table).schema[name]}
+        place = draw.choice((name, "n", "label"))
+        replaced.add(place)
+        frame = frame.with_columns(pl.Series(place, values, dtype=kind, strict=False))
+    columns = {name: table[name] for name in table if name not in replaced}
     is_plain = len(columns) == frame.width
     file = io.BytesIO()
     if suffix == ".parquet":

@@ -1,9 +1,11 @@
 """Each bad input is one clear line, or a counted warning with file and row."""
 
+import codecs
 import gzip
 import io
 import json
 import lzma
+import re
 import struct
 import zipfile
 
@@ -392,3 +394,36 @@ def test_a_new_row_of_another_form_is_refused(row, is_wide):
     coder = SeriesCoder(("a", "b", "c"), wide=is_wide)
     with pytest.raises(UserError):
         make_frame([row], coder)
+
+
+@pytest.mark.parametrize(
+    ("text", "half"),
+    [
+        (r"\ud83d\ude00 and \\ud800", ""),
+        (r"\ud800", r"\ud800"),
+        (r"\\\udc00", r"\udc00"),
+        (r"\uD83D\uDE00\uD83D", r"\uD83D"),
+    ],
+)
+@pytest.mark.parametrize("form", ["lines", "list"])
+def test_half_a_character_of_json_is_refused(tmp_path, text, half, form):
+    texts = [f"word {i} {text if i == 7 else ''}" for i in range(40)]
+    rows = [f'{{"text": "{text}", "label": "{"ab"[i % 2]}"}}' for i, text in enumerate(texts)]
+    path = tmp_path / ("a.jsonl" if form == "lines" else "a.json")
+    path.write_text("\n".join(rows) if form == "lines" else "[" + ",\n".join(rows) + "]")
+    if half:
+        assert_fails(path, re.escape(f"line 8 has {half}, which is half a character"))
+    else:
+        open_task(path)
+
+
+def test_a_wrong_encoding_of_a_packed_table_names_the_file_that_was_given(tmp_path):
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(codecs.BOM_UTF32_LE + b"text,label\n" * 9 + b"x"))
+    assert_fails(path, r"^[^ ]*/a\.csv\.gz: not utf-32")
+
+
+def test_a_name_of_a_recording_that_is_too_long_is_shown_shortened(tmp_path):
+    (tmp_path / "a.wav").write_bytes(b"RIFF")
+    (tmp_path / "t.csv").write_text(f"file,label\n{'x' * 5000}.wav,y\na.wav,x\n")
+    assert_fails(tmp_path / "t.csv", r"row 1 names 'x{10,80}\.\.\.', which is not in")

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from seqloom.core.errors import UserError
+from seqloom.core.plurals import count
 from seqloom.lab.data.coders.attributes import AttributesCoder
 from seqloom.lab.data.coders.audio import AudioCoder
 from seqloom.lab.data.coders.joined import JoinedTextCoder
@@ -36,6 +37,7 @@ from seqloom.lab.data.pipeline.splits import split_rows
 from seqloom.lab.data.pipeline.stream import build_stream
 from seqloom.lab.data.pipeline.task_plan import TaskPlan
 from seqloom.lab.data.pipeline.text_coder import SAMPLE_ROWS, make_text_coder
+from seqloom.lab.data.pipeline.typos import find_typos
 from seqloom.lab.data.task import END, RECORD_FORMAT, UNSEEN, DataSource, Notes, Split
 from seqloom.lab.kinds.forms import find_kind
 
@@ -204,6 +206,12 @@ def _check_classes(source: Source, encoding: Encoding, index: dict[str, Array], 
     single = [names[i] for i in np.flatnonzero(counts == 1)]
     if single:
         notes.warn(f"classes with one training example: {len(single)} of {len(counts)} ({', '.join(single[:5])})")
+    sizes = dict(zip(names, counts.tolist(), strict=True))
+    for name, other in find_typos(sizes)[:5]:
+        notes.warn(
+            f"class {name!r} ({count(sizes[name], 'training row')}) may be a misspelt {other!r} ({sizes[other]:,}); "
+            "if so, correct it in the file"
+        )
     for name, rows in index.items():
         unseen = rows[ids[rows] == UNSEEN]
         if len(unseen):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from seqloom.lab.data.readers.nested import flatten
 
 SUFFIXES = (".jsonl", ".ndjson", ".json")
 SAMPLE = 10_000  # lines from which types are inferred; if that fails, all lines are read
+# Escapes from left to right: a surrogate pair, half a pair, and any other, such as that of a backslash.
+HALF = rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+ESCAPES = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(" + HALF + rb")|\\.", re.DOTALL)
 WRAPPERS = ("data", "rows", "examples", "items", "records", "instances")  # names of a single list of rows
 
 
@@ -24,6 +28,7 @@ def scan(path: Path, options: Reading, sample: int | None = SAMPLE) -> pl.LazyFr
     """Scan a file; types are inferred from `sample` lines, or from all with None."""
     if path.stat().st_size == 0:
         raise UserError(f"{path}: the file is empty")
+    _check_letters(path)
     with path.open("rb") as file:
         is_list = file.read(64).lstrip().startswith(b"[")
     if is_list:
@@ -34,6 +39,18 @@ def scan(path: Path, options: Reading, sample: int | None = SAMPLE) -> pl.LazyFr
         schema = pl.scan_ndjson(path, infer_schema_length=sample).collect_schema()
         frame = scan_frames(lambda: (pl.read_ndjson(block, schema=schema) for block in read_blocks(path)), dict(schema))
     return flatten(frame).with_columns(pl.col(pl.Boolean).cast(pl.String))  # true stays true
+
+
+def _check_letters(path: Path) -> None:
+    r"""Raise an error for one half of a surrogate pair, such as \ud800, which polars would read as 0."""
+    line = 1
+    for block in read_blocks(path):
+        if re.search(HALF, block):
+            half = next((escape for escape in ESCAPES.finditer(block) if escape[1]), None)
+            if half is not None:
+                line += block.count(b"\n", 0, half.start())
+                raise UserError(f"{path}: line {line} has {half[1].decode()}, which is half a character; remove it")
+        line += block.count(b"\n")
 
 
 def _read_object(path: Path) -> dict[str, Any] | None:

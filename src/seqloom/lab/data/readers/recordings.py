@@ -10,11 +10,13 @@ from typing import Any
 import polars as pl
 
 from seqloom.core.errors import UserError
+from seqloom.core.plurals import shorten
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.readers import delimited
 from seqloom.lab.data.readers.audio import PIECE_ROWS, read_samples
 from seqloom.lab.data.readers.frames import scan_rows
 
+LONGEST_NAME = 1_000  # bytes or characters; no system has such names
 HEAD_BYTES = 1 << 16  # beginning of a table in which a name of a recording is looked for
 
 
@@ -55,9 +57,10 @@ def _read_rows(table: pl.DataFrame, path: Path) -> Iterator[dict[str, Any]]:
     by_name = {file.name: file for file in find_recordings(path)}
     for number, row in enumerate(table.iter_rows(named=True), 1):
         name = (row["file"] or "").replace("\\", "/")
-        file = path.parent / name
+        file = path.parent / name if len(name) < LONGEST_NAME else path.parent
         if not file.is_file():
             file = by_name.get(Path(name).name, file)
         if not file.is_file():
-            raise UserError(f"{path}: row {number} names {row['file']!r}, which is not in {path.parent} or below it")
+            shown = shorten(row["file"] or "")
+            raise UserError(f"{path}: row {number} names {shown!r}, which is not in {path.parent} or below it")
         yield row | read_samples(file.read_bytes(), str(file))

@@ -73,17 +73,19 @@ def write_files(files: tuple[Path, ...], options: Reading, work: Path) -> None:
     Raises:
         UserError: If a file is damaged or has another format than its name says.
     """
+    plain = files
     with tempfile.TemporaryDirectory(dir=work) as folder:
-        plain = tuple(_prepare(file, Path(folder), options) for file in files)
         try:
+            plain = tuple(unpack(file, Path(folder), options.unpacked_gib) for file in files)
+            plain = tuple(_copy_text(file, Path(folder), options) for file in plain)
             if BY_SUFFIX.get(plain[0].suffix) in SUBPROCESS_READERS and plain[0].is_file():
                 _write_in_subprocess(plain, options, work)
             else:
                 _write_plain_files(plain, options, work)
         except UserError as error:
             message = str(error)
-            for unpacked, packed in zip(plain, files, strict=True):  # the user knows the compressed file
-                message = message.replace(str(unpacked), str(packed))
+            for copy, file in zip(plain, files, strict=True):  # the user knows the compressed file
+                message = message.replace(str(copy), str(file))
             raise UserError(message) from None
 
 
@@ -137,11 +139,10 @@ def _write_plain_files(files: tuple[Path, ...], options: Reading, work: Path) ->
     raise UserError(message if str(files[0]) in message else f"{files[0]}: {message}") from None
 
 
-def _prepare(file: Path, work: Path, options: Reading) -> Path:
-    """Return a file, or its unpacked copy in UTF-8."""
-    plain = unpack(file, work, options.unpacked_gib)
-    is_text = plain.is_file() and BY_SUFFIX.get(plain.suffix, text) in TEXT_READERS
-    return copy_as_utf8(plain, work, options.encoding) if is_text else plain
+def _copy_text(file: Path, work: Path, options: Reading) -> Path:
+    """Return a file, or its copy in UTF-8."""
+    is_text = file.is_file() and BY_SUFFIX.get(file.suffix, text) in TEXT_READERS
+    return copy_as_utf8(file, work, options.encoding) if is_text else file
 
 
 def _first_line(error: BaseException) -> str:
