@@ -28,6 +28,7 @@ from seqloom.lab.data.pipeline.choice import choose_plan
 from seqloom.lab.data.pipeline.columns import describe_columns, warn_of_leaks
 from seqloom.lab.data.pipeline.encoding import Encoding
 from seqloom.lab.data.pipeline.long_tables import mention_other_series, shorten_pieces, warn_of_no_order
+from seqloom.lab.data.pipeline.missing_marks import warn_of_marks
 from seqloom.lab.data.pipeline.plan import resolve_names, separate_series
 from seqloom.lab.data.pipeline.ragged import Writer
 from seqloom.lab.data.pipeline.reading import Reading
@@ -62,6 +63,7 @@ def build_files(source: Source, options: Reading, work: Path) -> None:
     unused = [f"{column.name} ({column.role})" for column in columns if not column.use]
     if unused and plan.layout != "stream":
         notes.say("columns not used: " + ", ".join(unused))
+    warn_of_marks(source, columns, notes)
     encoding = Encoding(source.name, plan, options, None, columns=columns, notes=notes)
     if plan.layout == "table":
         build_windows(source, encoding, work)
