@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 import torch
 
+from seqloom.core.errors import UserError
 from seqloom.lab.compare.baselines.registry import describe_baseline, fit_baseline, fit_within
 from seqloom.lab.compare.data import load_task
 from seqloom.lab.compare.row_scores import load, score_rows
@@ -13,7 +14,7 @@ from seqloom.lab.data.registry import open_task
 from seqloom.lab.data.task import Batch, Split
 from seqloom.lab.kinds.baselines.counts import ConstantText
 from seqloom.lab.kinds.baselines.registry import ROCKET, baselines, build_baseline
-from seqloom.lab.kinds.baselines.window import fit_window, fit_window_crf
+from seqloom.lab.kinds.baselines.window import WindowTagger, fit_window, fit_window_crf
 from seqloom.lab.kinds.transcribe import WithoutLoss
 from seqloom.lab.stats.metrics import compute_scores
 from seqloom.lab.training.run import Run
@@ -178,3 +179,40 @@ def test_every_letter_of_a_transcript_is_a_target_of_the_most_frequent_text():
     y, lengths = torch.tensor([[4, 5], [4, 0]]), torch.tensor([2, 1])
     batch = Batch(torch.zeros(2, 3, 1), torch.tensor([3, 3]), torch.arange(2), y, lengths)
     assert WithoutLoss(ConstantText(torch.tensor([4]))).count_targets(batch).tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("name", ["TF-IDF + logistic regression", "word + character TF-IDF + logistic"])
+def test_a_linear_model_of_another_type_or_with_other_classes_is_refused(name):
+    rows = [(f"good word{i}" if i % 2 else f"poor word{i}", "ab"[i % 2]) for i in range(60)]
+    frame = pl.DataFrame({"text": [r[0] for r in rows], "label": [r[1] for r in rows]})
+    task = open_task(frame, target="label", kind="classify", unit="words", near_duplicates=False)
+    model = baselines(task)[name](task)
+    record, arrays = describe_baseline(model), model.model.arrays()
+    build_baseline(task, record, arrays)
+    with pytest.raises(UserError, match=r"W and b of a linear model do not fit.*float16"):
+        build_baseline(task, record, arrays | {"W": arrays["W"].half()})
+    for classes in ([0], [0, 2], [0, 2**70], [0, "1"], [0, True]):
+        with pytest.raises(UserError, match="classes of a linear model must be 2 numbers below 2"):
+            build_baseline(task, {**record, "settings": record["settings"] | {"classes": classes}}, arrays)
+
+
+@pytest.mark.parametrize(
+    "change", [{"known": [1 << 22]}, {"known": [-1]}, {"b": [0.0]}, {"W": torch.zeros(2, 2).half()}]
+)
+def test_arrays_of_a_tagger_that_do_not_fit_are_refused(change):
+    arrays = {
+        "known": [5],
+        "W": torch.zeros(2, 2),
+        "b": [0.0, 0.0],
+        "lower": [],
+        "kinds": [],
+        "chain": torch.zeros(4, 2),
+    }
+    types = {"known": torch.int64, "lower": torch.int64, "kinds": torch.int64}
+
+    def build(arrays):
+        return WindowTagger(**{name: torch.as_tensor(array, dtype=types.get(name)) for name, array in arrays.items()})
+
+    build(arrays)
+    with pytest.raises(UserError, match="arrays of a tagger do not fit each other"):
+        build(arrays | change)

@@ -297,10 +297,17 @@ class Linear(BaselineModule):
         columns = None
         if isinstance(features, SeriesFeatures):
             columns = len(features.mean) + int(options.get("attributes", 0))
-        if W.dim() != 2 or b.shape != W.shape[:1] or W.shape[1] != (columns or W.shape[1]):
+        are_numbers = W.dtype == b.dtype == torch.float32
+        if not are_numbers or W.dim() != 2 or b.shape != W.shape[:1] or W.shape[1] != (columns or W.shape[1]):
             raise UserError(
-                f"W and b of a linear model do not fit: they have shapes {tuple(W.shape)}, {tuple(b.shape)}"
+                f"W and b of a linear model do not fit: they have shapes {tuple(W.shape)}, {tuple(b.shape)} "
+                f"and types {W.dtype}, {b.dtype}"
             )
+        classes, outputs = options["classes"], options["outputs"]
+        if classes is not None and (
+            len(classes) != max(2, len(b)) or not all(type(k) is int and 0 <= k < outputs for k in classes)
+        ):
+            raise UserError(f"the classes of a linear model must be {max(2, len(b))} numbers below {outputs}")
         return cls(features, W, b, **options)
 
 

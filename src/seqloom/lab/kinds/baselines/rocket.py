@@ -76,9 +76,10 @@ def check_features(dilations: Tensor, counts: Tensor, channels: Tensor, biases: 
     sizes = (n,), (n,), (n, len(KERNELS), D), (F,), (K, F), (K,)
     given = dilations, counts, channels, biases, W, b
     numbers = all(not t.is_floating_point() and t.dtype != torch.bool for t in (dilations, counts))
+    numbers = numbers and biases.dtype == W.dtype == b.dtype == torch.float32
     if not numbers or channels.dtype != torch.bool or [t.shape for t in given] != [torch.Size(size) for size in sizes]:
-        shapes = ", ".join(str(tuple(t.shape)) for t in given)
-        raise UserError(f"the features do not fit each other: dilations to b have the shapes {shapes}")
+        forms = ", ".join(f"{tuple(t.shape)} {t.dtype}" for t in given)
+        raise UserError(f"the features do not fit each other: dilations to b are {forms}")
     if bool((dilations < 1).any()) or bool((counts < 0).any()) or int(counts.sum()) * len(KERNELS) != F:
         raise UserError(f"the features do not fit each other: there are {F} biases and other counts or dilations")
 

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.coders.letters import FIRST_LETTER
 from seqloom.lab.data.task import Batch, Task
 from seqloom.lab.kinds.baselines.module import BaselineModule, iterate_split, wrap
@@ -61,6 +62,7 @@ class WindowTagger(BaselineModule):
         super().__init__(W.numel() + b.numel() + (0 if chain is None else chain.numel()))
         self.reads_letters = len(lower) > 0
         chain = W.new_zeros(0, 0) if chain is None else chain
+        _check_arrays(known, W, b, lower, kinds, chain)
         named = {"known": known, "W": W, "b": b, "lower": lower, "kinds": kinds, "chain": chain}
         for name, tensor in named.items():
             self.register_buffer(name, tensor)
@@ -78,6 +80,22 @@ class WindowTagger(BaselineModule):
         steps = torch.arange(x.shape[1], device=x.device) < lengths.unsqueeze(1)
         scores[steps] = F.embedding_bag(torch.from_numpy(columns).to(x.device), self.W, mode="sum") + self.b
         return scores
+
+
+def _check_arrays(known: Tensor, W: Tensor, b: Tensor, lower: Tensor, kinds: Tensor, chain: Tensor) -> None:
+    """Raise a UserError if arrays, which may come from a file, do not fit each other."""
+    V, K, A = known.numel(), b.numel(), lower.numel()
+    sizes = (V,), (V + 1, K), (K,), (A,), (A,), (K + 2, K) if chain.numel() else (0, 0)
+    given = known, W, b, lower, kinds, chain
+    types = (torch.int64, torch.float32, torch.float32, torch.int64, torch.int64, torch.float32)
+    if [(t.shape, t.dtype) for t in given] != [
+        (torch.Size(size), kind) for size, kind in zip(sizes, types, strict=True)
+    ]:
+        forms = ", ".join(f"{tuple(t.shape)} {t.dtype}" for t in given)
+        raise UserError(f"the arrays of a tagger do not fit each other: known to chain are {forms}")
+    limits = (known, 1 << BUCKET_BITS), (lower, A), (kinds, OTHER + 1)
+    if any(t.numel() and (int(t.min()) < 0 or int(t.max()) >= limit) for t, limit in limits):
+        raise UserError("the arrays of a tagger do not fit each other: known, lower or kinds have numbers out of range")
 
 
 class _Fit:
