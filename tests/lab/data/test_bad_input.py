@@ -427,3 +427,9 @@ def test_a_name_of_a_recording_that_is_too_long_is_shown_shortened(tmp_path):
     (tmp_path / "a.wav").write_bytes(b"RIFF")
     (tmp_path / "t.csv").write_text(f"file,label\n{'x' * 5000}.wav,y\na.wav,x\n")
     assert_fails(tmp_path / "t.csv", r"row 1 names 'x{10,80}\.\.\.', which is not in")
+
+
+def test_a_short_row_after_empty_lines_is_named_by_its_line(tmp_path):
+    rows = "\n\n".join(f"{text},{'ab'[i % 2]}" for i, text in enumerate(TEXTS))
+    (tmp_path / "a.csv").write_text(f"text,label\n\n\n{rows}\n\n\nsun and moon\n")
+    assert_fails(tmp_path / "a.csv", "line 85 has 1 field, the first line has 2")

@@ -263,17 +263,22 @@ def diagnose(path: Path, options: Reading) -> None:
         lines: list[str] = []  # lines of the current row
         text = io.TextIOWrapper(raw, encoding="utf-8", errors="surrogateescape", newline="")
         reader = _make_reader(_remember(text, lines), layout.separator, path, strict=True)
+        is_quoted = bool(_find_quote(path))
         for fields in _check_quotes(reader, path, layout.lines):
+            if not fields:  # an empty line; there may be millions
+                before += 1
+                lines.clear()
+                continue
             end = layout.lines + reader.line_num
             place, start, before = f"{path}: line {end}", before + 1, end
             for field in fields:
                 decode_utf8(field.encode("utf-8", "surrogateescape"), path, end)
-            if fields and len(fields) != width:
+            if len(fields) != width:
                 if before > start:
                     raise UserError(f"{path}: line {start} opens a quote that extends to line {before}; close it")
                 cure = "put fields that hold the separator in quotes" if len(fields) > width else "complete the row"
                 raise UserError(f"{place} has {count(len(fields), 'field')}, the first line has {width}; {cure}")
-            if _find_quote(path) and "".join(lines).count('"') % 2:
+            if is_quoted and "".join(lines).count('"') % 2:
                 raise UserError(
                     f"{place} has a quotation mark within a field; put the field in quotes and double the mark"
                 )
