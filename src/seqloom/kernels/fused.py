@@ -37,10 +37,10 @@ def is_traced() -> bool:
 
 
 def why_not_counted() -> str | None:
-    """Return why torch's FlopCounterMode would not see what a fused kernel computes; None if it is not active."""
+    """Return why fused kernels must not run while torch's FlopCounterMode counts; None if it does not."""
     modes = _get_current_dispatch_mode_stack() if torch._C._len_torch_dispatch_stack() else []
     if any(type(mode).__module__ == "torch.utils.flop_counter" for mode in modes):
-        return "torch counts floating-point operations, which it sees in its own operators alone"
+        return "FlopCounterMode is active, and counts the operations of torch's own operators alone"
     return None
 
 

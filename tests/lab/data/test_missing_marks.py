@@ -26,6 +26,8 @@ def test_a_repeated_number_far_from_all_others_is_named(mark, tmp_path):
     [
         [-999.0 if i == 20 else 20.0 + i % 13 for i in range(120)],  # once
         [-999.0 if i % 40 == 7 else 100.0 * (i % 30) for i in range(120)],  # not far
+        [999 if i % 9 == 0 else 1000 for i in range(120)],
+        [999 if i % 9 == 0 else 100 + i * 7 % 500 for i in range(120)],  # a price, perhaps
         [20.0 + i % 13 for i in range(120)],
         [float("nan") if i == 5 else 20.0 + i % 13 for i in range(120)],
     ],

@@ -175,7 +175,7 @@ def _load_engine() -> tuple[Any, Any] | None:
 
 
 def _pack_by_engine(length: int, lengths: Tensor, is_time_first: bool) -> tuple[int, Sequence[Tensor]] | None:
-    """Return the longest length and the indices, from `count` to `ends`; None without the engine."""
+    """Return `T` and the indices of a packing, computed by the engine; None if there is no engine."""
     functions = _load_engine()
     if functions is None:
         return None
@@ -186,7 +186,7 @@ def _pack_by_engine(length: int, lengths: Tensor, is_time_first: bool) -> tuple[
     parts = T, T, B, N, N, N, B, B
     numbers = empty(sum(parts), dtype=torch.int64, device="cpu")
     if fill(rows, B, length, is_time_first, T, N, numbers.data_ptr()):
-        raise RuntimeError("the lengths of rows were changed while they were read")
+        raise RuntimeError("lengths was changed while a layer read it; give each thread a tensor of its own")
     return T, torch.split_with_sizes(numbers, parts)
 
 

@@ -35,6 +35,7 @@ PAGE_POLICY = (
 PAGES = (
     ("/", "page.html", "text/html; charset=utf-8"),
     ("/page.js", "page.js", "text/javascript; charset=utf-8"),
+    ("/page-request.js", "page-request.js", "text/javascript; charset=utf-8"),
     ("/page.css", "page.css", "text/css; charset=utf-8"),
     ("/docs", "docs.html", "text/html; charset=utf-8"),
     ("/docs.js", "docs.js", "text/javascript; charset=utf-8"),

@@ -1,5 +1,4 @@
 "use strict";
-const at = (id) => document.getElementById(id);
 let count = 0; // of fields with a label
 
 function make(tag, text = "", ...children) {
@@ -7,15 +6,6 @@ function make(tag, text = "", ...children) {
   element.textContent = text;
   element.append(...children);
   return element;
-}
-
-async function call(method, path, body) {
-  const headers = {};
-  if (body !== undefined) headers["Content-Type"] = "application/json";
-  if (at("token").value) headers.Authorization = "Bearer " + at("token").value;
-  const response = await fetch(path, { method, headers, body });
-  if (response.status === 401) at("token-field").hidden = false;
-  return response;
 }
 
 function nameType(schema) {
@@ -105,7 +95,7 @@ function addForm(section, method, path, operation) {
       if (one.in === "path") target = target.replace(`{${one.name}}`, encodeURIComponent(field.value));
       else if (field.value) query.set(one.name, field.value);
     }
-    const response = await call(method.toUpperCase(), target + (query.size ? "?" + query : ""), body ? body.value : undefined);
+    const response = await request(method.toUpperCase(), target + (query.size ? "?" + query : ""), body ? body.value : undefined);
     const text = await response.text();
     let shown = text;
     try { shown = JSON.stringify(JSON.parse(text), null, 1); } catch { /* not JSON: shown as it is */ }
@@ -130,7 +120,7 @@ function buildOperation(method, path, operation) {
 }
 
 async function load() {
-  const response = await call("GET", "/openapi.json");
+  const response = await request("GET", "/openapi.json");
   const answer = await response.json();
   at("status").textContent = response.ok ? "" : `${response.status}: ${answer.error}`;
   if (!response.ok) return;

@@ -1,16 +1,11 @@
 "use strict";
-const at = (id) => document.getElementById(id);
 const runs = new Map();
 let stream = null; // {token, run}
 
 async function call(method, path, body) {
-  const headers = {};
-  if (body !== undefined) headers["Content-Type"] = "application/json";
-  if (at("token").value) headers.Authorization = "Bearer " + at("token").value;
   const start = performance.now();
-  const response = await fetch(path, { method, headers, body });
+  const response = await request(method, path, body);
   const answer = await response.json();
-  if (response.status === 401) at("token-field").hidden = false;
   return { ok: response.ok, status: response.status, answer, ms: performance.now() - start };
 }
 

@@ -12,7 +12,6 @@ from seqloom.lab.data.task import Column, Notes
 
 MARKS = (-99999.0, -9999.0, -999.0, -99.0, 999.0, 9999.0, 99999.0)
 FEWEST = 2  # times that a mark occurs
-DISTANCE = 1.0  # to the other values at least, in units of their range
 MOST_COLUMNS, MOST_NAMED = 200, 5  # that are searched; that are named
 
 
@@ -26,7 +25,7 @@ def warn_of_marks(source: Source, columns: Sequence[Column], notes: Notes) -> No
     is_mark = [pl.col(str(i)).is_in(MARKS) for i in range(len(names))]
     others = [pl.col(str(i)).filter(~mark & pl.col(str(i)).is_finite()) for i, mark in enumerate(is_mark)]
     facts = numbers.select(
-        *(pl.col(str(i)).filter(mark).implode().alias(f"marks {i}") for i, mark in enumerate(is_mark)),
+        *(pl.col(str(i)).filter(mark).value_counts().implode().alias(f"marks {i}") for i, mark in enumerate(is_mark)),
         *(other.min().alias(f"low {i}") for i, other in enumerate(others)),
         *(other.max().alias(f"high {i}") for i, other in enumerate(others)),
     )
@@ -34,11 +33,11 @@ def warn_of_marks(source: Source, columns: Sequence[Column], notes: Notes) -> No
     warnings = []
     for i, name in enumerate(names):
         low, high, marks = found[f"low {i}"], found[f"high {i}"], found[f"marks {i}"]
-        for mark in sorted(set(marks)):
-            is_far = low is not None and max(low - mark, mark - high) > DISTANCE * (high - low)
-            if marks.count(mark) >= FEWEST and is_far:
+        for mark, rows in sorted(tuple(one.values()) for one in marks):
+            is_far = low is not None and max(low - mark, mark - high) > max(-low, high, high - low)
+            if rows >= FEWEST and is_far:
                 warnings.append(
-                    f"column {name!r} has {mark:g} in {count(marks.count(mark), 'row')}, far from its other values "
+                    f"column {name!r} has {mark:g} in {count(rows, 'row')}, far from its other values "
                     f"({low:g} to {high:g}); if that marks missing values, leave these fields empty"
                 )
     for warning in warnings[:MOST_NAMED]:

@@ -1,4 +1,4 @@
-"""Classes whose names look like misspelt names of frequent classes."""
+"""Misspelt names of classes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LEAST_RATIO = 20  # how much more frequent the correct name must be
 
 
 def find_typos(rows: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Return pairs of a rare class and the frequent one from whose name it differs by one edit.
+    """Return pairs of a rare class and a frequent one whose names differ by one letter.
 
     Args:
         rows: The number of rows of each class.

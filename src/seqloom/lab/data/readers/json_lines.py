@@ -42,7 +42,7 @@ def scan(path: Path, options: Reading, sample: int | None = SAMPLE) -> pl.LazyFr
 
 
 def _check_letters(path: Path) -> None:
-    r"""Raise an error for one half of a surrogate pair, such as \ud800, which polars would read as 0."""
+    r"""Raise an error for one half of a surrogate pair, such as \ud800, which polars reads as a null byte."""
     line = 1
     for block in read_blocks(path):
         if re.search(HALF, block):

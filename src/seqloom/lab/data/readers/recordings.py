@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from seqloom.lab.data.readers import delimited
 from seqloom.lab.data.readers.audio import PIECE_ROWS, read_samples
 from seqloom.lab.data.readers.frames import scan_rows
 
-LONGEST_NAME = 1_000  # bytes or characters; no system has such names
 HEAD_BYTES = 1 << 16  # beginning of a table in which a name of a recording is looked for
 
 
@@ -57,10 +57,10 @@ def _read_rows(table: pl.DataFrame, path: Path) -> Iterator[dict[str, Any]]:
     by_name = {file.name: file for file in find_recordings(path)}
     for number, row in enumerate(table.iter_rows(named=True), 1):
         name = (row["file"] or "").replace("\\", "/")
-        file = path.parent / name if len(name) < LONGEST_NAME else path.parent
-        if not file.is_file():
+        file = path.parent / name
+        if not isfile(file):  # False for a name that is too long, where Path.is_file raises an error
             file = by_name.get(Path(name).name, file)
-        if not file.is_file():
+        if not isfile(file):
             shown = shorten(row["file"] or "")
             raise UserError(f"{path}: row {number} names {shown!r}, which is not in {path.parent} or below it")
         yield row | read_samples(file.read_bytes(), str(file))

@@ -106,7 +106,7 @@ class Ngrams:
 
 
 class WordsAndLetters:
-    """TF-IDF of n-grams of words beside those of the characters inside words."""
+    """TF-IDF of word n-grams, joined with TF-IDF of the character n-grams inside words."""
 
     def __init__(self, words: Ngrams, letters: LetterNgrams) -> None:
         self.parts: dict[str, Ngrams | LetterNgrams] = {"words": words, "letters": letters}

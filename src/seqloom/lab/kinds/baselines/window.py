@@ -1,4 +1,4 @@
-"""Linear taggers over the words around each step, their shapes, prefixes and suffixes: of each step alone, or a CRF.
+"""Linear taggers: a logistic regression of each step, or a CRF, over the words around it, their shapes and affixes.
 
 Every feature is a pair of a template and a value, such as (suffix of length 3, "ing"), hashed to one of 2^22 buckets.
 Buckets that occur once in training are left out. Tokens without letters (Chinese characters, ids) have only templates
@@ -68,7 +68,7 @@ class WindowTagger(BaselineModule):
             self.register_buffer(name, tensor)
         if len(chain):
             self.crf = CRF(len(b)).requires_grad_(False)
-            for parameter, values in zip((self.crf.A, self.crf.b, self.crf.c), _split_chain(chain), strict=True):
+            for parameter, values in zip((self.crf.A, self.crf.b, self.crf.c), (chain[:-2], *chain[-2:]), strict=True):
                 parameter.copy_(values)
         self.columns = _number_buckets(known.cpu().numpy())
 
@@ -126,7 +126,7 @@ class _Fit:
         return features, batch.y[torch.arange(batch.x.shape[1]) < batch.lengths.unsqueeze(1)].numpy(), lengths
 
     def run(self, epoch: Callable[[], None], most: int, chain: Callable[[], Tensor | None] = lambda: None) -> ForTask:
-        """Run at most `most` epochs and return the model of the best one on the validation rows."""
+        """Run up to `most` epochs; return the model with the lowest loss on the validation rows."""
         best, least, worse = self._build(chain()), np.inf, 0
         for _ in range(most):
             epoch()
@@ -198,11 +198,6 @@ def _group(rows: Sequence[Tensor], generator: torch.Generator) -> Iterator[list[
         near = sorted((rows[i] for i in pool.tolist()), key=len)
         groups = [near[first : first + ROWS] for first in range(0, len(near), ROWS)]
         yield from (groups[i] for i in torch.randperm(len(groups), generator=generator).tolist())
-
-
-def _split_chain(chain: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return A, b and c of a CRF."""
-    return chain[:-2], chain[-2], chain[-1]
 
 
 def _take(task: Task, steps: int) -> Iterator[Batch]:
