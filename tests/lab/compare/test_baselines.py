@@ -161,7 +161,7 @@ def test_character_n_grams_know_the_forms_of_a_word():
     texts = [f"{stem}{form} it now" for stem in ("enjoy", "hat") for form in forms for _ in range(4)]
     frame = pl.DataFrame({"text": texts, "label": ["good" if t.startswith("e") else "bad" for t in texts]})
     task = open_task(frame, target="label", kind="classify", unit="words", near_duplicates=False)
-    model = baselines(task)["word + character TF-IDF + logistic"](task)
+    model = baselines(task)["TF-IDF of words and characters"](task)
     record = json.loads(json.dumps(describe_baseline(model)))
     same = build_baseline(task, record, model.model.arrays())
     batch = task.encode(["enjoyed it", "hatable now", "", "zzz"])
@@ -172,7 +172,7 @@ def test_character_n_grams_know_the_forms_of_a_word():
 def test_characters_have_no_character_n_grams_of_words():
     names = pl.DataFrame({"name": ["anna", "bernd"] * 20, "label": ["f", "m"] * 20})
     task = open_task(names, input="name", target="label", unit="characters", near_duplicates=False)
-    assert "word + character TF-IDF + logistic" not in baselines(task)
+    assert "TF-IDF of words and characters" not in baselines(task)
 
 
 def test_every_letter_of_a_transcript_is_a_target_of_the_most_frequent_text():
@@ -181,7 +181,7 @@ def test_every_letter_of_a_transcript_is_a_target_of_the_most_frequent_text():
     assert WithoutLoss(ConstantText(torch.tensor([4]))).count_targets(batch).tolist() == [2, 1]
 
 
-@pytest.mark.parametrize("name", ["TF-IDF + logistic regression", "word + character TF-IDF + logistic"])
+@pytest.mark.parametrize("name", ["TF-IDF + logistic regression", "TF-IDF of words and characters"])
 def test_a_linear_model_of_another_type_or_with_other_classes_is_refused(name):
     rows = [(f"good word{i}" if i % 2 else f"poor word{i}", "ab"[i % 2]) for i in range(60)]
     frame = pl.DataFrame({"text": [r[0] for r in rows], "label": [r[1] for r in rows]})

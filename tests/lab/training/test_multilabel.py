@@ -150,7 +150,7 @@ def test_the_loss_is_the_binary_cross_entropy_of_each_label(tmp_path):
 def test_baselines_predict_frequent_labels_and_those_of_words(tmp_path):
     task = open_task(write_news(tmp_path))
     fits = baselines(task)
-    names = ["most frequent labels", "TF-IDF + logistic regression", "word + character TF-IDF + logistic"]
+    names = ["most frequent labels", "TF-IDF + logistic regression", "TF-IDF of words and characters"]
     assert list(fits) == names
     frequent, *learned = [compute_scores(score_rows(fits[name](task), task, "test", 8)).values for name in names]
     assert 0 < frequent["macro_f1"] < 0.5
