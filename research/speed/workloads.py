@@ -117,6 +117,7 @@ class Workload:
         batch: Returns what the model takes and the right answers.
         loss: Of scores and answers; cross entropy if omitted.
         batches: How many batches, each of a shape of its own, a side goes through again and again.
+        first: Steps whose time is measured apart: kernels prepare new shapes.
     """
 
     about: str
@@ -126,6 +127,7 @@ class Workload:
         default=lambda y, to: F.cross_entropy(y.flatten(0, -2), to.flatten())
     )
     batches: int = 1
+    first: int = 0
 
 
 def words(T: int, B: int, device: torch.device, of: int = WORDS) -> Tensor:
@@ -235,12 +237,14 @@ WORKLOADS = {
         lambda of: Sequence(of, "LSTM", (WORDS, 100, 400), 45, num_layers=2, bidirectional=True),
         lambda device: any_length(device, 45, 32),
         batches=1000,
+        first=150,
     ),
     "tagger, any shape": Workload(
         "two directions, LSTM 2 x 400, T of 5 to 60, B of 16 to 47",
         lambda of: Sequence(of, "LSTM", (WORDS, 100, 400), 45, num_layers=2, bidirectional=True),
         lambda device: any_length(device, 45, int(torch.randint(16, 48, ()))),
         batches=1000,
+        first=150,
     ),
     "translation": Workload(
         "GRU, encoder 2 directions of 256, decoder 512, attention, T up to 25, B = 64",
@@ -325,6 +329,16 @@ def time_sides(calls: list[Callable[[], object]], device: torch.device, seconds:
     return times
 
 
+def time_steps(side: Side, steps: int, device: torch.device) -> float:
+    """Return the milliseconds of a step, for the next ones of a side."""
+    wait(device)
+    began = time.perf_counter()
+    for _ in range(steps):
+        side()
+    wait(device)
+    return 1e3 * (time.perf_counter() - began) / steps
+
+
 def summarize(times: list[list[float]], names: list[str]) -> dict[str, float]:
     """Return the median time of each side, and the first's relative to each other, part by part."""
     row = {f"{name}_ms": round(statistics.median(one), 3) for name, one in zip(names, times, strict=True)}
@@ -345,9 +359,11 @@ def compare(name: str, precision: str, given: argparse.Namespace) -> dict[str, o
     for side in sides:
         torch.manual_seed(2)
         first.append(float(side()))
-    times = time_sides(list(sides), device, given.seconds)
     row: dict[str, object] = {"workload": name, "about": load.about, "precision": precision}
-    row |= summarize(times, ["torch", "ours", "control"])
+    if load.first:
+        for side, of in zip(sides, ("torch", "ours", "control"), strict=True):
+            row[f"first_{of}_ms"] = round(time_steps(side, load.first, device), 3)
+    row |= summarize(time_sides(list(sides), device, given.seconds), ["torch", "ours", "control"])
     return row | {"torch_loss": round(first[0], 5), "our_loss": round(first[1], 5)}
 
 
@@ -392,7 +408,8 @@ def compare_layer(case: tuple[Any, ...], given: argparse.Namespace, *, times_it:
 
 def prepare(given: argparse.Namespace) -> None:
     """Compile the kernels of everything in several processes, which fill the cache."""
-    own = [word for word in sys.argv[1:] if not word.startswith("--json")]
+    words = sys.argv[1:]
+    own = [w for i, w in enumerate(words) if not w.startswith("--json") and words[max(0, i - 1)] != "--json"]
     started = [subprocess.Popen([*start_again(), *own, "--part", str(i)]) for i in range(given.prepare)]
     for process in started:
         process.wait()
@@ -404,7 +421,8 @@ def compile_part(given: argparse.Namespace, cases: list[Any]) -> None:
         if given.layers:
             compare_layer(case, given, times_it=False)
         else:
-            Side(WORKLOADS[case[0]], Layers(seqloom), torch.device(given.device), case[1])()
+            side = Side(WORKLOADS[case[0]], Layers(seqloom), torch.device(given.device), case[1])
+            time_steps(side, 1 + side.load.first, side.device)
 
 
 def main() -> None:

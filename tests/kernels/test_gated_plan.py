@@ -1,5 +1,7 @@
 """Prepared calls of the gated GPU kernels, emulated on the CPU: the same bits as the calls that they replace."""
 
+import weakref
+
 import pytest
 import torch
 
@@ -12,6 +14,7 @@ from seqloom.kernels.dispatch import TOGETHER
 from seqloom.kernels.kernel_plan import KernelPlan
 from seqloom.kernels.registry import find_kernel
 from seqloom.kernels.stack import Stack
+from seqloom.layers.recurrent.gpu.covering import CoveredPlan, find_covering_shape, round_up
 
 pytestmark = pytest.mark.usefixtures("emulated")
 H, BF16, FP32 = 16, torch.bfloat16, torch.float32
@@ -116,6 +119,32 @@ def test_prepared_calls_take_both_directions_and_lengths(name, dtype, shape, set
                 far = 2e-5 if dtype == FP32 else 2e-2
                 assert (mine - theirs).norm() < far * theirs.norm() + 1e-6
                 assert dtype == BF16 or (mine - looped).norm() < 3 * far * looped.norm() + 1e-6
+
+
+@pytest.mark.parametrize(("name", "settings"), [("LSTM", {}), ("GRU", {"batch_first": True, "bidirectional": True})])
+@pytest.mark.parametrize("lengths", [None, [2, 0, 3]])
+def test_a_plan_for_a_larger_shape_runs_calls_of_a_smaller_one(name, settings, lengths):
+    layer, ready, _ = make_plans(name, FP32, (5, 5, 6), num_layers=2, **settings)
+    shape = torch.Size((3, 4, 6) if layer.batch_first else (4, 3, 6))
+    covered = CoveredPlan(ready, shape, layer.batch_first)
+    assert (covered.T, covered.B, covered.h_shapes[0]) == (4, 3, (2 * ready.ways, 3, H))
+    x, lengths = torch.randn(shape), None if lengths is None else torch.tensor(lengths)
+    for hx in ([], [torch.randn(s) for s in covered.h_shapes]):
+        for train in (False, True):
+            mine, theirs = (run(one, layer, x, hx, train, lengths) for one in (covered, Loop(layer)))
+            assert mine[0].is_contiguous() and mine[1].is_contiguous()
+            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_covering_shapes_are_few_and_not_much_larger(monkeypatch):
+    sizes = {n: round_up(n) for n in range(1, heuristics.COVERING_MOST + 1)}
+    assert len(set(sizes.values())) == 12
+    assert all(n <= size <= max(16, 1.25 * n) or size == round_up(size) < n + 16 for n, size in sizes.items())
+    assert find_covering_shape(torch.Size((30, 17, 5))) == (32, 32, 5)
+    assert find_covering_shape(torch.Size((30, 5))) is None
+    assert find_covering_shape(torch.Size((heuristics.COVERING_MOST + 1, 4, 5))) is None
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    assert find_covering_shape(torch.Size((30, 17, 5))) is None
 
 
 def test_both_directions_with_lengths_have_second_derivatives():
@@ -314,19 +343,26 @@ def test_weights_elsewhere_and_other_switches_discard_a_recorded_pass(monkeypatc
     assert cell.recorder.kept is None and cell.back_recorder.kept is None
 
 
-def test_the_oldest_recorded_passes_are_discarded_when_memory_is_short(monkeypatch):
-    monkeypatch.setattr(graphs, "_record_launches", Replayed)
-    monkeypatch.setattr(heuristics, "RUNS_BEFORE_RECORDING", 1)
-    monkeypatch.setattr(recorded, "_read_room", lambda _: heuristics.RECORDED_SHARE * 100)
-    share = heuristics.RECORDED_SHARE
-    recorders = [recorded.Recorder(torch.device("cpu"), size, share) for size in (40, 40, 60, 101)]
-    for recorder in recorders:
-        (twice,) = recorder.run(lambda tensors: [2 * tensors[0]], "key", [torch.ones(3)])
-        assert twice.tolist() == [2, 2, 2]
-    assert [recorder.kept is not None for recorder in recorders] == [False, True, True, False]
-
-
 def test_cells_without_a_prepared_call_are_named():
     layers = seqloom.GRU(4, H, learn_initial_state=True), seqloom.GRU(4, H + 2, heads=2), seqloom.MinGRU(4, H)
     for layer in layers:
         assert plan.why_not_plan(list(layer.cells))
+
+
+def test_recorded_passes_that_take_turns_do_not_discard_each_other(monkeypatch):
+    monkeypatch.setattr(graphs, "_record_launches", Replayed)
+    monkeypatch.setattr(recorded, "_owners", weakref.WeakSet())
+    monkeypatch.setattr(recorded, "_read_room", lambda _: heuristics.RECORDED_SHARE * 100)
+    recorders = [recorded.Recorder(torch.device("cpu"), size, heuristics.RECORDED_SHARE) for size in (40, 40, 30, 101)]
+    kept = []
+
+    def run_all(some, rounds):
+        for _ in range(rounds):
+            for recorder in some:
+                (twice,) = recorder.run(lambda tensors: [2 * tensors[0]], "key", [torch.ones(3)])
+                assert twice.tolist() == [2, 2, 2]
+        kept.append([recorder.kept is not None for recorder in recorders])
+
+    run_all(recorders, 40)
+    run_all(recorders[1:], 100)  # the first is no longer in use
+    assert kept == [[True, True, False, False], [False, True, True, False]]

@@ -67,3 +67,9 @@ def test_every_rule_names_kernels_of_its_cells():
     for rule in (*heuristics.CUDNN_FASTER, *GPU_RULES):
         for cell in rule.cells:
             assert set(rule.kernels) <= {kernel.backend for kernel in list_kernels(cell)}
+
+
+def test_layers_that_cudnn_runs_beside_each_other_count():
+    sizes = "float32", 1024, 64, 128, True
+    assert [rank_kernels("lstm", *sizes, layers=n)[0] for n in (1, 2, 3)] == ["grid", "aten", "aten"]
+    assert rank_kernels("gru", *sizes, layers=3)[0] == "grid"

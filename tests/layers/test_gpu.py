@@ -16,6 +16,7 @@ import seqloom.layers.recurrent.layer
 from seqloom.core.cell import Cell
 from seqloom.kernels import heuristics
 from seqloom.kernels.runner import run_job
+from seqloom.layers.recurrent import plans
 from seqloom.layers.recurrent.gpu import row_order, streams, wavefront
 
 pytestmark = pytest.mark.gpu
@@ -566,6 +567,37 @@ def test_prepared_calls_of_both_directions_and_lengths_match_ordinary_ones(kind,
                 assert a.dtype == b.dtype
                 assert (a - b).float().norm() <= (1e-4 if amp is None else 0.03) * b.float().norm()
     assert all(plan.backend for plan in layer._plans.plans.values())  # none declined
+
+
+@pytest.mark.parametrize("amp", [None, torch.bfloat16])
+@pytest.mark.parametrize("is_ragged", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [(seqloom.LSTM, {"bidirectional": True, "num_layers": 2}), (seqloom.GRU, {"batch_first": True})],
+)
+def test_calls_of_many_shapes_share_plans(kind, settings, is_ragged, amp, monkeypatch):
+    monkeypatch.setattr(streams, "MIN_STEPS", {})
+    monkeypatch.setattr(heuristics, "CUDNN_FASTER", ())
+    layer = kind(24, 64, device="cuda", **settings)
+    slow = copy.deepcopy(layer)
+    slow.kernel = "loop"
+    draw = torch.Generator().manual_seed(1)
+    for _ in range(60):
+        T, B = (int(torch.randint(low, high, (), generator=draw)) for low, high in ((5, 33), (2, 20)))
+        shape = (B, T, 24) if layer.batch_first else (T, B, 24)
+        x = torch.randn(shape, device="cuda", requires_grad=True)
+        lengths = torch.randint(0, T + 1, (B,), generator=draw) if is_ragged else None
+        found = []
+        for one in (layer, slow):
+            with torch.autocast("cuda", amp, enabled=amp is not None):
+                y, last = one(x, None, lengths)
+            ends = last if isinstance(last, tuple) else (last,)
+            loss = y.float().square().sum() + sum(s.sin().sum() for s in ends)
+            found.append([y, *ends, *torch.autograd.grad(loss, [x, *one.parameters()])])
+        for a, b in zip(*found, strict=True):
+            assert a.shape == b.shape and a.is_contiguous()
+            assert (a - b).float().norm() <= (1e-3 if amp is None else 0.05) * b.float().norm() + 1e-4
+    assert len(layer._plans.plans) <= plans.SHAPES_BEFORE_COVERING + 4
 
 
 @pytest.mark.parametrize("amp", [torch.float16, torch.bfloat16])

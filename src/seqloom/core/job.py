@@ -25,6 +25,7 @@ class ScanJob:
     dt: Tensor | None = None  # (B, T): time since the previous step, for cells with a `dt` argument
     mask: Tensor | None = None  # (B, H): recurrent dropout, drawn once per sequence
     keep: tuple[Tensor, ...] = ()  # zoneout: (B, T, ...) for each state, the share of the old value that is kept
+    layers: int = 1  # that may run as one stack, which affects only the choice of their kernel
 
     @property
     def is_plain(self) -> bool:

@@ -32,10 +32,17 @@ RUNS_BEFORE_RECORDING = 3
 # most, and the most cells that keep some. A pass that makes its memory again cannot be replayed: in float32 H=64 B=16
 # T=512 needs 46 MB, 600 us of the GPU and 1,300 of the host; with 32 MB it was never kept.
 KEPT_BYTES, CELLS_KEPT = 256 << 20, 16
+# Rows and steps of a covering shape are multiples of the first, or of an eighth of the next power of two: few shapes,
+# each of which soon is recorded. Longer or larger inputs keep the GPU busy, so padding would cost more than it saves.
+COVERING_STEP, COVERING_MOST = 16, 256
 # Shares of a GPU's memory, as divisors: recorded passes of the gated kernels keep their arguments, results and
 # temporaries. A pass that needs more than 1/256 of the memory (0.5 GB of an H200), or a forward pass that needs more
-# than 1/2,048, keeps the GPU busy longer than the host; all passes together use at most 1/64.
-RECORDED_PASS_SHARE, RECORDED_FORWARD_SHARE, RECORDED_SHARE = 256, 2048, 64
+# than 1/2,048, keeps the GPU busy longer than the host; all passes together use at most 1/16.
+RECORDED_PASS_SHARE, RECORDED_FORWARD_SHARE, RECORDED_SHARE = 256, 2048, 16
+# A recorded pass may be discarded for another one if it has not run while all passes together ran this many times their
+# number. LSTM 2 x 400 in two directions, float32, 12 shapes in turns: their passes need 4 GB; with room for 2.2 GB, and
+# the oldest discarded, half of them were recorded in every step (8.7 ms, torch 6.4).
+RECORDED_IDLE = 16
 
 # --- attn_rnn_cuda and attn_rnn_slots: 8 rows or slots per block ---
 
@@ -176,6 +183,7 @@ class Rule(NamedTuple):
     rows: tuple[int, int]
     trains: bool | None = None  # with gradients, without, or None for either
     steps: tuple[int, int] = (1, 1 << 40)
+    layers: int = 1  # at least
 
 
 NO_LIMIT = 1 << 40
@@ -196,7 +204,9 @@ _FP32, _16_BITS, _ANY = ("float32", "tf32"), ("bfloat16", "float16"), (1, NO_LIM
 # steps 1.4 to 3.3 and 1.4 to 7.7, 1.5 to 3.3 and 1.1 to 7.1. In float32 cuDNN takes over with 128 units from 12 steps
 # on (10 steps 1.2 to 1.8, 20 0.8 to 1.3) and with gradients from 80 on (64 steps 1.0 to 1.7, 98 0.8 to 1.1), with 64
 # units from 32 on (40 steps 0.9 to 1.9, where cuDNN behind our call has 1.2 to 1.4) and with gradients later than 98
-# (1.4 to 1.8). An LSTM of 128 units with 1,024 rows in 16 bits: 30 steps 1.5, 100 steps 1.0, 4,000 rows 2.4 (LOG, short
+# (1.4 to 1.8). cuDNN runs the layers of a stack beside each other: LSTM H=1024 B=64 in float32, ms of both passes, cuDNN
+# and ours, one layer of 128 steps 7.3 / 5.2, two 9.7 / 10.3, three 12.7 / 15.3, three of 35 steps 5.9 / 5.4; B=16 13.2 /
+# 5.3, three layers of 768 units 18.9 / 13.3 (LOG, many shapes on one plan). An LSTM of 128 units with 1,024 rows in 16 bits: 30 steps 1.5, 100 steps 1.0, 4,000 rows 2.4 (LOG, short
 # sequences). These times repeat one shape: passes are recorded. With a new shape in every call ours was 0.86 to 0.99.
 CUDNN_FASTER = (
     Rule(("aten",), ("rnn",), ("float16",), (1, 128), (1, 7), False, (32, NO_LIMIT)),
@@ -215,6 +225,7 @@ CUDNN_FASTER = (
     Rule(("aten",), ("lstm",), ("float32",), (385, 512), (193, NO_LIMIT), False),
     Rule(("aten",), _ALL, ("float32",), (513, 1024), (97, NO_LIMIT)),
     Rule(("aten",), _ALL, ("tf32",), (769, 1024), (97, NO_LIMIT)),
+    Rule(("aten",), ("lstm",), ("float32",), (897, 1024), (49, NO_LIMIT), True, (64, NO_LIMIT), layers=2),
 )
 # Longer sequences end in cuDNN's "not supported" (float32, torch 2.13 and cuDNN 9).
 CUDNN_MOST_STEPS = 65_535
@@ -272,7 +283,7 @@ GPU_RULES = (*_GATED, *_ATTN_RNN)
 
 
 def rank_kernels(
-    cell: str, dtype: str, hidden: int, rows: int, steps: int, trains: bool, is_plain: bool = True
+    cell: str, dtype: str, hidden: int, rows: int, steps: int, trains: bool, is_plain: bool = True, layers: int = 1
 ) -> tuple[str, ...]:
     """Return the backends that `kernel="auto"` should try for a cell on a GPU, the fastest first.
 
@@ -287,6 +298,7 @@ def rank_kernels(
         steps: Steps.
         trains: Whether gradients may be wanted.
         is_plain: Whether the call has neither resets nor recurrent dropout, which cuDNN does not support.
+        layers: Layers that may run as one stack.
     """
     rules = (*CUDNN_FASTER, *GPU_RULES) if is_plain and steps <= CUDNN_MOST_STEPS else GPU_RULES
     kernels = (
@@ -298,6 +310,7 @@ def rank_kernels(
         and rule.rows[0] <= rows <= rule.rows[1]
         and rule.steps[0] <= steps <= rule.steps[1]
         and rule.trains in (None, trains)
+        and rule.layers <= layers
         for kernel in rule.kernels
     )
     return tuple(dict.fromkeys(kernels))

@@ -26,6 +26,8 @@ class KernelPlan:
         dropout: Share of the outputs of every layer but the last that is dropped.
     """
 
+    may_cover = False
+
     def __init__(
         self,
         stack: Stack,

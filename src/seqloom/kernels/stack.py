@@ -49,6 +49,11 @@ class Stack:
         return 1 if len(self.shape) == 2 else self.shape[not self.is_batch_first]
 
     @property
+    def depth(self) -> int:
+        """Return the number of layers that may run as one stack."""
+        return len(self.cells) if self.ways == 1 else 1
+
+    @property
     def state_shapes(self) -> list[torch.Size]:
         """Return the shape of each state in torch's form: (cells, B, H), or (cells, H) for a single sequence."""
         rows = () if len(self.shape) == 2 else (self.B,)

@@ -48,7 +48,7 @@ class AtenPlan:
         amp: The type that autocast computes in, and to which torch casts its arguments; None without autocast.
     """
 
-    backend = "aten"
+    backend, may_cover = "aten", False
 
     def __init__(
         self, stack: Stack, weights: Sequence[Tensor], dropout: float = 0.0, amp: torch.dtype | None = None

@@ -26,15 +26,16 @@ def why_not_fastest(backend: str, cell: Cell, job: ScanJob, others: Mapping[str,
     """
     dtype, (B, T) = autocast_dtype("cuda") or job.x.dtype, job.x.shape[:2]
     sizes = heuristics.name_type(dtype), cell.hidden_size, B, T
-    ranked = heuristics.rank_kernels(cell.name, *sizes, torch.is_grad_enabled(), job.is_plain)
+    ranked = heuristics.rank_kernels(cell.name, *sizes, torch.is_grad_enabled(), job.is_plain, job.layers)
     faster = ranked[: ranked.index(backend)] if backend in ranked else ranked
     for name in faster:
         if name not in others:
             continue
         if others[name](cell, job) is None:
-            return _explain(f"{cell.name}_{name}", *sizes)
-    return None if backend in ranked else _explain("another kernel", *sizes)
+            return _explain(f"{cell.name}_{name}", *sizes, job.layers)
+    return None if backend in ranked else _explain("another kernel", *sizes, job.layers)
 
 
-def _explain(name: str, dtype: str, hidden: int, rows: int, steps: int) -> str:
-    return f"{name} is faster in {dtype} with {hidden} units, {rows} rows and {steps} steps"
+def _explain(name: str, dtype: str, hidden: int, rows: int, steps: int, layers: int) -> str:
+    sizes = [f"{hidden} units", f"{rows} rows", f"{steps} steps"] + ([f"{layers} layers"] if layers > 1 else [])
+    return f"{name} is faster in {dtype} with {', '.join(sizes[:-1])} and {sizes[-1]}"

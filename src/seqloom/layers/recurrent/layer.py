@@ -250,7 +250,9 @@ class Recurrent(Layer):
         mask = self.dropouts.draw_mask(cell, x, self.training)
         keep = self.dropouts.draw_zoneout(x, state, self.training)
         values = self.dropouts.drop_weights(cell, self.training)
-        return CellJob(cell, ScanJob(x, state, mask=mask, keep=keep, **shared), values)
+        is_stack = not (self.bidirectional or self.residual or self.stack_norm) and shared["lengths"] is None
+        layers = self.num_layers if is_stack else 1
+        return CellJob(cell, ScanJob(x, state, mask=mask, keep=keep, layers=layers, **shared), values)
 
     def _run_direction(
         self, run: Callable[..., tuple[Tensor, State]], job: CellJob, backwards: bool

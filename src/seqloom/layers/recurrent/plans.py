@@ -36,6 +36,7 @@ from seqloom.kernels.dispatch import Choice, choose
 from seqloom.kernels.kernel_plan import KernelPlan
 from seqloom.kernels.registry import Kernel
 from seqloom.kernels.stack import Stack
+from seqloom.layers.recurrent.gpu.covering import CoveredPlan, find_covering_shape
 from seqloom.layers.recurrent.gpu.row_order import is_large_batch
 from seqloom.layers.recurrent.gpu.streams import keeps_gpu_busy
 from seqloom.layers.recurrent.gpu.wavefront import CHUNK_STEPS
@@ -47,6 +48,8 @@ MIN_WAVEFRONT_STEPS = 4 * CHUNK_STEPS  # stacks over longer sequences may run as
 CAST_TYPES = {torch.float32, torch.bfloat16, torch.float16}  # types that autocast casts
 MOST_BOUND = 8  # times that a layer of compiled cells is described to the engine: objects in it are replaced
 PLANS_KEPT = 64  # kinds of calls of one layer; if shapes keep changing, the list is cleared
+SHAPES_BEFORE_COVERING = 8  # kinds of calls on a GPU that have plans of their own; others share one
+Key = tuple[Any, ...]  # shape, type, device, whether it trains, switches, whether it has lengths
 
 is_compiling, is_grad_enabled = torch.compiler.is_dynamo_compiling, torch.is_grad_enabled
 _address, _tracing = Tensor.data_ptr, torch._C._get_tracing_state
@@ -134,10 +137,10 @@ def try_plan(
         return None
     plan = known.plans.get(key)
     if plan is None:
-        plan = known.add(key, x, weights, train, amp)
+        plan = known.find_covering(key, x, weights, amp) or known.add(key, x, weights, amp)
     if plan is DECLINE or (states and not _take_states(states, weights[0], plan.h_shapes)):
         return None
-    if amp is None:
+    if amp is None and key in known.plans:
         known.note_call(key, plan, weights)
     result = _run(plan.run, plan, x.contiguous(), states, weights, train, lengths)
     if result is None:
@@ -224,8 +227,8 @@ class LayerPlans:
         self.cells = [layer.cell_at(i) for i in range(len(layer.cells))]
         self.cell_readers = [_read_settings(cell.__dict__) for cell in self.cells]
         self.cell_settings = [read(cell.__dict__) for read, cell in zip(self.cell_readers, self.cells, strict=True)]
-        self.plans: dict[tuple[object, ...], Any] = {}
-        self.seen: set[tuple[object, ...]] = set()  # kinds of calls that came once
+        self.plans: dict[Key, Any] = {}
+        self.seen: set[Key] = set()  # kinds of calls that came once
         self.times_bound = 0
         self.bound: BoundLayer[KnownCall] | None = None  # compares calls faster than `fits` and the rest of `try_plan`
         self.find: Callable[[dict[str, Any], Any, Any], KnownCall | None] = _find_nothing
@@ -263,17 +266,27 @@ class LayerPlans:
                 return False
         return True
 
-    def add(
-        self, key: tuple[object, ...], x: Tensor, weights: list[Tensor], train: bool, amp: torch.dtype | None
-    ) -> Any:  # noqa: ANN401  # a plan
+    def add(self, key: Key, x: Tensor, weights: list[Tensor], amp: torch.dtype | None) -> Any:  # noqa: ANN401  # a plan
         """Return the plan of one kind of call, made now; DECLINE if there is none."""
         if len(self.plans) >= PLANS_KEPT:
             self.plans.clear()
             self.seen.clear()
-        plan = self.plans[key] = self._prepare(x, weights, train, amp, has_lengths=bool(key[-1]))
+        plan = self.plans[key] = self._prepare(x, weights, amp, trains=bool(key[3]), has_lengths=bool(key[-1]))
         return plan
 
-    def note_call(self, key: tuple[Any, ...], plan: Any, weights: list[Tensor]) -> None:  # noqa: ANN401  # a plan
+    def find_covering(self, key: Key, x: Tensor, weights: list[Tensor], amp: torch.dtype | None) -> CoveredPlan | None:
+        """Return a plan for one kind of call that runs it as part of a larger shape; None if it needs its own."""
+        layer = self.layer()
+        if not x.is_cuda or layer is None or len(self.plans) < SHAPES_BEFORE_COVERING:
+            return None
+        shape = find_covering_shape(x.shape)
+        if shape is None or shape == x.shape or not x.numel():
+            return None
+        own = (shape, *key[1:-1], True)
+        plan = self.plans.get(own) or self.add(own, new_empty(x, *shape), weights, amp)
+        return CoveredPlan(plan, x.shape, layer.batch_first) if plan.may_cover else None
+
+    def note_call(self, key: Key, plan: Any, weights: list[Tensor]) -> None:  # noqa: ANN401  # a plan
         """Register this kind of call with the engine when it occurs for the second time.
 
         Describing a call to the engine takes longer than comparing one in Python.
@@ -297,13 +310,13 @@ class LayerPlans:
         known = KnownCall(plain, ragged, run, run_ragged, train, switches, self.list_inner_weights())
         self.bound.add(shape, plan.h_shapes, train, known)
 
-    def _find_seen(self, key: tuple[Any, ...]) -> Any:  # noqa: ANN401  # a plan
+    def _find_seen(self, key: Key) -> Any:  # noqa: ANN401  # a plan
         """Return the plan of a kind of call that has occurred before; None if it has not, or has no plan."""
         plan = self.plans.get(key) if key in self.seen else None
         return None if plan is DECLINE else plan
 
     def _prepare(
-        self, x: Tensor, weights: list[Tensor], train: bool, amp: torch.dtype | None, has_lengths: bool
+        self, x: Tensor, weights: list[Tensor], amp: torch.dtype | None, *, trains: bool, has_lengths: bool
     ) -> Any:  # noqa: ANN401  # a plan
         layer = self.layer()
         if layer is None or x.dim() not in (2, 3) or not x.numel() or x.shape[-1] != layer.input_size:
@@ -341,7 +354,7 @@ class LayerPlans:
             return self._prepare_on_gpu(stack, kernels, weights, amp, dropout, has_lengths)
         if dropout:
             return aten.AtenPlan(stack, weights, dropout) if takes_aten else DECLINE
-        if takes_aten or (train and not has_lengths and self._is_large_step(layer, stack, kernels, weights)):
+        if takes_aten or (trains and not has_lengths and self._is_large_step(layer, stack, kernels, weights)):
             return aten.AtenPlan(stack, weights)
         is_engine = {kernel.backend for kernel in kernels} == {"cpu"} and not any(map(cpu.why_not_stack, self.cells))
         return cpu.PreparedStack(stack, weights) if is_engine else DECLINE
@@ -384,13 +397,14 @@ class LayerPlans:
     def _choose(self, layer: Recurrent, stack: Stack, x: Tensor, has_lengths: bool) -> list[Choice]:
         """Return the kernel that was chosen for each cell."""
         lengths = torch.full((stack.B,), stack.T, device=x.device) if has_lengths else None
+        depth = 1 if has_lengths else stack.depth
         chosen: dict[object, Choice] = {}  # cells of one kind, such as both directions of a layer, have the same
         choices = []
         for cell, settings in zip(self.cells, self.cell_settings, strict=True):
             kind = (type(cell), repr(settings)) if cell.name else id(cell)
             if kind not in chosen or chosen[kind].kernel.compiles:
                 like = new_empty(x, stack.B, stack.T, cell.input_size)  # autocast is what it is during the call
-                chosen[kind] = choose(cell, ScanJob(like, cell.start(like), lengths), layer.kernel)
+                chosen[kind] = choose(cell, ScanJob(like, cell.start(like), lengths, layers=depth), layer.kernel)
             choices.append(chosen[kind])
         return choices
 
@@ -403,7 +417,7 @@ def _find_run(plan: Any) -> Any:  # noqa: ANN401  # a plan or None, and its meth
 class _Decline:
     """Placeholder for a plan, for calls that go through `run_with`."""
 
-    backend = ""
+    backend, may_cover = "", False
 
 
 DECLINE = _Decline()

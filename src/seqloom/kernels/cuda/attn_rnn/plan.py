@@ -42,6 +42,8 @@ class AttnRNNPlan:
         backend: The name of the first cell's kernel.
     """
 
+    may_cover = False
+
     def __init__(self, stack: Stack, tiers: Sequence[Tier], weights: Sequence[Tensor], backend: str) -> None:
         self.backend, self.h_shapes = backend, stack.state_shapes
         padded = [pad_head(cell) * cell.heads != cell.hidden_size for cell in stack.cells]

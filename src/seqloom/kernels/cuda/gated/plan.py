@@ -176,6 +176,8 @@ class GatedPlan:
         dropout: Share of the outputs of every layer but the last that is dropped.
     """
 
+    may_cover = True  # its passes are recorded, so calls of other shapes are faster padded than on their own
+
     def __init__(
         self,
         stack: Stack,

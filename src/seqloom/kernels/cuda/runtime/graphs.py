@@ -73,6 +73,7 @@ def _record_launches(launch: Callable[[], None]) -> torch.cuda.CUDAGraph:
     graph, stream = torch.cuda.CUDAGraph(), _find_side_stream(torch.cuda.current_device())
     with _lock, _pause_collection(), torch.cuda.stream(stream):
         stream.wait_stream(before)
+        torch.cuda.current_blas_handle()  # each thread has its own, which cannot be created during a capture
         graph.capture_begin(capture_error_mode="thread_local")
         try:
             launch()

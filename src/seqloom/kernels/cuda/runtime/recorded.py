@@ -6,8 +6,8 @@ addresses, and its results from there: two launches and a replay instead of abou
 
 from __future__ import annotations
 
+import itertools
 import weakref
-from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -21,7 +21,8 @@ from seqloom.kernels.cuda.runtime.graphs import RecordedLaunches
 Maybe = Tensor | None
 Tree = TypeVar("Tree")  # a tensor, None, or a tuple, named tuple or list of trees
 Launch = Callable[[Any], Any]  # maps one tree to another
-_owners: deque[weakref.ref[Recorder]] = deque()  # recorders that keep a pass, the oldest first
+_owners: weakref.WeakSet[Recorder] = weakref.WeakSet()  # recorders that keep a pass
+_clock = itertools.count()  # counts the runs of all recorders
 
 
 class Recorder:
@@ -39,6 +40,7 @@ class Recorder:
         self.room = _read_room(device) // heuristics.RECORDED_SHARE
         self.key: Hashable = None
         self.runs = 0
+        self.used = 0  # the time of the last run
         self.kept: RecordedPass | None = None
 
     def run(self, launch: Launch, key: Hashable, tensors: Any) -> Any:  # noqa: ANN401  # trees
@@ -54,12 +56,12 @@ class Recorder:
             return launch(tensors)
         if key != self.key:
             self.key, self.runs, self.kept = key, 0, None
+        self.used = next(_clock)
         kept, self.kept = self.kept, None  # a concurrent pass of another thread must not use it
         if kept is None:
             self.runs += 1
-            if self.runs < heuristics.RUNS_BEFORE_RECORDING:
+            if self.runs < heuristics.RUNS_BEFORE_RECORDING or not _make_room(self):
                 return launch(tensors)
-            _make_room(self)
             try:
                 kept = RecordedPass(launch, tensors)
             except torch.OutOfMemoryError:  # a recording holds memory; without it the pass may succeed
@@ -83,14 +85,25 @@ def _read_room(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).total_memory)
 
 
-def _make_room(newest: Recorder) -> None:
-    """Register a recorder as the newest that holds a pass; discard passes of the oldest if all need too much memory."""
-    owners = [owner for ref in _owners if (owner := ref()) is not None and owner is not newest]
-    while owners and sum(owner.size for owner in owners) + newest.size > newest.room:
-        oldest = owners.pop(0)
-        oldest.key, oldest.runs, oldest.kept = None, 0, None
-    _owners.clear()
-    _owners.extend(map(weakref.ref, (*owners, newest)))
+def _make_room(newest: Recorder) -> bool:
+    """Make room for one more recorded pass by discarding those that are no longer in use; return whether there is room.
+
+    Passes that take turns would discard each other, and be recorded again and again.
+    """
+    owners = sorted((owner for owner in _owners if owner is not newest), key=lambda owner: owner.used)
+    excess = sum(owner.size for owner in owners) + newest.size - newest.room
+    idle = newest.used - heuristics.RECORDED_IDLE * (1 + len(owners))
+    for owner in owners:
+        if excess <= 0:
+            break
+        if owner.used > idle:
+            newest.runs = -heuristics.RECORDED_IDLE  # asks again later
+            return False
+        owner.key, owner.runs, owner.kept = None, 0, None
+        _owners.discard(owner)
+        excess -= owner.size
+    _owners.add(newest)
+    return True
 
 
 class RecordedPass:
@@ -108,38 +121,57 @@ class RecordedPass:
             def record() -> None:
                 self.found = map_tensors(Tensor.contiguous, launch(arguments))
 
-            self.arguments = list(list_tensors(arguments))
             self.graph = RecordedLaunches(record)
+            self.arguments = list_tensors(arguments)
+            self.argument_kinds, self.result_kinds = map(_list_kinds, (self.arguments, list_tensors(self.found)))
 
     def run(self, tensors: Any) -> Any:  # noqa: ANN401  # trees
         """Return the results of the pass for these arguments."""
-        _copy(self.arguments, list(list_tensors(tensors)))
+        _copy(self.arguments, list_tensors(tensors), self.argument_kinds)
         self.graph.replay()
-        copies = map_tensors(empty_like, self.found)
-        _copy(list(list_tensors(copies)), list(list_tensors(self.found)))
-        return copies
+        found = list_tensors(self.found)
+        copies = list(map(empty_like, found))
+        _copy(copies, found, self.result_kinds)
+        return fill_tree(self.found, iter(copies))
+
+
+def _list_kinds(tensors: Sequence[Tensor]) -> list[list[int]]:
+    """Return the indices of the tensors of each type."""
+    return [[i for i, t in enumerate(tensors) if t.dtype == dtype] for dtype in {t.dtype for t in tensors}]
+
+
+def _copy(to: Sequence[Tensor], source: Sequence[Tensor], kinds: list[list[int]]) -> None:
+    """Copy each tensor of `source` into that of `to`, with one launch per type."""
+    for places in kinds:
+        torch._foreach_copy_([to[i] for i in places], [source[i] for i in places])
 
 
 def map_tensors(f: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
     """Return the same tree with `f` applied to each tensor."""
+    return fill_tree(tree, map(f, list_tensors(tree)))
+
+
+def fill_tree(tree: Tree, tensors: Iterator[Tensor]) -> Tree:
+    """Return the same tree with its tensors replaced by others, in order."""
     if isinstance(tree, Tensor):
-        return f(tree)  # type: ignore[return-value]
+        return next(tensors)  # type: ignore[return-value]
     if not isinstance(tree, (tuple, list)):
         return tree
-    parts = [map_tensors(f, part) for part in tree]
+    parts: list[Any] = [part if part is None else fill_tree(part, tensors) for part in tree]
     return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
 
 
-def list_tensors(tree: object) -> Iterator[Tensor]:
-    """Yield the tensors of a tree."""
+def list_tensors(tree: object) -> list[Tensor]:
+    """Return the tensors of a tree, in order."""
+    found: list[Tensor] = []
+    _add_tensors(tree, found)
+    return found
+
+
+def _add_tensors(tree: object, found: list[Tensor]) -> None:
     if isinstance(tree, Tensor):
-        yield tree
+        found.append(tree)
     elif isinstance(tree, (tuple, list)):
         for part in tree:
-            yield from list_tensors(part)
-
-
-def _copy(to: Sequence[Tensor], source: Sequence[Tensor]) -> None:
-    """Copy each tensor of `source` into that of `to`, with one launch per type."""
-    for dtype in {t.dtype for t in to}:
-        torch._foreach_copy_([t for t in to if t.dtype == dtype], [t for t in source if t.dtype == dtype])
+            if part is not None:
+                _add_tensors(part, found)
