@@ -37,8 +37,8 @@ KEPT_BYTES, CELLS_KEPT = 256 << 20, 16
 COVERING_STEP, COVERING_MOST = 16, 256
 # Shares of a GPU's memory, as divisors: recorded passes of the gated kernels keep their arguments, results and
 # temporaries. A pass that needs more than 1/256 of the memory (0.5 GB of an H200), or a forward pass that needs more
-# than 1/2,048, keeps the GPU busy longer than the host; all passes together use at most 1/16.
-RECORDED_PASS_SHARE, RECORDED_FORWARD_SHARE, RECORDED_SHARE = 256, 2048, 16
+# than 1/1,024, keeps the GPU busy longer than the host; all passes together use at most 1/16.
+RECORDED_PASS_SHARE, RECORDED_FORWARD_SHARE, RECORDED_SHARE = 256, 1024, 16
 # A recorded pass may be discarded for another one if it has not run while all passes together ran this many times their
 # number. LSTM 2 x 400 in two directions, float32, 12 shapes in turns: their passes need 4 GB; with room for 2.2 GB, and
 # the oldest discarded, half of them were recorded in every step (8.7 ms, torch 6.4).
@@ -204,10 +204,12 @@ _FP32, _16_BITS, _ANY = ("float32", "tf32"), ("bfloat16", "float16"), (1, NO_LIM
 # steps 1.4 to 3.3 and 1.4 to 7.7, 1.5 to 3.3 and 1.1 to 7.1. In float32 cuDNN takes over with 128 units from 12 steps
 # on (10 steps 1.2 to 1.8, 20 0.8 to 1.3) and with gradients from 80 on (64 steps 1.0 to 1.7, 98 0.8 to 1.1), with 64
 # units from 32 on (40 steps 0.9 to 1.9, where cuDNN behind our call has 1.2 to 1.4) and with gradients later than 98
-# (1.4 to 1.8). cuDNN runs the layers of a stack beside each other: LSTM H=1024 B=64 in float32, ms of both passes, cuDNN
-# and ours, one layer of 128 steps 7.3 / 5.2, two 9.7 / 10.3, three 12.7 / 15.3, three of 35 steps 5.9 / 5.4; B=16 13.2 /
-# 5.3, three layers of 768 units 18.9 / 13.3 (LOG, many shapes on one plan). An LSTM of 128 units with 1,024 rows in 16 bits: 30 steps 1.5, 100 steps 1.0, 4,000 rows 2.4 (LOG, short
-# sequences). These times repeat one shape: passes are recorded. With a new shape in every call ours was 0.86 to 0.99.
+# (1.4 to 1.8). An LSTM of 128 units with 1,024 rows in 16 bits: 30 steps 1.5, 100 steps 1.0, 4,000 rows 2.4 (LOG, short
+# sequences). These times repeat one shape: passes are recorded.
+#
+# cuDNN runs the layers of a stack beside each other. LSTM H=1024 B=64 in float32, ms of both passes, cuDNN and ours:
+# one layer of 128 steps 7.3 / 5.2, two 9.7 / 10.3, three 12.7 / 15.3, three of 35 steps 5.9 / 5.4; three with 16 rows
+# 13.2 / 5.3, three of 768 units 18.9 / 13.3 (LOG, many shapes on one prepared call).
 CUDNN_FASTER = (
     Rule(("aten",), ("rnn",), ("float16",), (1, 128), (1, 7), False, (32, NO_LIMIT)),
     Rule(("aten",), ("rnn",), ("float16",), (1, 96), (1, 96), True, (32, NO_LIMIT)),
