@@ -8,6 +8,7 @@ import pytest
 import torch
 
 os.environ.setdefault("SEQLOOM_POISON", "1")  # read when seqloom is imported: see core/memory.py
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start: two tests run at a time
 
 import seqloom.cells  # noqa: F401  (fills the registry)
 from seqloom.core.cell import Cell

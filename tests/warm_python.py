@@ -19,10 +19,11 @@ from pathlib import Path
 
 # Reads names of folders with a request; answers with the fork's id, then with its exit code. The fork leaves the loop.
 SERVER = """
-import contextlib, json, os, sys
+import atexit, contextlib, gc, json, os, sys, threading, traceback
 import torch, torch._dynamo  # the first step of an optimizer imports the latter
 with contextlib.suppress(ImportError):
     import pydantic, sklearn.linear_model, sklearn.preprocessing, torch.fx.experimental.symbolic_shapes
+gc.freeze()  # a collection in a fork would copy every page of these objects
 while True:
     folder = os.read(0, 4096).decode().strip()
     if not folder:
@@ -43,7 +44,22 @@ os.chdir(cwd)
 os.environ.clear()
 os.environ.update(environment)
 sys.argv = ["-c", *words]
-exec(code, {"__name__": "__main__"})
+status = 0
+try:
+    exec(code, {"__name__": "__main__"})
+except SystemExit as end:
+    status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    if status and not isinstance(end.code, int):
+        print(end.code, file=sys.stderr)
+except BaseException:
+    traceback.print_exc()
+    status = 1
+threading._shutdown()
+atexit._run_exitfuncs()
+for stream in (sys.stdout, sys.stderr):
+    with contextlib.suppress(OSError):
+        stream.flush()
+os._exit(status)  # taking down the modules would copy the pages of all of them
 """
 
 

@@ -265,23 +265,26 @@ def test_doctor_exits_with_1_if_a_kernel_is_wrong(here, monkeypatch):
 
 @pytest.mark.slow
 def test_compare_prints_the_table_on_stdout_the_log_on_stderr_and_leaves_a_report(here, tmp_path):
-    out, err = command("compare", "--models", "rnn,examples/my_cell.py:MyCell", *TINY, "--out", str(tmp_path / "c"))
+    lines = [f"{'nice fine' if i % 2 else 'poor sad'} {i},{'good' if i % 2 else 'bad'}\n" for i in range(120)]
+    (tmp_path / "films.csv").write_text("text,label\n" + "".join(lines))
+    words = [str(tmp_path / "films.csv"), "--models", "rnn,examples/my_cell.py:MyCell", *TINY, "--folds", "1"]
+    out, err = command("compare", *words, "--out", str(tmp_path / "c"))
     assert any(line.startswith("my_cell.py:MyCell 1x") for line in out.splitlines())
-    assert any(line.startswith("logistic regression *") for line in out.splitlines())
+    assert any(line.startswith("TF-IDF + logistic regression *") for line in out.splitlines())
     assert "percentage points." in out and max(map(len, out.splitlines())) <= 80
     assert "\nmy_cell.py:MyCell 1x" in err and ", learning rate 0.003, 9 steps: validation accuracy" in err
     assert "validation accuracy" not in out
     assert f"seqloom predict {tmp_path / 'c' / 'best'} NEW_FILE" in err
     files = {"report.html", "report.md", "study.json", "leaderboard.csv"}
-    runs = {"best", "rnn", "my_cell.py-MyCell", "logistic-regression", "majority"}
+    runs = {"best", "rnn", "my_cell.py-MyCell", "tf-idf-logistic-regression", "majority"}
     assert files | runs <= {f.name for f in (tmp_path / "c").iterdir()}
     best = Run.load(tmp_path / "c" / "best").settings.model
-    assert f"\nUse {best} (accuracy 9" in out
+    assert f"\nUse {best} (accuracy 100.0%)" in out
     code, again, _ = here("compare", "--resume", "--out", str(tmp_path / "c"), "--json")
     report = json.loads(again)
     assert (code, report["finished"]) == (0, True)
     assert report["verdict"] in " ".join(out.split())  # printed in several lines
-    assert {row["label"] for row in report["rows"]} > {"majority", "logistic regression"}
+    assert {row["label"] for row in report["rows"]} > {"majority", "TF-IDF + logistic regression"}
 
 
 def test_the_command_in_the_document_gives_the_same_settings():

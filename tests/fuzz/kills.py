@@ -339,7 +339,8 @@ def contents(folder: Path) -> dict[str, Any]:
     """
     whole = tuple(f"{path.parent}" for path in folder.glob("cache/*-*/done.json") if path.parent.name[0] != ".")
     whole += (str(folder / "cache" / "cells"), *(str(folder / name) for name in (*ONNXRUNTIME, TEMPORARY)))
-    paths = [path for path in sorted(folder.rglob("*")) if not str(path).startswith(whole)]
+    above = {folder / parent for name in ONNXRUNTIME for parent in Path(name).parents}
+    paths = [path for path in sorted(folder.rglob("*")) if not str(path).startswith(whole) and path not in above]
     return {str(path.relative_to(folder)): _content(path) for path in paths}
 
 

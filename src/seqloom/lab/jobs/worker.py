@@ -33,9 +33,11 @@ def main(folder: Path, core: str) -> None:
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=[lines], daemon=True).start()
 
+    gc.disable()
     from seqloom.lab.jobs.call import call
 
     gc.freeze()  # objects of torch live on; skip them in the collection after every job
+    gc.enable()
     while True:
         job = Job(**json.loads(lines.get()))
         _redirect_output(folder / job.key)
