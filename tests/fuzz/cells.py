@@ -32,12 +32,13 @@ UNARY = (
     *("torch.log1p({}.abs())", "1 / (1 + {} * {})", "{}.square()", "{}.clamp(-0.7, 0.6)"),
     *("F.logsigmoid({})", "torch.rsqrt({} * {} + 0.5)", "F.gelu({}, approximate='tanh')", "{} ** 3", "1 - {}"),
     *("({}.abs() + 0.3).reciprocal()", "torch.expm1(-{}.abs())", "{}.abs()", "F.relu6({})", "{}.detach()"),
+    *("F.leaky_relu({})", "F.elu({})", "F.selu({})", "F.hardtanh({})", "torch.asinh({})", "F.softshrink({}, 0.2)"),
+    *("{}.roll(1, -1)", "{}.flip(-1)", "{}.cumsum(-1)", "F.mish({})", "torch.hypot({}, {} + 1.5)"),
 )
 STEPS = ("torch.sign({})", "torch.floor({})", "{}.round()", "({} > 0).to({}.dtype)")  # without a derivative
 # operators that the compiler may refuse, with a reason
 RARE = (
-    *("F.leaky_relu({})", "F.elu({})", "F.hardtanh({})", "{}.cumsum(-1)", "{}.roll(1, -1)", "{}.flip(-1)"),
-    *("torch.atan({})", "{}.sort(-1).values", "F.selu({})", "F.mish({})", "torch.logsumexp({}, -1, keepdim=True)"),
+    *("torch.atan({})", "{}.sort(-1).values", "torch.logsumexp({}, -1, keepdim=True)", "{}.cummax(-1).values"),
     *("F.normalize({}, dim=-1)", "{}.prod(-1, keepdim=True)", "{}.std(-1, keepdim=True)", "{} % 0.7"),
 )
 BINARY = (
