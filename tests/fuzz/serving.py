@@ -72,7 +72,7 @@ def list_attacks(rng: random.Random, token: str) -> dict[str, tuple[bytes, set[i
         "large chunks": (
             f"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\n{JSON}Transfer-Encoding: chunked\r\n\r\n".encode()
             + CHUNKS,
-            {413},
+            {413, 429},  # 429: several at a time
         ),
         "a million steps": (MILLION_STEPS, {413}),
         "malformed JSON": (predict(b'{"run":"cups","rows":["%s"' % word), {400}),

@@ -120,6 +120,11 @@ def test_the_bytes_of_bodies_are_limited_for_a_client_and_in_total():
         for one in (*first, *others):
             one.say(bytes(60), more=True)
         await settle()
+        assert gate.receiving.used == 120
+        for one in (first[1], others[1]):  # the rest is read, so that the client receives the answer
+            assert one.status is None
+            one.say(bytes(140))
+        await settle()
         assert [one.status for one in (*first, *others)] == [None, 429, None, 503]
         assert (b"connection", b"close") in others[1].answers[0]["headers"]
         first[0].leave()

@@ -34,7 +34,7 @@ async def receive_body(
 ) -> bytes:
     """Return the bytes of a body.
 
-    A body that is too large is read to its end, within bounds, and discarded: otherwise a client that is still sending
+    A body that is refused is read to its end, within bounds, and discarded: otherwise a client that is still sending
     would see its connection reset and never receive the answer.
 
     Args:
@@ -53,6 +53,7 @@ async def receive_body(
     if length.isdigit() and int(length[:20]) > THROWN_AWAY * limit:
         raise too_large(limit)
     body, size, taken = bytearray(), 0, 0
+    problem: RequestError | None = None
     try:
         async with asyncio.timeout(BODY_SECONDS) as timer:
             more = True
@@ -62,35 +63,38 @@ async def receive_body(
                     raise ClientLeftError
                 piece, more = message.get("body", b""), message.get("more_body", False)
                 size += len(piece)
-                if size <= limit:
-                    _check_share(receiving, client, len(piece))
-                    receiving.take(client, len(piece))
-                    taken += len(piece)
-                    body += piece
-                    if more and (wait := find_wait(client, len(piece), size)):
-                        timer.reschedule((timer.when() or 0.0) + wait)
-                        await asyncio.sleep(wait)
-                elif body:
+                if problem is not None:
+                    continue
+                problem = too_large(limit) if size > limit else _find_excess(receiving, client, len(piece))
+                if problem is not None:
                     body.clear()
+                    receiving.give_back(client, taken)
+                    taken = 0
                     timer.reschedule(asyncio.get_running_loop().time() + THROWN_AWAY_SECONDS)
+                    continue
+                receiving.take(client, len(piece))
+                taken += len(piece)
+                body += piece
+                if more and (wait := find_wait(client, len(piece), size)):
+                    timer.reschedule((timer.when() or 0.0) + wait)
+                    await asyncio.sleep(wait)
     except TimeoutError:
-        if size > limit:
-            raise too_large(limit) from None
-        raise RequestError(408, "the body did not arrive in time; send it faster", CLOSE) from None
+        problem = problem or RequestError(408, "the body did not arrive in time; send it faster", CLOSE)
     finally:
         receiving.give_back(client, taken)
-    if size > limit:
-        raise too_large(limit)
+    if problem is not None:
+        raise problem
     return bytes(body)
 
 
-def _check_share(receiving: Shares, client: str, size: int) -> None:
+def _find_excess(receiving: Shares, client: str, size: int) -> RequestError | None:
     if receiving.exceeds_client(client, size):
         sentence = f"this server receives at most {receiving.of_one:,} bytes of bodies from a client at a time"
-        raise RequestError(429, f"{sentence}; send fewer requests at a time", CLOSE | {"Retry-After": "1"})
+        return RequestError(429, f"{sentence}; send fewer requests at a time", CLOSE | {"Retry-After": "1"})
     if receiving.exceeds_total(size):
         sentence = f"this server receives at most {receiving.total:,} bytes of bodies at a time"
-        raise RequestError(503, f"{sentence}; try again", CLOSE | {"Retry-After": "1"})
+        return RequestError(503, f"{sentence}; try again", CLOSE | {"Retry-After": "1"})
+    return None
 
 
 def too_large(limit: int) -> RequestError:
