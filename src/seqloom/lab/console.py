@@ -23,6 +23,7 @@ UNBREAKABLE = re.compile(r"`[^`\n]*`|--[\w-]+ [\d.]+")  # commands and flags ins
 NUMBER = re.compile(r"[-+]?[\d,]*\.?\d+%?")  # a number as text, right-aligned in a table
 OPTION = re.compile(r"\b(\w+)=\.\.\.")
 OPTION_OFF = re.compile(r"\b(\w+)=False\b")
+OPTION_ON = re.compile(r"\b(\w+)=True\b")
 OPTION_WITH_VALUE = re.compile(r"\b(input|target|kind|group|time|split|borders)=(?=\w)")
 
 PLAIN_REASONS = (  # pydantic's words and ours
@@ -45,8 +46,9 @@ def report_error(text: str) -> None:
 
 
 def write_as_flags(text: str) -> str:
-    """Rewrite Python options in a text as flags: rows=... becomes --rows, input=a --input a, x=False --no-x."""
+    """Rewrite Python options as flags: rows=... becomes --rows, input=a --input a, x=True --x, x=False --no-x."""
     text = OPTION_OFF.sub(lambda m: "--no-" + m[1].replace("_", "-"), text)
+    text = OPTION_ON.sub(lambda m: "--" + m[1].replace("_", "-"), text)
     return OPTION_WITH_VALUE.sub(r"--\1 ", OPTION.sub(lambda m: "--" + m[1].replace("_", "-"), text))
 
 

@@ -139,7 +139,7 @@ def _read_frame(split: str | None, frame: pl.DataFrame, notes: Notes) -> tuple[P
 
 def _read_files(split: str | None, files: tuple[Path, ...], options: Reading, notes: Notes) -> tuple[Part, TableFacts]:
     sounds = find_recordings(files[0]) if names_recordings(files[0]) else []
-    how = str((options.header, options.lines, options.encoding))
+    how = str((options.header, options.lines, options.encoding, "titles"))
     key = cache.digest(__version__, *map(cache.fingerprint, (*files, *sounds)), files[0].name, how)
     return _read_cached(" + ".join(map(str, files)), split, key, partial(write_files, files, options), notes)
 
@@ -153,4 +153,8 @@ def _read_cached(
     if rows == 0:
         raise UserError(f"{label}: holds no rows")
     usual = tuple(facts["usual"]) if facts["usual"] else None
-    return Part(label, split, key, place / TABLE, rows), TableFacts(usual, facts["stream"])
+    titles = tuple(facts["titles"])
+    if titles:
+        shown = ", ".join(map(repr, titles[:2])) + (", ..." if len(titles) > 2 else "")
+        notes.say(f"{label}: left out above the header: {shown}; set header=True if the first line is the header")
+    return Part(label, split, key, place / TABLE, rows), TableFacts(usual, facts["stream"], titles)

@@ -41,6 +41,7 @@ SEPARATORS = (",", ";", "\t", "|")  # separators of a .csv, the likeliest first
 SEPARATOR_LINE = re.compile(r"sep=(.)\r?\n")  # a first line by which Excel names the separator
 BLANK_LINES = re.compile(rb"(?<=\n)(\r?\n)+")
 HEAD_LINES, HEAD_BYTES = 100, 1 << 20  # beginning of a file from which separator and header are guessed
+MOST_TITLES = 10  # lines with a title above the header
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,8 @@ def find_layout(path: Path, options: Reading) -> Layout:
         raise UserError(f"{path}: the file is empty")
     if sign := SEPARATOR_LINE.match(lines[head]):
         head += 1
+    elif options.header is None:
+        head += _count_title_lines(lines[head:], path)
     separator = sign[1] if sign else _find_separator(lines[head:], path)
     first, *rows = _split_lines(lines[head:], separator, path) or [[]]
     if not first:
@@ -183,6 +186,35 @@ def find_layout(path: Path, options: Reading) -> Layout:
             head += 1
     _check_names(names, path)
     return Layout(separator, names, head, sum(len(line.encode("utf-8", "surrogateescape")) for line in lines[:head]))
+
+
+def find_titles(path: Path, options: Reading) -> list[str]:
+    """Return the titles above the header, which are left out."""
+    if options.header is not None:
+        return []
+    lines = _read_head(path)
+    return [line.strip(' ,;|\t\r\n"') for line in lines[: _count_title_lines(lines, path)] if line.strip(" ,;|\t\r\n")]
+
+
+def _count_title_lines(lines: list[str], path: Path) -> int:
+    """Return the number of lines above the header: rows with one text, where the table has several fields."""
+    for separator in SEPARATORS if path.suffix == ".csv" else ("\t",):
+        rows, start = [], 0  # those with a value, each with the number of its first line
+        reader = _make_reader(lines, separator, path)
+        try:
+            for row in reader:
+                rows += [(start, row)] if any(map(str.strip, row)) else []
+                start = int(reader.line_num)
+        except csv.Error:
+            return 0
+        titles = next((i for i, (_, row) in enumerate(rows) if any(map(str.strip, row[1:]))), 0)
+        if not 0 < titles <= MOST_TITLES or not all(row[0].strip() for _, row in rows[:titles]):
+            continue
+        (start, names), below = rows[titles], [row for _, row in rows[titles + 1 :]]
+        is_header = all(map(str.strip, names)) and len(set(names)) == len(names) and not _is_data(names, below)
+        if is_header and len(below) > 1 and all(len(row) == len(names) for row in below[:-1]):  # the last may be cut
+            return start
+    return 0
 
 
 def _check_names(names: list[str], path: Path) -> None:

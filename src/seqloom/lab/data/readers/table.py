@@ -65,6 +65,7 @@ class TableFacts:
 
     usual: tuple[str, str] | None = None  # input and target by the format's convention
     stream: bool = False  # whether the rows are pieces of one long text
+    titles: tuple[str, ...] = ()  # texts above the header, which are left out
 
 
 def write_files(files: tuple[Path, ...], options: Reading, work: Path) -> None:
@@ -184,7 +185,8 @@ def _scan(reader: ModuleType, files: tuple[Path, ...], options: Reading) -> tupl
         return text.scan_parallel((files[0], files[1]), names), TableFacts(names)
     frame = reader.scan(files[0], options)
     usual = reader.find_usual(frame) if hasattr(reader, "find_usual") else None
-    return frame, TableFacts(usual, reader is text and files[0].is_file() and not options.lines)
+    titles = tuple(delimited.find_titles(files[0], options)) if reader is delimited else ()
+    return frame, TableFacts(usual, reader is text and files[0].is_file() and not options.lines, titles)
 
 
 def _diagnose(reader: ModuleType, path: Path, options: Reading, error: Exception) -> str:
