@@ -292,7 +292,7 @@ def train() -> Iterator[Path]:
 @contextmanager
 def start(words: list[str], log: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run a server in another process; yields the process and its address."""
-    command = [sys.executable, "-m", "seqloom", *words, "--port", "0", "--json"]
+    command = [sys.executable, "-m", "seqloom", *words, "--port", "0", "--json", "--idle", "3600"]
     with log.open("w") as errors:
         server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         assert server.stdout is not None

@@ -33,7 +33,7 @@ RUNS_BEFORE_RECORDING = 3
 # T=512 needs 46 MB, 600 us of the GPU and 1,300 of the host; with 32 MB it was never kept.
 KEPT_BYTES, CELLS_KEPT = 256 << 20, 16
 # Rows and steps of a covering shape are multiples of the first, or of an eighth of the next power of two: few shapes,
-# each of which soon is recorded. Longer or larger inputs keep the GPU busy, so padding would cost more than it saves.
+# each of which soon is recorded. Longer or larger inputs keep the GPU busy: padding costs more (docs/decisions/0029).
 COVERING_STEP, COVERING_MOST = 16, 256
 # Shares of a GPU's memory, as divisors: recorded passes of the gated kernels keep their arguments, results and
 # temporaries. A pass that needs more than 1/256 of the memory (0.5 GB of an H200), or a forward pass that needs more
@@ -209,7 +209,7 @@ _FP32, _16_BITS, _ANY = ("float32", "tf32"), ("bfloat16", "float16"), (1, NO_LIM
 #
 # cuDNN runs the layers of a stack beside each other. LSTM H=1024 B=64 in float32, ms of both passes, cuDNN and ours:
 # one layer of 128 steps 7.3 / 5.2, two 9.7 / 10.3, three 12.7 / 15.3, three of 35 steps 5.9 / 5.4; three with 16 rows
-# 13.2 / 5.3, three of 768 units 18.9 / 13.3 (LOG, many shapes on one prepared call).
+# 13.2 / 5.3, three of 768 units 18.9 / 13.3 (LOG, stacks that cuDNN runs better).
 CUDNN_FASTER = (
     Rule(("aten",), ("rnn",), ("float16",), (1, 128), (1, 7), False, (32, NO_LIMIT)),
     Rule(("aten",), ("rnn",), ("float16",), (1, 96), (1, 96), True, (32, NO_LIMIT)),
