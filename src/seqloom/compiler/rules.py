@@ -66,7 +66,7 @@ def _asinh(x: Tensor) -> Tensor:
 
 
 def _safe_sqrt(x: Tensor) -> Tensor:
-    """Return the square root, whose derivative at 0 counts as 0."""
+    """Return the square root; its derivative at 0 is 0."""
     is_zero = x == 0
     return torch.where(is_zero, 0.0, torch.sqrt(torch.where(is_zero, 1.0, x)))
 
@@ -94,7 +94,7 @@ def _variance(
 
 
 def _is_first(x: Tensor, dim: int) -> bool:
-    """Return whether a dimension is the first: the batch, or that of a weight, with which torch computes itself."""
+    """Return whether a dimension is the first, which is the batch unless x is a weight."""
     return dim in (0, -x.dim())
 
 
@@ -119,7 +119,7 @@ def _flip(x: Tensor, dims: Sequence[int]) -> Tensor:
 def _accumulate(
     x: Tensor, dim: int, combine: Callable[[Tensor, Tensor], Tensor], neutral: float, *, dtype: object = None
 ) -> Tensor:
-    """Return the running sums or products: every round doubles the number of values in each (Hillis and Steele)."""
+    """Return running sums or products by the parallel scan of Hillis and Steele."""
     n, reach = x.shape[dim], 1
     if n > MOST_PIECES or _is_first(x, dim) or dtype not in (None, x.dtype):
         return NotImplemented
@@ -131,7 +131,7 @@ def _accumulate(
 
 
 def _multiply(x: Tensor, dim: int, keepdim: bool = False, *, dtype: object = None) -> Tensor:
-    """Return the product along a dimension, of halves."""
+    """Return the product along a dimension by multiplying its two halves until one value is left."""
     if dtype not in (None, x.dtype) or _is_first(x, dim):
         return NotImplemented
     while (n := x.shape[dim]) > 1:

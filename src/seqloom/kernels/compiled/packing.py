@@ -175,7 +175,7 @@ def _load_engine() -> tuple[Any, Any] | None:
 
 
 def _pack_by_engine(length: int, lengths: Tensor, is_time_first: bool) -> tuple[int, Sequence[Tensor]] | None:
-    """Return `T` and the indices of a packing, computed by the engine; None if there is no engine."""
+    """Return the longest length and the indices of a packing, computed by the engine; None without an engine."""
     functions = _load_engine()
     if functions is None:
         return None

@@ -161,7 +161,8 @@ def _score(results: Results, row: Row) -> str:
 def _relative_latency(one: Row, other: Row) -> str:
     if one.latency is None or other.latency is None or not other.latency[0]:
         return ""
-    return f" at {one.latency[0] / other.latency[0]:.2g} times the latency"
+    ratio = f"{one.latency[0] / other.latency[0]:.2g}"
+    return " at the same latency" if ratio == "1" else f" at {ratio} times the latency"
 
 
 def _join_names(names: list[str]) -> str:

@@ -86,9 +86,9 @@ def _read_room(device: torch.device) -> int:
 
 
 def _make_room(newest: Recorder) -> bool:
-    """Make room for one more recorded pass by discarding those that are no longer in use; return whether there is room.
+    """Return whether there is room for one more recorded pass, after discarding those that are no longer in use.
 
-    Passes that take turns would discard each other, and be recorded again and again.
+    A pass that still runs is kept: otherwise passes that take turns would discard each other in every round.
     """
     owners = sorted((owner for owner in _owners if owner is not newest), key=lambda owner: owner.used)
     excess = sum(owner.size for owner in owners) + newest.size - newest.room
@@ -162,7 +162,7 @@ def fill_tree(tree: Tree, tensors: Iterator[Tensor]) -> Tree:
 
 
 def list_tensors(tree: object) -> list[Tensor]:
-    """Return the tensors of a tree, in order."""
+    """Return the tensors of a tree in the order in which `fill_tree` replaces them."""
     found: list[Tensor] = []
     _add_tensors(tree, found)
     return found

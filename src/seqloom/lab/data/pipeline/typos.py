@@ -1,4 +1,4 @@
-"""Misspelt names of classes."""
+"""Class names that are probably misspelt."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class Ngrams:
 
 
 class WordsAndLetters:
-    """TF-IDF of word n-grams, joined with TF-IDF of the character n-grams inside words."""
+    """Features of a text: TF-IDF of its word n-grams and of the character n-grams inside its words."""
 
     def __init__(self, words: Ngrams, letters: LetterNgrams) -> None:
         self.parts: dict[str, Ngrams | LetterNgrams] = {"words": words, "letters": letters}

@@ -18,13 +18,13 @@ from seqloom.kernels import heuristics
 
 
 def round_up(n: int) -> int:
-    """Return the number of rows or steps of the covering shape: at most a quarter or 15 more."""
+    """Return the number of rows or steps of the covering shape of n: at most 15 or a quarter more."""
     step = max(heuristics.COVERING_STEP, (1 << (n - 1).bit_length()) // 8)
     return -(-n // step) * step
 
 
 def find_covering_shape(shape: torch.Size) -> torch.Size | None:
-    """Return the covering shape of an input (T, B, D) or (B, T, D); None if it has none."""
+    """Return the shape to which an input (T, B, D) or (B, T, D) is padded; None if it must not be padded."""
     if len(shape) != 3 or max(shape[:2]) > heuristics.COVERING_MOST:
         return None
     if torch.are_deterministic_algorithms_enabled():  # products of other sizes may round differently
