@@ -15,6 +15,7 @@ import seqloom.layers.recurrent.gpu.streams
 import seqloom.layers.recurrent.layer
 from seqloom.core.cell import Cell
 from seqloom.kernels import heuristics
+from seqloom.kernels.parallel.experience import recall
 from seqloom.kernels.runner import run_job
 from seqloom.layers.recurrent import plans
 from seqloom.layers.recurrent.gpu import row_order, streams, wavefront
@@ -687,3 +688,51 @@ def test_heads_run_in_one_launch_and_match_the_loop(cell, dtype):
         results.append([y, *torch.autograd.grad(y.float().square().sum(), list(one.parameters()))])
     for ours, theirs in zip(*results, strict=True):
         assert (ours - theirs).norm() < tolerance * theirs.norm() + 1e-6
+
+
+@pytest.mark.usefixtures("_every_warning")
+@pytest.mark.parametrize("lengths", [None, [4_096, 0, 700, 4_000]])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["gru", "lstm", "attn_rnn", "ugrnn"])
+def test_chunks_in_parallel_match_the_whole_sequence(name, dtype, lengths):
+    torch.manual_seed(0)
+    layer = seqloom.Recurrent(name, 16, 32, 2, bidirectional=True, parallel=512).cuda()
+    if name == "attn_rnn":
+        for i in range(len(layer.cells)):
+            layer.cell_at(i).remember(torch.zeros(32))  # so that it forgets within a chunk
+    layer = layer.to(dtype)
+    x = torch.randn(4_096, 4, 16, device="cuda", dtype=dtype)
+    weight = torch.randn(4_096, 4, 64, device="cuda", dtype=dtype)
+    results = []
+    for parallel in (512, "never"):
+        layer.parallel = parallel
+        layer.zero_grad()
+        y, state = layer(x, lengths=lengths)
+        (y * weight).sum().backward()
+        states = state if isinstance(state, tuple) else (state,)
+        results.append([y.detach(), *(s.detach() for s in states), *(p.grad for p in layer.parameters())])
+    for actual, expected in zip(*results, strict=True):
+        scale = float(expected.abs().max())
+        atol = (2e-5 if dtype == torch.float32 else 4e-2) * scale
+        torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
+    known = recall(layer.cell_at(0))
+    assert not known.failed and known.passes >= 2 and known.back >= 2
+
+
+def test_a_long_sequence_is_divided_by_default_and_one_that_never_forgets_is_not():
+    layer = seqloom.GRU(8, 64, device="cuda")
+    x = torch.randn(20_000, 1, 8, device="cuda")
+    with torch.no_grad():
+        y, _ = layer(x)
+        assert recall(layer.cell_at(0)).steps >= heuristics.PARALLEL_CHUNK
+        layer.parallel = "never"
+        torch.testing.assert_close(y, layer(x)[0], rtol=0, atol=1e-5)
+        layer.parallel = "auto"
+        x[10_000] = torch.nan
+        assert torch.equal(layer(x)[0].isnan().any(-1).view(-1), torch.arange(20_000, device="cuda") >= 10_000)
+    keeps = seqloom.Recurrent("orthogonal_rnn", 8, 64).cuda()
+    with torch.no_grad():
+        y, _ = keeps(x.nan_to_num())
+        assert recall(keeps.cell_at(0)).failed
+        keeps.parallel = "never"
+        assert torch.equal(y, keeps(x.nan_to_num())[0])

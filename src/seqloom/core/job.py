@@ -54,6 +54,16 @@ class ScanJob:
                 change[field] = reverse_steps(_shift_back(real), self.lengths)
         return replace(self, **change)  # type: ignore[arg-type]
 
+    def take_part(self, x: Tensor, state: State, begin: int) -> ScanJob:
+        """Return the job of the steps from `begin` on, whose input is x and whose first state is `state`."""
+
+        def cut(t: Tensor | None) -> Tensor | None:
+            return None if t is None else t.narrow(1, begin, x.shape[1])
+
+        left = None if self.lengths is None else (self.lengths - begin).clamp(0, x.shape[1])
+        keep = tuple(k.narrow(1, begin, x.shape[1]) for k in self.keep)
+        return replace(self, x=x, state=state, lengths=left, reset=cut(self.reset), dt=cut(self.dt), keep=keep)
+
     def valid_steps(self) -> Tensor:
         """Return (B, T): True at real steps, False at padding."""
         assert self.lengths is not None

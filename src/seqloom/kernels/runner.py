@@ -15,6 +15,8 @@ from seqloom.core.precision import autocast_dtype, useful_autocast, why_not_auto
 from seqloom.core.weights import bind_weights, resolve_weights, restore_parameters, weights
 from seqloom.kernels.dispatch import choose
 from seqloom.kernels.op import scan_in_graph
+from seqloom.kernels.parallel import chunks
+from seqloom.kernels.parallel.experience import check_parallel, find_steps
 
 
 def scan(
@@ -23,6 +25,7 @@ def scan(
     state: State | None = None,
     lengths: Tensor | Sequence[int] | None = None,
     kernel: str = "auto",
+    parallel: str | int = "auto",
 ) -> tuple[Tensor, State]:
     """Run a cell over a batch of sequences, with the fastest kernel that fits.
 
@@ -32,6 +35,7 @@ def scan(
         state: The state before the first step; the cell's initial state if omitted.
         lengths: (B,), the real steps of each row; T if omitted.
         kernel: "auto", or the name of a kernel such as "cpu", "loop" or "gru_aten".
+        parallel: Whether a long sequence may be divided into chunks that run in parallel; see `Recurrent`.
 
     Returns:
         The outputs (B, T, H), 0 after each row's length, and the state after each row's last real step.
@@ -49,6 +53,7 @@ def scan(
     if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[-1] != cell.input_size:
         actual = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
         raise InputError(f"x must be a Tensor (B, T, {cell.input_size}), got {actual}")
+    check_parallel(parallel)
     restore_parameters(cell)
     cell.check_type(x)
     if why_not_autocast(x.device.type):
@@ -58,11 +63,15 @@ def scan(
         start = read_state(state, [tuple(s.shape) for s in start], start[0])
     if lengths is not None:
         lengths = read_lengths(lengths, x.shape[0], x.shape[1], x.device)
-    return run_job(cell, ScanJob(zero_padding(x, lengths), start, lengths), kernel)
+    return run_job(cell, ScanJob(zero_padding(x, lengths), start, lengths), kernel, parallel=parallel)
 
 
 def run_job(
-    cell: Cell, job: ScanJob, kernel: str = "auto", values: Mapping[str, Tensor] | None = None
+    cell: Cell,
+    job: ScanJob,
+    kernel: str = "auto",
+    values: Mapping[str, Tensor] | None = None,
+    parallel: str | int = "never",
 ) -> tuple[Tensor, State]:
     """Run a job.
 
@@ -71,6 +80,7 @@ def run_job(
         job: Its input.
         kernel: "auto" or the name of a kernel.
         values: Tensors that replace weights of the same name.
+        parallel: "auto", "never", or the steps of the chunks that run in parallel.
 
     Returns:
         The outputs (B, T, H) and the last state.
@@ -85,7 +95,10 @@ def run_job(
             cell.handle = home.handle  # a view uses what was compiled for the cell
         cell, job = resolve_weights(cell), job.resolve()
         with useful_autocast(job.x.device.type):
-            y, state = choose(cell, job, kernel).run(cell, job)
+            if steps := find_steps(cell, job.x, parallel):
+                y, state = chunks.run(cell, job, kernel, steps)
+            else:
+                y, state = choose(cell, job, kernel).run(cell, job)
     return y.to(output_dtype(job.x)), state
 
 

@@ -108,6 +108,7 @@ class Options(TypedDict, total=False):
     residual: bool
     stack_norm: str | None
     kernel: str
+    parallel: str | int
     check: bool
 
 

@@ -17,6 +17,7 @@ from seqloom.kernels.cpu.step import count_most_rows
 from seqloom.kernels.dispatch import Choice, choose
 from seqloom.kernels.linear.choice import Choice as LinearChoice
 from seqloom.kernels.linear.choice import record_choices
+from seqloom.kernels.parallel.experience import find_steps, recall
 from seqloom.kernels.runner import run_job
 from seqloom.layers.linear.layer import Mixer
 from seqloom.layers.recurrent.layer import Recurrent
@@ -97,8 +98,12 @@ def explain(
     ) -> tuple[Tensor, State]:
         with useful_autocast(job.x.device.type):
             choice = choose(cell, job, kernel)
-            choices.append((places[id(cell)], replace(choice, detail=choice.kernel.describe(cell, job))))
-        return run_job(cell, job, kernel, values)
+            details = [choice.kernel.describe(cell, job)]
+            is_divided = find_steps(cell, job.x, layer.parallel) > 0
+        result = run_job(cell, job, kernel, values, layer.parallel)
+        details += [str(recall(cell))] if is_divided else []
+        choices.append((places[id(cell)], replace(choice, detail="; ".join(filter(None, details)))))
+        return result
 
     layer.run_with(record, *args, **kwargs)
     weight = next(layer.parameters(), None)  # a custom cell may have none

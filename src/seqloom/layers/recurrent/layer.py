@@ -6,6 +6,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self, cast
 
 import torch
@@ -22,6 +23,7 @@ from seqloom.core.job import ScanJob, reverse_steps
 from seqloom.core.precision import parameter_defaults
 from seqloom.core.weights import take_cells
 from seqloom.kernels.aten.cudnn import flatten_parameters
+from seqloom.kernels.parallel.experience import check_parallel, find_steps
 from seqloom.kernels.runner import run_job
 from seqloom.layers.dropouts import Dropouts
 from seqloom.layers.formats import SequencesT, read_input
@@ -41,7 +43,7 @@ REPR_DEFAULTS: dict[str, Any] = {
     "dropout": 0.0,
     "bidirectional": False,
 }
-REPR_DEFAULTS |= {"residual": False, "stack_norm": None, "kernel": "auto"}
+REPR_DEFAULTS |= {"residual": False, "stack_norm": None, "kernel": "auto", "parallel": "auto"}
 
 
 class Recurrent(Layer):
@@ -69,6 +71,9 @@ class Recurrent(Layer):
         heads: Number of cells side by side that share the units; recurrent weights are then block-diagonal. For
             "attn_rnn" it sets the cell's attention heads instead.
         kernel: "auto" for the fastest kernel that fits, or a kernel's name; `seqloom.explain` shows which one runs.
+        parallel: Whether a sequence may be divided into chunks that run in parallel: "auto" on a GPU, where it is long
+            enough and the cell forgets its state; "never"; or the steps of a chunk. Results differ by rounding errors;
+            a sequence whose chunks do not agree runs as a whole. `seqloom.explain` shows what happened.
         check: Whether to raise an error for NaN and infinity in the input; synchronises with a GPU.
         **settings: Settings of the cell, such as `slots` of "attn_rnn".
 
@@ -105,6 +110,7 @@ class Recurrent(Layer):
         stack_norm: str | None = None,
         heads: int | None = None,
         kernel: str = "auto",
+        parallel: str | int = "auto",
         check: bool = False,
         **settings: Any,  # noqa: ANN401  # of any cell; object would refuse an unpacked dict
     ) -> None:
@@ -113,6 +119,8 @@ class Recurrent(Layer):
         self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
         self.bidirectional, self.residual, self.stack_norm = bidirectional, residual, stack_norm
         self.dropouts, self.init, self.kernel, self.check = dropouts, init, kernel, check
+        check_parallel(parallel)
+        self.parallel = parallel
         kind = find_cell(cell)
         settings |= {} if heads is None else {"heads": heads}
         if "bias" in inspect.signature(kind.__init__).parameters:
@@ -217,12 +225,20 @@ class Recurrent(Layer):
         ends: list[State] = []
         ways = 1 + self.bidirectional
         alone = ways == 1 and not self.residual and self.stack_norm is None
-        if run is run_job and alone and should_use_wavefront(self.cell_at(0), x, self.num_layers):
+        first, is_usual = self.cell_at(0), run is run_job
+        if (
+            is_usual
+            and alone
+            and should_use_wavefront(first, x, self.num_layers)
+            and not find_steps(first, x, self.parallel)
+        ):
             jobs = [self._make_job(i, x, states, shared) for i in range(self.num_layers)]
             x, ends = run_wavefront(
                 jobs, self.kernel, lambda y: F.dropout(y, self.dropout, self.training).to(weight.dtype)
             )
             return batch.restore(x), batch.restore_states(ends)
+        if is_usual:
+            run = partial(run_job, parallel=self.parallel)
         for layer in range(self.num_layers):
             beside = x if layer and self.residual else None
             x = x.to(weight.dtype)  # autocast may have changed it

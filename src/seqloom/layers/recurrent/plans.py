@@ -34,6 +34,7 @@ from seqloom.kernels.cuda.gated.heads import GatedHeads
 from seqloom.kernels.cuda.gated.kernels import Gated
 from seqloom.kernels.dispatch import Choice, choose
 from seqloom.kernels.kernel_plan import KernelPlan
+from seqloom.kernels.parallel.experience import may_divide
 from seqloom.kernels.registry import Kernel
 from seqloom.kernels.stack import Stack
 from seqloom.layers.recurrent.gpu.covering import CoveredPlan, find_covering_shape
@@ -58,6 +59,7 @@ _autocast, _count_threads = torch._C._is_any_autocast_enabled, torch.get_num_thr
 _is_capturing, _strided = getattr(torch._C, "_cuda_isCurrentStreamCapturing", bool), torch.strided
 SETTINGS = (
     "kernel",
+    "parallel",
     "check",
     "training",
     "dropout",
@@ -334,6 +336,8 @@ class LayerPlans:
             for cell, known in zip(self.cells, names, strict=True):
                 known |= {name: places[id(w)] for name, w in cell.named_parameters(remove_duplicate=False)}
         stack = Stack(self.cells, names, x.shape, layer.batch_first, 1 + layer.bidirectional)
+        if may_divide(self.cells[0], stack.B, stack.T, x.device, layer.parallel):
+            return DECLINE
         try:
             choices = self._choose(layer, stack, x, has_lengths)
         except UserError:  # `run_with` raises it

@@ -66,7 +66,7 @@ def run_wavefront(
                     if i:
                         stream.wait_for(assigned[i - 1][0], y)
                         y = between(y)
-                    part = _slice_job(job.job, y, states[i], k * size)
+                    part = job.job.take_part(y, states[i], k * size)
                     y, states[i] = run_job(job.cell, part, kernel, job.values)
             outputs.append(y)
     ends = [tuple(s.to(t) for s, t in zip(end, types, strict=True)) for end, types in zip(states, dtypes, strict=True)]
@@ -76,14 +76,3 @@ def run_wavefront(
 def _promote_state(job: ScanJob) -> ScanJob:
     """Return the job with its state in at least float32, the precision inside a kernel."""
     return replace(job, state=tuple(s.to(torch.promote_types(s.dtype, torch.float32)) for s in job.state))
-
-
-def _slice_job(job: ScanJob, x: Tensor, state: State, begin: int) -> ScanJob:
-    """Return the job of the steps from `begin` on, whose input is x and whose first state is `state`."""
-
-    def part(t: Tensor | None) -> Tensor | None:
-        return None if t is None else t.narrow(1, begin, x.shape[1])
-
-    left = None if job.lengths is None else (job.lengths - begin).clamp(0, x.shape[1])
-    keep = tuple(k.narrow(1, begin, x.shape[1]) for k in job.keep)
-    return replace(job, x=x, state=state, lengths=left, reset=part(job.reset), dt=part(job.dt), keep=keep)

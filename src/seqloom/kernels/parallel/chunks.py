@@ -1,0 +1,277 @@
+"""A long sequence as chunks that run side by side, as rows of one batch.
+
+Every chunk starts from a guess of its first state. A pass runs all chunks; then the state at the end of each chunk
+becomes the first state of the next one, until both agree. A recurrence that forgets a wrong state within a chunk needs
+two passes. One that never forgets would need as many as there are chunks, and runs as a whole instead. The backward
+pass does the same with the gradients of the states. See docs/theory/parallel.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+from operator import truediv
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from seqloom.core.cell import Cell, State
+from seqloom.core.job import ScanJob, clone_part
+from seqloom.core.precision import autocast_dtype
+from seqloom.core.weights import bind_weights, weights
+from seqloom.kernels import heuristics
+from seqloom.kernels.autograd import Call, Gradients, Maybe, run_prepared
+from seqloom.kernels.dispatch import choose
+from seqloom.kernels.fused import differentiate, flatten_loop
+from seqloom.kernels.parallel.experience import recall
+from seqloom.kernels.registry import Run
+
+
+def run(cell: Cell, job: ScanJob, kernel: str, steps: int) -> tuple[Tensor, State]:
+    """Return the outputs (B, T, H) and the last state.
+
+    Args:
+        cell: The cell, with weights in plain memory.
+        job: Its input.
+        kernel: "auto", or a kernel's name.
+        steps: Steps of a chunk. What remains at the end of the sequence runs after the chunks.
+    """
+    T = job.x.shape[1]
+    whole = T - T % steps
+    first = job if whole == T else job.take_part(job.x[:, :whole], job.state, 0)
+    own = weights(cell)
+    inputs = [first.x, *first.state, *own.values(), *([] if first.dt is None else [first.dt])]
+    train = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
+    call = Call(first.x, first.state, list(own.values()), dt=first.dt, train=train)
+    y, *state = run_prepared(Chunks(cell, first, kernel, steps, find_tolerance(first)), call)
+    if whole == T:
+        return y, tuple(state)
+    last = job.take_part(job.x[:, whole:], tuple(state), whole)
+    rest, end = choose(cell, last, kernel).run(cell, last)
+    return torch.cat([y, rest.to(y.dtype)], 1), end
+
+
+def find_tolerance(job: ScanJob) -> float:
+    """Return the largest difference between the end of a chunk and the next start, in units of the largest state."""
+    dtype = autocast_dtype(job.x.device.type) or job.x.dtype
+    return heuristics.PARALLEL_ROUNDINGS.get(dtype, 16) * torch.finfo(dtype).eps
+
+
+def measure_defect(before: Sequence[Tensor], after: Sequence[Tensor]) -> tuple[float, float]:
+    """Return the largest difference between two tuples of states (B, C, ...), and that of their sums over chunks.
+
+    Both are in units of the largest value. The sum is the error of the last chunk if nothing were ever forgotten.
+    """
+    precise = [b.to(torch.promote_types(b.dtype, torch.float32)) for b in after]
+    differences = [b - a for a, b in zip(before, precise, strict=True)]
+    sums = [d.cumsum(1) for d in differences]
+    norms = torch.stack(torch._foreach_norm([*differences, *sums, *precise], math.inf)).view(3, -1).tolist()
+    if any(map(math.isnan, chain(*norms))):
+        return math.nan, math.nan
+    scales = [max(size, torch.finfo(torch.float32).tiny) for size in norms[2]]
+    defect, total = (max(map(truediv, row, scales)) for row in norms[:2])
+    return defect, total
+
+
+@dataclass
+class Graph:
+    """The last forward pass: its inputs, as leaves, and its outputs; whether it ran in chunks."""
+
+    leaves: list[Any]
+    outputs: tuple[Tensor, ...]
+    is_cut: bool
+
+
+class Saved(NamedTuple):
+    """What the forward pass saves."""
+
+    graph: Graph
+
+
+@dataclass
+class Chunks:
+    """A job in chunks of `steps` steps, C of them to a row; see `Prepared`."""
+
+    cell: Cell
+    job: ScanJob
+    kernel: str
+    steps: int
+    tolerance: float
+
+    def __post_init__(self) -> None:
+        self.B, self.C = self.job.x.shape[0], self.job.x.shape[1] // self.steps
+        self.names = list(weights(self.cell))
+        self.known = recall(self.cell)
+        self.codes: dict[tuple[bool, bool], Run] = {}  # the kernel by whether gradients follow and chunks are run
+        self.most = max(2, min(heuristics.PARALLEL_MOST_PASSES, self.C // 2))
+
+    @cached_property
+    def left(self) -> Tensor | None:
+        """The real steps of each chunk, (B, C); None if there is no padding."""
+        lengths = self.job.lengths
+        if lengths is None:
+            return None
+        begin = torch.arange(self.C, device=lengths.device) * self.steps
+        return (lengths.unsqueeze(1) - begin).clamp(0, self.steps)
+
+    @cached_property
+    def rows(self) -> ScanJob:
+        """The job with chunks as rows."""
+        job, cut = self.job, self._cut
+        return replace(
+            job,
+            x=cut(job.x),
+            dt=None if job.dt is None else cut(job.dt),
+            lengths=None if self.left is None else self.left.flatten(),
+            reset=None if job.reset is None else cut(job.reset),
+            mask=None if job.mask is None else job.mask.repeat_interleave(self.C, 0),
+            keep=tuple(map(cut, job.keep)),
+        )
+
+    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], Saved]:
+        """Return the outputs and the last states, and the graph of the last pass."""
+        guess = [s.unsqueeze(1).expand(s.shape[0], self.C, *s.shape[1:]) for s in call.states]
+        before = 1.0
+        for passes in range(1, self.most + 1):
+            train = call.train and passes >= self.known.passes
+            graph = self._run(call, guess, train)
+            y, *ends = (t.detach().unflatten(0, (self.B, self.C)) for t in graph.outputs)
+            after = [self._move_on(end, s) for end, s in zip(ends, call.states, strict=True)]
+            if passes < max(2, self.known.passes - 1):  # a difference is read by the host, which waits for it
+                guess = after
+                continue
+            defect, total = measure_defect(guess, after)
+            if self._agrees(defect, total):
+                if train != call.train:
+                    graph = self._run(call, after, call.train)
+                    y, *ends = (t.detach().unflatten(0, (self.B, self.C)) for t in graph.outputs)
+                self.known.note_success(self.steps, passes, defect)
+                return (y.flatten(1, 2), *map(self._take_last, ends)), Saved(graph)
+            if not defect <= before / 2:
+                break
+            guess, before = after, defect
+        self.known.note_failure(self.steps, passes, defect, self.C)
+        graph = self._run(call, None, call.train)
+        return tuple(t.detach() for t in graph.outputs), Saved(graph)
+
+    def backward(self, call: Call, saved: Saved, grads: Sequence[Maybe], needs: Gradients) -> Gradients:
+        """Return the gradients, after as many passes as the gradients of the states need to agree."""
+        graph, count = saved.graph, len(call.states)
+        if not graph.is_cut:
+            return _name(call, differentiate(graph.leaves, graph.outputs, grads, keep=True, again=False))
+        dy = None if grads[0] is None else self._cut(grads[0])
+        given = [self._place_last(d, s) for d, s in zip(grads[1:], call.states, strict=True)]
+        guess, before = given, 1.0
+        for passes in range(1, self.most + 1):
+            pulls = [dy, *(g.flatten(0, 1) for g in guess)]
+            dx, *rest = differentiate(graph.leaves, graph.outputs, pulls, keep=True, again=False)
+            starts = [
+                torch.zeros_like(g) if d is None else d.unflatten(0, (self.B, self.C))
+                for g, d in zip(guess, rest[:count], strict=True)
+            ]
+            after = [self._move_back(d) + g for d, g in zip(starts, given, strict=True)]
+            if passes < max(2, self.known.back - 1):
+                guess = after
+                continue
+            defect, total = measure_defect(guess, after)
+            if self._agrees(defect, total):
+                self.known.back = passes
+                rest[:count] = [d[:, 0] for d in starts]
+                over_time = [dx, *rest[count + len(call.weights) :]]
+                dx, *spans = (None if d is None else self._join(d) for d in over_time)
+                return _name(call, [dx, *rest[: count + len(call.weights)], *spans])
+            if not defect <= before / 2:
+                break
+            guess, before = after, defect
+        self.known.note_failure(self.steps, passes, defect, self.C)
+        graph = self._run(call, None, train=True)
+        return _name(call, differentiate(graph.leaves, graph.outputs, grads, keep=False, again=False))
+
+    def differentiate(self, call: Call, grads: Sequence[Maybe]) -> Gradients:
+        """Return the gradients with a graph, by the reference loop over the whole sequence."""
+        inputs = [call.x, *call.states, *call.weights, *([] if call.dt is None else [call.dt])]
+        with torch.enable_grad():
+            outputs = flatten_loop(self.cell, self.job, self.names)(*inputs)
+        return _name(call, differentiate(inputs, outputs, grads, keep=True, again=True))
+
+    def _run(self, call: Call, guess: Sequence[Tensor] | None, train: bool) -> Graph:
+        """Run all chunks from first states (B, C, ...), or the whole sequence if there are none."""
+        if guess is None:
+            job, states = self.job, [s.detach() for s in call.states]
+        else:
+            job, states = self.rows, [g.detach().flatten(0, 1).contiguous() for g in guess]
+        spans = [] if job.dt is None or call.dt is None else [_follow(job.dt, call.dt, train)]
+        x, own = _follow(job.x, call.x, train), [_follow(w, w, train) for w in call.weights]
+        if train:
+            for leaf, s in zip(states, call.states, strict=True):
+                leaf.requires_grad_(guess is not None or s.requires_grad)
+        view = bind_weights(self.cell, dict(zip(self.names, own, strict=True)))
+        view.handle = self.cell.handle
+        one = replace(job, x=x, state=tuple(states), dt=spans[0] if spans else None)
+        with torch.set_grad_enabled(train):
+            form = train, guess is None
+            if form not in self.codes:
+                self.codes[form] = choose(view, one, self.kernel).run
+            y, ends = self.codes[form](view, one)
+        return Graph([x, *states, *own, *spans], (y, *ends), guess is not None)
+
+    def _agrees(self, defect: float, total: float) -> bool:
+        return defect <= self.tolerance and total <= heuristics.PARALLEL_SUM * self.tolerance
+
+    def _cut(self, t: Tensor) -> Tensor:
+        """Return a tensor (B, T, ...) as rows (B * C, steps, ...)."""
+        return t.unflatten(1, (self.C, self.steps)).flatten(0, 1)
+
+    def _join(self, t: Tensor) -> Tensor:
+        """Return rows (B * C, steps, ...) as a tensor (B, T, ...)."""
+        return t.unflatten(0, (self.B, self.C)).flatten(1, 2)
+
+    def _move_on(self, ends: Tensor, first: Tensor) -> Tensor:
+        """Return the first state of every chunk: the end (B, C, ...) of the one before."""
+        first = first.unsqueeze(1).to(ends.dtype)
+        return self._clear(torch.cat([first, ends[:, :-1]], 1), first)
+
+    def _move_back(self, starts: Tensor) -> Tensor:
+        """Return the gradient of every chunk's end: that of the first state of the next one."""
+        none = torch.zeros_like(starts[:, :1])
+        return self._clear(torch.cat([starts[:, 1:], none], 1), none)
+
+    def _clear(self, t: Tensor, value: Tensor) -> Tensor:
+        """Set a tensor (B, C, ...) to a value for chunks without real steps."""
+        if self.left is None:
+            return t
+        return torch.where((self.left > 0)[(..., *(None,) * (t.dim() - 2))], t, value)
+
+    @cached_property
+    def _last(self) -> tuple[Tensor, Tensor] | tuple[slice, int]:
+        """The index of the last chunk with a real step of each row; of the first one if it has none."""
+        if self.left is None:
+            return slice(None), -1
+        return torch.arange(self.B, device=self.left.device), ((self.left > 0).sum(1) - 1).clamp_min(0)
+
+    def _take_last(self, ends: Tensor) -> Tensor:
+        """Return the last state of every row from the ends (B, C, ...) of its chunks."""
+        return clone_part(ends[self._last])
+
+    def _place_last(self, d: Maybe, state: Tensor) -> Tensor:
+        """Return the gradients of the ends (B, C, ...) of all chunks from those of the last states."""
+        placed = state.new_zeros(self.B, self.C, *state.shape[1:])
+        if d is not None:
+            placed[self._last] = d
+        return placed
+
+
+def _follow(t: Tensor, source: Tensor, train: bool) -> Tensor:
+    """Return the values of a tensor as a leaf of a new graph that wants a gradient if `source` does."""
+    return t.detach().requires_grad_(train and source.requires_grad)
+
+
+def _name(call: Call, flat: Sequence[Maybe]) -> Gradients:
+    """Name the gradients of the input, the states, the weights, and the times between steps if there are any."""
+    a = 1 + len(call.states)
+    b = a + len(call.weights)
+    return Gradients(flat[0], flat[1:a], flat[a:b], dt=flat[b] if len(flat) > b else None)
