@@ -29,6 +29,7 @@ from research.record import build_parser, print_row, write_record
 from seqloom.kernels.parallel.experience import recall
 
 WIDTH = 64
+WARM = 6  # calls of a layer before it is timed
 EPISODE = 100  # steps of an episode of the adding task
 
 
@@ -216,6 +217,8 @@ def take_turns(calls: list[Callable[[], object]], device: str, seconds: float) -
 
 def time_pair(pair: list[Any], x: Tensor, dy: Tensor, device: str, seconds: float) -> dict[str, Any]:
     """Return the times of both passes, of the whole sequence and of chunks, and what happened."""
+    for _ in range(WARM):  # what earlier calls have shown
+        run_both(pair[1], x, dy)
     row: dict[str, Any] = {}
     for name in ("forward", "both"):
 
@@ -269,8 +272,6 @@ def measure_shapes(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
         torch.manual_seed(0)
         pair = make_pair(seqloom.Recurrent(cell, WIDTH, H).to(given.device), dtype)
         x, dy = (torch.randn(T, B, n, device=given.device, dtype=dtype) for n in (WIDTH, H))
-        for _ in range(given.warm):  # what earlier calls have shown
-            run_both(pair[1], x, dy)
         row = {"cell": cell, "T": T, "B": B, "H": H, "type": str(dtype).removeprefix("torch.")}
         yield row | time_pair(pair, x, dy, given.device, given.seconds)
 
@@ -317,7 +318,6 @@ def main() -> None:
     parser.add_argument("--train-steps", type=int, default=300)
     parser.add_argument("--updates", type=int, default=400)
     parser.add_argument("--seconds", type=float, default=0.3, help="of each pair of times")
-    parser.add_argument("--warm", type=int, default=8, help="calls before a shape is timed")
     parser.add_argument("--shapes", action="store_true")
     parser.add_argument("--course", action="store_true")
     parser.add_argument("--rows", action="store_true")

@@ -96,7 +96,7 @@ def run_job(
         cell, job = resolve_weights(cell), job.resolve()
         with useful_autocast(job.x.device.type):
             if steps := find_steps(cell, job.x, parallel):
-                y, state = chunks.run(cell, job, kernel, steps)
+                y, state = chunks.run(cell, job, kernel, steps, is_auto=parallel == "auto")
             else:
                 y, state = choose(cell, job, kernel).run(cell, job)
     return y.to(output_dtype(job.x)), state

@@ -31,7 +31,7 @@ from seqloom.kernels.parallel.experience import recall
 from seqloom.kernels.registry import Run
 
 
-def run(cell: Cell, job: ScanJob, kernel: str, steps: int) -> tuple[Tensor, State]:
+def run(cell: Cell, job: ScanJob, kernel: str, steps: int, is_auto: bool) -> tuple[Tensor, State]:
     """Return the outputs (B, T, H) and the last state.
 
     Args:
@@ -39,6 +39,7 @@ def run(cell: Cell, job: ScanJob, kernel: str, steps: int) -> tuple[Tensor, Stat
         job: Its input.
         kernel: "auto", or a kernel's name.
         steps: Steps of a chunk. What remains at the end of the sequence runs after the chunks.
+        is_auto: Whether passes that do not agree may take at most half of the time of the whole sequence.
     """
     T = job.x.shape[1]
     whole = T - T % steps
@@ -47,7 +48,9 @@ def run(cell: Cell, job: ScanJob, kernel: str, steps: int) -> tuple[Tensor, Stat
     inputs = [first.x, *first.state, *own.values(), *([] if first.dt is None else [first.dt])]
     train = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
     call = Call(first.x, first.state, list(own.values()), dt=first.dt, train=train)
-    y, *state = run_prepared(Chunks(cell, first, kernel, steps, find_tolerance(first)), call)
+    most = heuristics.PARALLEL_MOST_PASSES
+    most = max(2, min(most, whole // steps // 4)) if is_auto else most
+    y, *state = run_prepared(Chunks(cell, first, kernel, steps, find_tolerance(first), most), call)
     if whole == T:
         return y, tuple(state)
     last = job.take_part(job.x[:, whole:], tuple(state), whole)
@@ -94,20 +97,20 @@ class Saved(NamedTuple):
 
 @dataclass
 class Chunks:
-    """A job in chunks of `steps` steps, C of them to a row; see `Prepared`."""
+    """A job in chunks of `steps` steps, C of them to a row, for at most so many passes; see `Prepared`."""
 
     cell: Cell
     job: ScanJob
     kernel: str
     steps: int
     tolerance: float
+    most: int
 
     def __post_init__(self) -> None:
         self.B, self.C = self.job.x.shape[0], self.job.x.shape[1] // self.steps
         self.names = list(weights(self.cell))
         self.known = recall(self.cell)
         self.codes: dict[tuple[bool, bool], Run] = {}  # the kernel by whether gradients follow and chunks are run
-        self.most = max(2, min(heuristics.PARALLEL_MOST_PASSES, self.C // 2))
 
     @cached_property
     def left(self) -> Tensor | None:
@@ -141,7 +144,9 @@ class Chunks:
             graph = self._run(call, guess, train)
             y, *ends = (t.detach().unflatten(0, (self.B, self.C)) for t in graph.outputs)
             after = [self._move_on(end, s) for end, s in zip(ends, call.states, strict=True)]
-            if passes < max(2, self.known.passes - 1):  # a difference is read by the host, which waits for it
+            if passes < min(
+                self.most, max(2, self.known.passes - 1)
+            ):  # a difference is read by the host, which waits for it
                 guess = after
                 continue
             defect, total = measure_defect(guess, after)
@@ -174,7 +179,7 @@ class Chunks:
                 for g, d in zip(guess, rest[:count], strict=True)
             ]
             after = [self._move_back(d) + g for d, g in zip(starts, given, strict=True)]
-            if passes < max(2, self.known.back - 1):
+            if self._is_early(passes, self.known.back):
                 guess = after
                 continue
             defect, total = measure_defect(guess, after)
@@ -218,6 +223,10 @@ class Chunks:
                 self.codes[form] = choose(view, one, self.kernel).run
             y, ends = self.codes[form](view, one)
         return Graph([x, *states, *own, *spans], (y, *ends), guess is not None)
+
+    def _is_early(self, passes: int, usual: int) -> bool:
+        """Return whether chunks rarely agree after so few passes: the host waits for a difference to read it."""
+        return passes < min(self.most, max(2, usual - 1))
 
     def _agrees(self, defect: float, total: float) -> bool:
         return defect <= self.tolerance and total <= heuristics.PARALLEL_SUM * self.tolerance
