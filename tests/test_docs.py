@@ -122,6 +122,7 @@ def test_the_readme_has_at_most_450_words_besides_tables_and_code() -> None:
         "docs/results/claims.md",
         "docs/tutorials/own-cell.md",
         "docs/reference/cell-map.md",
+        "docs/theory/parallel.md",
         "docs/how-to/deep-stacks.md",
         "src/seqloom/kernels/README.md",
     ],

@@ -27,6 +27,7 @@ from research.pages import (
     goals,
     kernel_rules,
     kinds,
+    parallel,
     policies,
     speed,
     study_pages,
@@ -43,6 +44,7 @@ PAGES = (
     ROOT / "docs" / "tutorials" / "own-cell.md",
     ROOT / "docs" / "how-to" / "reinforcement-learning.md",
     ROOT / "docs" / "reference" / "cell-map.md",
+    ROOT / "docs" / "theory" / "parallel.md",
     ROOT / "docs" / "how-to" / "deep-stacks.md",
     ROOT / "docs" / "decisions" / "0010-attn-rnn-as-it-is.md",
     ROOT / "src" / "seqloom" / "kernels" / "README.md",
@@ -61,6 +63,7 @@ def main() -> None:
     policies.draw_curves(IMAGES / "policies.svg")
     cell_map.draw_gates(IMAGES / "cell-gates.svg")
     kinds.draw_kinds(IMAGES / "kinds.svg")
+    parallel.draw_passes(IMAGES / "passes.svg")
     for name in ("intents", "translation", "forecast"):
         draw_tutorial(name)
 
@@ -94,6 +97,7 @@ PARTS = {
         *policies.PARTS,
         *kernel_rules.PARTS,
         *kinds.PARTS,
+        *parallel.PARTS,
         *study_pages.PARTS,
         *claims.PARTS,
     )

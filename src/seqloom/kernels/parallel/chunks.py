@@ -183,7 +183,7 @@ class Chunks:
                 guess = after
                 continue
             defect, total = measure_defect(guess, after)
-            if self._agrees(defect, total):
+            if self._agrees(defect, total, heuristics.PARALLEL_BACK):
                 self.known.back = passes
                 rest[:count] = [d[:, 0] for d in starts]
                 over_time = [dx, *rest[count + len(call.weights) :]]
@@ -228,8 +228,9 @@ class Chunks:
         """Return whether chunks rarely agree after so few passes: the host waits for a difference to read it."""
         return passes < min(self.most, max(2, usual - 1))
 
-    def _agrees(self, defect: float, total: float) -> bool:
-        return defect <= self.tolerance and total <= heuristics.PARALLEL_SUM * self.tolerance
+    def _agrees(self, defect: float, total: float, share: float = 1.0) -> bool:
+        limit = share * self.tolerance
+        return defect <= limit and total <= heuristics.PARALLEL_SUM * limit
 
     def _cut(self, t: Tensor) -> Tensor:
         """Return a tensor (B, T, ...) as rows (B * C, steps, ...)."""
