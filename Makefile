@@ -3,7 +3,7 @@ PYTHON ?= python3
 # Packages are installed without bytecode; each file is compiled by the first process that imports it, and kept.
 export PYTHONDONTWRITEBYTECODE :=
 BIN := .venv/bin
-EXTRAS := lab,serve,tune,subwords,onnx,hub,test
+EXTRAS := lab,serve,tune,subwords,excel,onnx,hub,test
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 # The package in place, without its engine, which the rule of .venv/installed compiles.
 INSTALL := SEQLOOM_BUILD_ENGINE=separate $(PIP)

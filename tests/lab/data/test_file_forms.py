@@ -9,6 +9,9 @@ import polars as pl
 import pytest
 from scipy.io import wavfile
 
+from seqloom.core.errors import UserError
+from seqloom.lab.data.pipeline.reading import Reading
+from seqloom.lab.data.readers import excel
 from seqloom.lab.data.registry import load_task, open_task
 
 WORDS = ["gut", "schön", "groß", "übel", "böse", "film", "essen", "zimmer"]
@@ -97,6 +100,36 @@ def test_the_first_sheet_of_a_workbook(tmp_path):
     assert (task.kind, task.target.names, count_rows(task)) == ("classify", ("ja", "nein"), len(ROWS))
 
 
+def test_titles_above_the_header_of_a_sheet_are_left_out(tmp_path):
+    pytest.importorskip("fastexcel")
+    rows = [("text", "label"), *(tuple(row.values()) for row in ROWS)]
+    write_workbook(tmp_path / "a.xlsx", {"reviews": [("Reviews of 2026",), ("", ""), *rows]})
+    task = open_task(tmp_path / "a.xlsx")
+    assert (task.target.names, count_rows(task)) == (("ja", "nein"), len(ROWS))
+    assert any("left out above the header: 'Reviews of 2026'" in note.text for note in task.notes)
+
+
+def test_a_sheet_is_read_by_its_name_or_number(tmp_path):
+    pytest.importorskip("fastexcel")
+    rows = [("text", "label"), *(tuple(row.values()) for row in ROWS)]
+    write_workbook(tmp_path / "a.xlsx", {"about": [("a", "b"), ("c", "d")], "reviews": rows})
+    for sheet in ("reviews", "2"):
+        assert count_rows(open_task(tmp_path / "a.xlsx", sheet=sheet)) == len(ROWS)
+    with pytest.raises(UserError, match=r"no sheet 'review': did you mean 'reviews'\?"):
+        open_task(tmp_path / "a.xlsx", sheet="review")
+    with pytest.raises(UserError, match=r"no sheet '3': its sheets are 'about', 'reviews'"):
+        open_task(tmp_path / "a.xlsx", sheet="3")
+    (tmp_path / "b.csv").write_text("text,label\n" + "gut,ja\nschlecht,nein\n" * 20)
+    with pytest.raises(UserError, match=r"sheet=reviews is for workbooks \(.xlsx, .xls, .ods\); leave it out"):
+        open_task(tmp_path / "b.csv", sheet="reviews")
+
+
+def test_a_sheet_without_a_header(tmp_path):
+    pytest.importorskip("fastexcel")
+    write_workbook(tmp_path / "a.xlsx", {"a": [tuple(row.values()) for row in ROWS]})
+    assert count_rows(open_task(tmp_path / "a.xlsx", header=False)) == len(ROWS)
+
+
 def test_sheets_that_are_named_after_splits(tmp_path):
     pytest.importorskip("fastexcel")
     rows = [tuple(row.values()) for row in ROWS]
@@ -117,7 +150,7 @@ def test_a_workbook_without_fastexcel_names_the_extra(tmp_path, monkeypatch):
     with pytest.raises(
         ValueError, match=r"reading .xlsx needs fastexcel; install it with: pip install 'seqloom\[excel"
     ):
-        open_task(tmp_path / "a.xlsx")
+        excel.scan(tmp_path / "a.xlsx", Reading())  # elsewhere a process of its own reads it
 
 
 def test_a_zip_file_with_one_table(tmp_path):

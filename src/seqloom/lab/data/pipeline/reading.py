@@ -40,6 +40,8 @@ class Reading(BaseModel):
     """Use only this many rows of each file, drawn at random; of a table in time, the latest ones of each series."""
     header: bool | None = None
     """Whether the first line of a table holds the column names."""
+    sheet: str | None = None
+    """Sheet of a workbook, by its name or number; by default the first."""
     encoding: str | None = None
     """Encoding of text files that are neither UTF-8 nor marked as UTF-16, such as cp1252."""
     lines: bool = False

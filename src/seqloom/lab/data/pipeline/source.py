@@ -139,7 +139,7 @@ def _read_frame(split: str | None, frame: pl.DataFrame, notes: Notes) -> tuple[P
 
 def _read_files(split: str | None, files: tuple[Path, ...], options: Reading, notes: Notes) -> tuple[Part, TableFacts]:
     sounds = find_recordings(files[0]) if names_recordings(files[0]) else []
-    how = str((options.header, options.lines, options.encoding, "titles"))
+    how = str((options.header, options.sheet, options.lines, options.encoding, "titles"))
     key = cache.digest(__version__, *map(cache.fingerprint, (*files, *sounds)), files[0].name, how)
     return _read_cached(" + ".join(map(str, files)), split, key, partial(write_files, files, options), notes)
 

@@ -17,6 +17,7 @@ from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.readers.frames import decode_utf8, read_blocks, scan_frames
+from seqloom.lab.data.readers.header import count_titles, is_data
 
 csv.field_size_limit(1 << 30)  # a field may be a whole book
 SUFFIXES = (".csv", ".tsv", ".tab")
@@ -41,7 +42,6 @@ SEPARATORS = (",", ";", "\t", "|")  # separators of a .csv, the likeliest first
 SEPARATOR_LINE = re.compile(r"sep=(.)\r?\n")  # a first line by which Excel names the separator
 BLANK_LINES = re.compile(rb"(?<=\n)(\r?\n)+")
 HEAD_LINES, HEAD_BYTES = 100, 1 << 20  # beginning of a file from which separator and header are guessed
-MOST_TITLES = 10  # lines with a title above the header
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def find_layout(path: Path, options: Reading) -> Layout:
     first, *rows = _split_lines(lines[head:], separator, path) or [[]]
     if not first:
         raise UserError(f"{path}: the file is empty")
-    if _is_data(first, rows) if options.header is None else not options.header:
+    if is_data(first, rows) if options.header is None else not options.header:
         names = [f"column_{i + 1}" for i in range(len(first))]
     else:
         names = first
@@ -207,13 +207,8 @@ def _count_title_lines(lines: list[str], path: Path) -> int:
                 start = int(reader.line_num)
         except csv.Error:
             return 0
-        titles = next((i for i, (_, row) in enumerate(rows) if any(map(str.strip, row[1:]))), 0)
-        if not 0 < titles <= MOST_TITLES or not all(row[0].strip() for _, row in rows[:titles]):
-            continue
-        (start, names), below = rows[titles], [row for _, row in rows[titles + 1 :]]
-        is_header = all(map(str.strip, names)) and len(set(names)) == len(names) and not _is_data(names, below)
-        if is_header and len(below) > 1 and all(len(row) == len(names) for row in below[:-1]):  # the last may be cut
-            return start
+        if titles := count_titles([row for _, row in rows]):
+            return rows[titles][0]
     return 0
 
 
@@ -270,20 +265,6 @@ def _count_lines(lines: list[str], separator: str, path: Path) -> int:
     if used == len(lines):
         next(_check_quotes(_make_reader(lines, separator, path, strict=True), path, 0))
     return used
-
-
-def _is_data(first: list[str], rows: list[list[str]]) -> bool:
-    """Return whether the first line is data: a field is a number or recurs below (except in repeated headers)."""
-    values = [set(column) - {""} for column in zip(*(row for row in rows if row != first), strict=False)]
-    return any(map(_is_number, first)) or any(field in seen for field, seen in zip(first, values, strict=False))
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text.replace(",", ".", 1))
-    except ValueError:
-        return False
-    return True
 
 
 def diagnose(path: Path, options: Reading) -> None:

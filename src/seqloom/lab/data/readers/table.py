@@ -183,9 +183,13 @@ def _scan(reader: ModuleType, files: tuple[Path, ...], options: Reading) -> tupl
         one, other = (file.suffix[1:] for file in files)
         names = (one, other) if one != other and one and other else ("source", "target")
         return text.scan_parallel((files[0], files[1]), names), TableFacts(names)
+    if options.sheet is not None and reader is not excel:
+        raise UserError(
+            f"{files[0]}: sheet={options.sheet} is for workbooks ({', '.join(excel.SUFFIXES)}); leave it out"
+        )
     frame = reader.scan(files[0], options)
     usual = reader.find_usual(frame) if hasattr(reader, "find_usual") else None
-    titles = tuple(delimited.find_titles(files[0], options)) if reader is delimited else ()
+    titles = tuple(reader.find_titles(files[0], options)) if hasattr(reader, "find_titles") else ()
     return frame, TableFacts(usual, reader is text and files[0].is_file() and not options.lines, titles)
 
 
