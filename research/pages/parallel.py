@@ -16,8 +16,12 @@ LONG = 65_536  # steps of the sequence of the first table
 
 
 def find_gains() -> tuple[float, float]:
-    """Return the least and the largest gain of both passes in float32 of networks that were divided."""
-    rows = [r for r in read_rows("h200-parallel") if r["type"] == "float32" and "failed" not in r]
+    """Return the least and the largest gain of both passes of networks that were divided.
+
+    GRU and LSTM in float32 are left out: as a whole they run on cuDNN up to 65,535 steps, and on slower kernels above.
+    """
+    slower = {("gru", "float32"), ("lstm", "float32")}
+    rows = [r for r in read_rows("h200-parallel") if (r["cell"], r["type"]) not in slower and "failed" not in r]
     gains = [float(row["both_gain"]) for row in rows]
     return min(gains), max(gains)
 
