@@ -136,6 +136,41 @@ def test_a_gradient_that_is_never_forgotten_is_computed_as_a_whole():
     assert recall(layer.cell_at(0)).failed
 
 
+class Clock(seqloom.Cell):
+    """Forget everything but the number of steps, an integer."""
+
+    def initial_state(self, x):
+        return x.new_zeros(x.shape[0], 4), torch.zeros(x.shape[0], dtype=torch.long)
+
+    def step(self, x, state):
+        h, t = state
+        h = torch.tanh(x + 0.1 * h + (t % 7).unsqueeze(-1).to(x.dtype))
+        return h, (h, t + 1)
+
+
+class Turn(seqloom.Cell):
+    """Turn a complex number, and forget it."""
+
+    def initial_state(self, x):
+        return (torch.zeros(x.shape[0], 4, dtype=torch.complex128),)
+
+    def step(self, x, state):
+        (z,) = state
+        z = x + 0.1j * z
+        return z.real, (z,)
+
+
+@pytest.mark.parametrize("cell", [Clock, Turn])
+def test_states_that_are_not_real_numbers(cell):
+    layer, whole = make_pair(lambda: seqloom.Recurrent(cell, 4, 4))
+    x = torch.randn(T, 2, 4).double().requires_grad_()
+    found = []
+    for one in (layer, whole):
+        y, state = one(x)
+        found.append((y, state, *torch.autograd.grad(y.sum(), x)))
+    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-12)
+
+
 def test_a_slow_drift_is_not_taken_for_agreement():
     drift = torch.full((1, 50, 1), 5e-7).cumsum(1)  # every chunk adds less than the tolerance
     defect, total = measure_defect([1 + drift], [1 + drift + 5e-7])

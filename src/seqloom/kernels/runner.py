@@ -95,7 +95,7 @@ def run_job(
             cell.handle = home.handle  # a view uses what was compiled for the cell
         cell, job = resolve_weights(cell), job.resolve()
         with useful_autocast(job.x.device.type):
-            if steps := find_steps(cell, job.x, parallel):
+            if chunks.can_divide(job.state) and (steps := find_steps(cell, job.x, parallel)):
                 y, state = chunks.run(cell, job, kernel, steps, is_auto=parallel == "auto")
             else:
                 y, state = choose(cell, job, kernel).run(cell, job)

@@ -31,6 +31,11 @@ from seqloom.kernels.parallel.experience import recall
 from seqloom.kernels.registry import Run
 
 
+def can_divide(state: State) -> bool:
+    """Return whether states of this kind can be compared."""
+    return bool(state) and not any(s.is_complex() for s in state)
+
+
 def run(cell: Cell, job: ScanJob, kernel: str, steps: int, is_auto: bool) -> tuple[Tensor, State]:
     """Return the outputs (B, T, H) and the last state.
 
@@ -110,6 +115,7 @@ class Chunks:
         self.B, self.C = self.job.x.shape[0], self.job.x.shape[1] // self.steps
         self.names = list(weights(self.cell))
         self.known = recall(self.cell)
+        self.amp = autocast_dtype(self.job.x.device.type)  # a backward pass runs without it
         self.codes: dict[tuple[bool, bool], Run] = {}  # the kernel by whether gradients follow and chunks are run
 
     @cached_property
@@ -144,9 +150,7 @@ class Chunks:
             graph = self._run(call, guess, train)
             y, *ends = (t.detach().unflatten(0, (self.B, self.C)) for t in graph.outputs)
             after = [self._move_on(end, s) for end, s in zip(ends, call.states, strict=True)]
-            if passes < min(
-                self.most, max(2, self.known.passes - 1)
-            ):  # a difference is read by the host, which waits for it
+            if self._is_early(passes, self.known.passes):
                 guess = after
                 continue
             defect, total = measure_defect(guess, after)
@@ -193,7 +197,8 @@ class Chunks:
                 break
             guess, before = after, defect
         self.known.note_failure(self.steps, passes, defect, self.C)
-        graph = self._run(call, None, train=True)
+        with torch.autocast(call.x.device.type, self.amp, enabled=self.amp is not None):
+            graph = self._run(call, None, train=True)
         return _name(call, differentiate(graph.leaves, graph.outputs, grads, keep=False, again=False))
 
     def differentiate(self, call: Call, grads: Sequence[Maybe]) -> Gradients:
@@ -213,7 +218,7 @@ class Chunks:
         x, own = _follow(job.x, call.x, train), [_follow(w, w, train) for w in call.weights]
         if train:
             for leaf, s in zip(states, call.states, strict=True):
-                leaf.requires_grad_(guess is not None or s.requires_grad)
+                leaf.requires_grad_(leaf.is_floating_point() and (guess is not None or s.requires_grad))
         view = bind_weights(self.cell, dict(zip(self.names, own, strict=True)))
         view.handle = self.cell.handle
         one = replace(job, x=x, state=tuple(states), dt=spans[0] if spans else None)
