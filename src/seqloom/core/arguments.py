@@ -21,6 +21,7 @@ MAX_INT = 2**31 - 1  # torch and the kernels count features, layers and steps in
 _POSITIVE = """
     input_size hidden_size num_layers dim heads kv_heads memory_size rank gate_rank features state_channels expand
     writes rows width substeps slots segment horizon targets tags symbols classes outputs max_length chunk stack
+    parallel
 """
 POSITIVE = frozenset(_POSITIVE.split())  # arguments that count something and must be at least 1
 SHARES = frozenset({"dropout", "attention_dropout"})  # between 0 and 1
