@@ -150,7 +150,7 @@ def test_a_workbook_without_fastexcel_names_the_extra(tmp_path, monkeypatch):
     with pytest.raises(
         ValueError, match=r"reading .xlsx needs fastexcel; install it with: pip install 'seqloom\[excel"
     ):
-        excel.scan(tmp_path / "a.xlsx", Reading())  # elsewhere a process of its own reads it
+        excel.scan_sheets(tmp_path / "a.xlsx", Reading())  # elsewhere a process of its own reads it
 
 
 def test_a_zip_file_with_one_table(tmp_path):

@@ -74,3 +74,9 @@ def test_a_header_that_is_asked_for_is_the_first_line(path):
 def test_lines_in_messages_count_titles(path):
     with pytest.raises(UserError, match="line 14 has 3 fields"):
         read(path, "Reviews\n\n" + HEADER + ROWS + "one,more\ntoo,many,fields\n")
+
+
+def test_titles_are_named_when_types_change_late(path):
+    rows = "".join(f"{i},{i / 2}\n" for i in range(60_000)) + "none,word\n"
+    table, notes = read(path, "Measurements\n" + "step,value\n" + rows)
+    assert (table.columns, len(table), len(notes)) == (["step", "value"], 60_001, 1)

@@ -9,7 +9,10 @@ MOST_TITLES = 10  # rows with a title above the header
 
 
 def is_data(first: Sequence[str], rows: Rows) -> bool:
-    """Return whether the first row is data: a field is a number or recurs below (except in repeated headers)."""
+    """Return whether the first row is data and no header: a field is a number, or occurs again in its column.
+
+    Rows that repeat the whole first row do not count.
+    """
     values = [set(column) - {""} for column in zip(*(row for row in rows if row != first), strict=False)]
     return any(map(_is_number, first)) or any(field in seen for field, seen in zip(first, values, strict=False))
 

@@ -119,7 +119,7 @@ def _write_plain_files(files: tuple[Path, ...], options: Reading, work: Path) ->
         except pl.exceptions.PolarsError:
             if reader not in (delimited, json_lines):
                 raise
-            write_frame(reader.scan(files[0], options, None), TableFacts(), work)  # types change late in the file
+            write_frame(*_scan(reader, files, options, None), work)  # types change late in the file
         if reader is delimited:
             delimited.verify(pl.scan_ipc(work / TABLE), files[0], options)
         return
@@ -178,19 +178,23 @@ def _find_reader(files: tuple[Path, ...], options: Reading) -> tuple[ModuleType,
     return reader, options
 
 
-def _scan(reader: ModuleType, files: tuple[Path, ...], options: Reading) -> tuple[pl.LazyFrame, TableFacts]:
+def _scan(
+    reader: ModuleType, files: tuple[Path, ...], options: Reading, *sample: int | None
+) -> tuple[pl.LazyFrame, TableFacts]:
     if len(files) == 2:
         one, other = (file.suffix[1:] for file in files)
         names = (one, other) if one != other and one and other else ("source", "target")
         return text.scan_parallel((files[0], files[1]), names), TableFacts(names)
-    if options.sheet is not None and reader is not excel:
-        raise UserError(
-            f"{files[0]}: sheet={options.sheet} is for workbooks ({', '.join(excel.SUFFIXES)}); leave it out"
-        )
-    frame = reader.scan(files[0], options)
+    if reader is excel:
+        frame, titles = excel.scan_sheets(files[0], options)
+        return frame, TableFacts(titles=tuple(titles))
+    if options.sheet is not None:
+        formats = ", ".join(excel.SUFFIXES)
+        raise UserError(f"{files[0]}: sheet={options.sheet} is for workbooks ({formats}); leave it out")
+    frame = reader.scan(files[0], options, *sample)
     usual = reader.find_usual(frame) if hasattr(reader, "find_usual") else None
-    titles = tuple(reader.find_titles(files[0], options)) if hasattr(reader, "find_titles") else ()
-    return frame, TableFacts(usual, reader is text and files[0].is_file() and not options.lines, titles)
+    titles = delimited.find_titles(files[0], options) if reader is delimited else []
+    return frame, TableFacts(usual, reader is text and files[0].is_file() and not options.lines, tuple(titles))
 
 
 def _diagnose(reader: ModuleType, path: Path, options: Reading, error: Exception) -> str:
