@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 import seqloom
 from research.record import build_parser, print_row, write_record
+from research.speed.workloads import time_sides
 from seqloom.kernels.parallel.experience import recall
 
 WIDTH = 64
@@ -193,28 +194,6 @@ def find_errors(found: tuple[Tensor, list[Tensor]], right: tuple[Tensor, list[Te
     return y, max(float((a.double() - b).norm() / b.norm().clamp_min(1e-300)) for a, b in pairs)
 
 
-def take_turns(calls: list[Callable[[], object]], device: str, seconds: float) -> list[float]:
-    """Return the median milliseconds of each call."""
-
-    def wait() -> None:
-        if device == "cuda":
-            torch.cuda.synchronize()
-
-    times: list[list[float]] = [[] for _ in calls]
-    for call in calls:
-        call()
-        call()
-    wait()
-    end = time.perf_counter() + seconds
-    while len(times[0]) < 3 or time.perf_counter() < end:
-        for one, call in zip(times, calls, strict=True):
-            start = time.perf_counter()
-            call()
-            wait()
-            one.append(1e3 * (time.perf_counter() - start))
-    return [statistics.median(one) for one in times]
-
-
 def time_pair(pair: list[Any], x: Tensor, dy: Tensor, device: str, seconds: float) -> dict[str, Any]:
     """Return the times of both passes, of the whole sequence and of chunks, and what happened."""
     for _ in range(WARM):  # what earlier calls have shown
@@ -229,7 +208,8 @@ def time_pair(pair: list[Any], x: Tensor, dy: Tensor, device: str, seconds: floa
                 with torch.no_grad():
                     layer(x)
 
-        whole, chunks = take_turns([lambda one=one: call(one) for one in pair], device, seconds)
+        calls = [lambda one=one: call(one) for one in pair]
+        whole, chunks = map(statistics.median, time_sides(calls, torch.device(device), seconds))
         row |= {f"{name}_whole_ms": round(whole, 2), f"{name}_ms": round(chunks, 2)}
         row[f"{name}_gain"] = round(whole / chunks, 2)
     known = recall(pair[1].cell_at(0))

@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 import seqloom
+import seqloom.cells  # fills the registry
+from seqloom.core.cell import Cell
 from seqloom.core.errors import UserError
 from seqloom.kernels import heuristics
 from seqloom.kernels.parallel.chunks import measure_defect
@@ -58,6 +60,14 @@ def test_chunks_give_what_the_whole_sequence_gives(name, lengths):
     torch.testing.assert_close(run(layer, x, lengths=lengths), run(whole, x, lengths=lengths), rtol=1e-9, atol=1e-11)
     assert recall(layer.cell_at(0)).passes >= 2 and not recall(layer.cell_at(0)).failed
     assert recall(layer.cell_at(0)).back >= 2 and recall(whole.cell_at(0)) == Experience()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted(Cell.registry))
+def test_chunks_of_every_cell(name):
+    layer, whole = make_pair(lambda: seqloom.Recurrent(name, 5, 8))
+    x, lengths = torch.randn(T, 2, 5, dtype=torch.double), [T, 95]
+    torch.testing.assert_close(run(layer, x, lengths=lengths), run(whole, x, lengths=lengths), rtol=1e-9, atol=1e-11)
 
 
 def test_chunks_take_states_and_resets():
@@ -211,7 +221,8 @@ def test_auto_divides_long_sequences_on_a_gpu_only():
     assert may_divide(cell, 1, 65_536, gpu, "auto")
     assert not may_divide(cell, 1, heuristics.PARALLEL_LEAST_STEPS - 1, gpu, "auto")
     assert not may_divide(cell, 64, 65_536, gpu, "auto") and not may_divide(cell, 1, 65_536, gpu, "never")
-    assert not may_divide(cell, 1, 65_536, torch.device("cpu"), "auto")
+    assert not may_divide(cell, 1, 65_536, torch.device("cpu"), "auto") and not may_divide(cell, 0, 99, gpu, 9)
+    assert not may_divide(seqloom.MinGRUCell(8, 128), 1, 65_536, gpu, "auto")  # its kernel runs all steps at once
     assert find_steps(cell, torch.empty(1, 100, 8), 50) == 50 and not find_steps(cell, torch.empty(1, 100, 8), 51)
 
 

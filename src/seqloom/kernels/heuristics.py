@@ -430,13 +430,14 @@ SLOW_TO_COMPILE_STEPS = 50
 # CPUs chunks do not pay: 0.35 to 1.4 times with 16 threads (LOG, long recurrences).
 PARALLEL_LEAST_STEPS, PARALLEL_CHUNK = 4096, 256
 # Rows * units^2 that run in about the time of one row, with at least so many units: 256 rows of up to 256 units. With
-# more, a step takes longer in proportion (GRU H=128 float32, forward: 1.3 with 128 rows, 2.7 with 256, 4.4 with 512).
+# more, a step takes longer in proportion.
 PARALLEL_CAPACITY, PARALLEL_LEAST_HIDDEN = 1 << 24, 256
 # Fewest chunks: two passes must cost much less than one over the whole sequence. Most passes before it runs as a whole.
 PARALLEL_LEAST_CHUNKS, PARALLEL_MOST_PASSES = 8, 8
-# Largest difference between the end of a chunk and the next start, in rounding errors of the type (16 by default: the
-# float32 kernels for tensor cores err by 8), and of the sum of the differences over all chunks, in units of that.
-PARALLEL_ROUNDINGS, PARALLEL_SUM = {torch.bfloat16: 0.6, torch.float16: 0.6}, 16
+# Largest difference between the end of a chunk and the next start, in rounding errors of the type (the float32 kernels
+# for tensor cores err by 8), and of the sum of the differences over all chunks, in units of that.
+PARALLEL_ROUNDINGS = {torch.float64: 16, torch.float32: 16, torch.bfloat16: 0.6, torch.float16: 0.6}
+PARALLEL_SUM = 16
 # The same for gradients of states, as a share: what is missing there is missing in the gradients of weights. bf16
 # AttnRNN, H=32: with 1 rounding error forward and back 2.4 times as far from float64 as the whole sequence.
 PARALLEL_BACK = 0.5

@@ -66,13 +66,15 @@ def run(cell: Cell, job: ScanJob, kernel: str, steps: int, is_auto: bool) -> tup
 def find_tolerance(job: ScanJob) -> float:
     """Return the largest difference between the end of a chunk and the next start, in units of the largest state."""
     dtype = autocast_dtype(job.x.device.type) or job.x.dtype
-    return heuristics.PARALLEL_ROUNDINGS.get(dtype, 16) * torch.finfo(dtype).eps
+    return heuristics.PARALLEL_ROUNDINGS[dtype] * torch.finfo(dtype).eps
 
 
 def measure_defect(before: Sequence[Tensor], after: Sequence[Tensor]) -> tuple[float, float]:
-    """Return the largest difference between two tuples of states (B, C, ...), and that of their sums over chunks.
+    """Compare the first states of all chunks, (B, C, ...) each, in two passes.
 
-    Both are in units of the largest value. The sum is the error of the last chunk if nothing were ever forgotten.
+    Returns:
+        The largest difference, and the largest sum of differences over all chunks up to one, which would be its error
+        if nothing were forgotten. Both are in units of the largest value.
     """
     precise = [b.to(torch.promote_types(b.dtype, torch.float32)) for b in after]
     differences = [b - a for a, b in zip(before, precise, strict=True)]
@@ -87,7 +89,13 @@ def measure_defect(before: Sequence[Tensor], after: Sequence[Tensor]) -> tuple[f
 
 @dataclass
 class Graph:
-    """The last forward pass: its inputs, as leaves, and its outputs; whether it ran in chunks."""
+    """The last forward pass.
+
+    Attributes:
+        leaves: Its inputs.
+        outputs: Its outputs.
+        is_cut: Whether it ran in chunks.
+    """
 
     leaves: list[Any]
     outputs: tuple[Tensor, ...]
@@ -102,7 +110,16 @@ class Saved(NamedTuple):
 
 @dataclass
 class Chunks:
-    """A job in chunks of `steps` steps, C of them to a row, for at most so many passes; see `Prepared`."""
+    """A job whose rows are divided into chunks; see `Prepared`.
+
+    Attributes:
+        cell: The cell.
+        job: The job; its length is a multiple of `steps`.
+        kernel: "auto", or a kernel's name.
+        steps: Steps of a chunk.
+        tolerance: What `find_tolerance` returns.
+        most: Passes after which it runs as a whole.
+    """
 
     cell: Cell
     job: ScanJob
@@ -246,17 +263,17 @@ class Chunks:
         return t.unflatten(0, (self.B, self.C)).flatten(1, 2)
 
     def _move_on(self, ends: Tensor, first: Tensor) -> Tensor:
-        """Return the first state of every chunk: the end (B, C, ...) of the one before."""
+        """Return the first states of the next pass: the ends (B, C, ...), each moved on to the next chunk."""
         first = first.unsqueeze(1).to(ends.dtype)
         return self._clear(torch.cat([first, ends[:, :-1]], 1), first)
 
     def _move_back(self, starts: Tensor) -> Tensor:
-        """Return the gradient of every chunk's end: that of the first state of the next one."""
+        """Return the gradients of the ends: those of the first states (B, C, ...), each moved to the chunk before."""
         none = torch.zeros_like(starts[:, :1])
         return self._clear(torch.cat([starts[:, 1:], none], 1), none)
 
     def _clear(self, t: Tensor, value: Tensor) -> Tensor:
-        """Set a tensor (B, C, ...) to a value for chunks without real steps."""
+        """Replace the entries of a tensor (B, C, ...) for chunks without real steps by a value."""
         if self.left is None:
             return t
         return torch.where((self.left > 0)[(..., *(None,) * (t.dim() - 2))], t, value)

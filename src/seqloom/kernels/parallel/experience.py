@@ -17,7 +17,7 @@ from seqloom.kernels.registry import list_kernels
 
 @dataclass
 class Experience:
-    """What the last calls of a cell have shown.
+    """What earlier calls of a cell have shown about dividing its sequences.
 
     Attributes:
         steps: Steps of a chunk.
@@ -66,7 +66,7 @@ _experiences: weakref.WeakKeyDictionary[Cell, Experience] = weakref.WeakKeyDicti
 
 
 def recall(cell: Cell) -> Experience:
-    """Return what the last calls of a cell, or of the cell that it is a view of, have shown."""
+    """Return what earlier calls of a cell have shown, or of the cell that it is a view of."""
     return _experiences.setdefault(by_handle.get(cell.handle, cell), Experience())
 
 
@@ -80,36 +80,34 @@ def check_parallel(parallel: object) -> None:
 def find_steps(cell: Cell, x: Tensor, parallel: str | int) -> int:
     """Return the steps of a chunk of the input x (B, T, D); 0 if it runs as a whole."""
     B, T, _ = x.shape
-    if parallel == "never" or not B or not _is_possible(x):
+    if not may_divide(cell, B, T, x.device, parallel) or not _is_possible(x):
         return 0
     if isinstance(parallel, int):
-        return parallel if 2 * parallel <= T else 0
-    most = _count_chunks(cell, B, T, x.device)
-    if most < heuristics.PARALLEL_LEAST_CHUNKS or torch.are_deterministic_algorithms_enabled():
-        return 0
-    if list_kernels(cell.name)[0].backend == "parallel":  # all steps already run side by side
-        return 0
+        return parallel
     known = recall(cell)
     if known.rest:
         known.rest -= 1
         return 0
-    most = max(most // known.factor, heuristics.PARALLEL_LEAST_CHUNKS)
+    most = max(_count_chunks(cell, B, T) // known.factor, heuristics.PARALLEL_LEAST_CHUNKS)
     return T // min(range(most, most - most // 4, -1), key=lambda chunks: T % chunks)
 
 
 def may_divide(cell: Cell, B: int, T: int, device: torch.device, parallel: str | int) -> bool:
-    """Return whether calls of this size may be divided."""
+    """Return whether inputs of this size may be divided."""
     if isinstance(parallel, int):
-        return 2 * parallel <= T
-    return parallel == "auto" and _count_chunks(cell, B, T, device) >= heuristics.PARALLEL_LEAST_CHUNKS
+        return B > 0 and 2 * parallel <= T
+    if parallel == "never" or device.type != "cuda" or torch.are_deterministic_algorithms_enabled():
+        return False
+    is_linear = list_kernels(cell.name)[0].backend == "parallel"  # all of its steps run side by side already
+    return B > 0 and not is_linear and _count_chunks(cell, B, T) >= heuristics.PARALLEL_LEAST_CHUNKS
 
 
-def _count_chunks(cell: Cell, B: int, T: int, device: torch.device) -> int:
-    """Return how many chunks run side by side in about the time of one; 0 if dividing does not pay."""
-    if device.type != "cuda" or T < heuristics.PARALLEL_LEAST_STEPS:
+def _count_chunks(cell: Cell, B: int, T: int) -> int:
+    """Return how many chunks run side by side on a GPU in about the time of one; 0 if dividing does not pay."""
+    if T < heuristics.PARALLEL_LEAST_STEPS:
         return 0
     rows = heuristics.PARALLEL_CAPACITY // max(cell.hidden_size, heuristics.PARALLEL_LEAST_HIDDEN) ** 2
-    return min(T // heuristics.PARALLEL_CHUNK, rows // max(B, 1))
+    return min(T // heuristics.PARALLEL_CHUNK, rows // B)
 
 
 def _is_possible(x: Tensor) -> bool:

@@ -225,13 +225,9 @@ class Recurrent(Layer):
         ends: list[State] = []
         ways = 1 + self.bidirectional
         alone = ways == 1 and not self.residual and self.stack_norm is None
-        first, is_usual = self.cell_at(0), run is run_job
-        if (
-            is_usual
-            and alone
-            and should_use_wavefront(first, x, self.num_layers)
-            and not find_steps(first, x, self.parallel)
-        ):
+        is_usual, first = run is run_job, self.cell_at(0)
+        is_pipeline = is_usual and alone and should_use_wavefront(first, x, self.num_layers)
+        if is_pipeline and not find_steps(first, x, self.parallel):
             jobs = [self._make_job(i, x, states, shared) for i in range(self.num_layers)]
             x, ends = run_wavefront(
                 jobs, self.kernel, lambda y: F.dropout(y, self.dropout, self.training).to(weight.dtype)

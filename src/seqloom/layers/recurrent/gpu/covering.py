@@ -18,7 +18,7 @@ from seqloom.kernels import heuristics
 
 
 def round_up(n: int) -> int:
-    """Return the number of rows or steps of the covering shape of n: at most 15 or a quarter more."""
+    """Round a number of rows or steps up to that of a covering shape, which is at most 15 or a quarter more."""
     step = max(heuristics.COVERING_STEP, (1 << (n - 1).bit_length()) // 8)
     return -(-n // step) * step
 
