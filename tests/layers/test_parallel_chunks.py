@@ -217,12 +217,16 @@ def test_a_divided_layer_can_be_copied_and_pickled():
 
 
 def test_auto_divides_long_sequences_on_a_gpu_only():
-    cell, gpu = seqloom.GRUCell(8, 128), torch.device("cuda")
-    assert may_divide(cell, 1, 65_536, gpu, "auto")
-    assert not may_divide(cell, 1, heuristics.PARALLEL_LEAST_STEPS - 1, gpu, "auto")
-    assert not may_divide(cell, 64, 65_536, gpu, "auto") and not may_divide(cell, 1, 65_536, gpu, "never")
-    assert not may_divide(cell, 1, 65_536, torch.device("cpu"), "auto") and not may_divide(cell, 0, 99, gpu, 9)
-    assert not may_divide(seqloom.MinGRUCell(8, 128), 1, 65_536, gpu, "auto")  # its kernel runs all steps at once
+    cell, gpu = seqloom.GRUCell(8, 128), (torch.device("cuda"), torch.float32)
+    assert may_divide(cell, 1, 65_536, *gpu, "auto")
+    few, many = heuristics.PARALLEL_LEAST_STEPS, heuristics.PARALLEL_LEAST_STEPS_IN_16_BITS
+    for dtype, least in ((torch.float32, few), (torch.bfloat16, many), (torch.float16, many)):
+        assert may_divide(cell, 1, least, gpu[0], dtype, "auto")
+        assert not may_divide(cell, 1, least - 1, gpu[0], dtype, "auto")
+    assert not may_divide(cell, 64, 65_536, *gpu, "auto") and not may_divide(cell, 1, 65_536, *gpu, "never")
+    assert not may_divide(cell, 1, 65_536, torch.device("cpu"), torch.float32, "auto")
+    assert not may_divide(cell, 0, 99, *gpu, 9)
+    assert not may_divide(seqloom.MinGRUCell(8, 128), 1, 65_536, *gpu, "auto")  # its kernel runs all steps at once
     assert find_steps(cell, torch.empty(1, 100, 8), 50) == 50 and not find_steps(cell, torch.empty(1, 100, 8), 51)
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import cache
 
 import torch
+from torch import Tensor
 from torch.types import Device
 
 
@@ -15,6 +16,11 @@ def autocast_dtype(device: str) -> torch.dtype | None:
     if device == "meta" or not torch.is_autocast_enabled(device):
         return None
     return torch.get_autocast_dtype(device)
+
+
+def find_product_type(x: Tensor) -> torch.dtype:
+    """Return the type in which products of a floating-point input run: autocast's, or its own."""
+    return autocast_dtype(x.device.type) or x.dtype
 
 
 def numeric_flags() -> tuple[object, ...]:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob, clone_part
-from seqloom.core.precision import autocast_dtype
+from seqloom.core.precision import autocast_dtype, find_product_type
 from seqloom.core.weights import bind_weights, weights
 from seqloom.kernels import heuristics
 from seqloom.kernels.autograd import Call, Gradients, Maybe, run_prepared
@@ -65,7 +65,7 @@ def run(cell: Cell, job: ScanJob, kernel: str, steps: int, is_auto: bool) -> tup
 
 def find_tolerance(job: ScanJob) -> float:
     """Return the largest difference between the end of a chunk and the next start, in units of the largest state."""
-    dtype = autocast_dtype(job.x.device.type) or job.x.dtype
+    dtype = find_product_type(job.x)
     return heuristics.PARALLEL_ROUNDINGS[dtype] * torch.finfo(dtype).eps
 
 
@@ -204,7 +204,7 @@ class Chunks:
                 guess = after
                 continue
             defect, total = measure_defect(guess, after)
-            if self._agrees(defect, total, heuristics.PARALLEL_BACK):
+            if self._agrees(defect, total):
                 self.known.back = passes
                 rest[:count] = [d[:, 0] for d in starts]
                 over_time = [dx, *rest[count + len(call.weights) :]]
@@ -250,9 +250,8 @@ class Chunks:
         """Return whether chunks rarely agree after so few passes: the host waits for a difference to read it."""
         return passes < min(self.most, max(2, usual - 1))
 
-    def _agrees(self, defect: float, total: float, share: float = 1.0) -> bool:
-        limit = share * self.tolerance
-        return defect <= limit and total <= heuristics.PARALLEL_SUM * limit
+    def _agrees(self, defect: float, total: float) -> bool:
+        return defect <= self.tolerance and total <= heuristics.PARALLEL_SUM * self.tolerance
 
     def _cut(self, t: Tensor) -> Tensor:
         """Return a tensor (B, T, ...) as rows (B * C, steps, ...)."""

@@ -336,7 +336,7 @@ class LayerPlans:
             for cell, known in zip(self.cells, names, strict=True):
                 known |= {name: places[id(w)] for name, w in cell.named_parameters(remove_duplicate=False)}
         stack = Stack(self.cells, names, x.shape, layer.batch_first, 1 + layer.bidirectional)
-        if may_divide(self.cells[0], stack.B, stack.T, x.device, layer.parallel):
+        if may_divide(self.cells[0], stack.B, stack.T, x.device, amp or x.dtype, layer.parallel):
             return DECLINE
         try:
             choices = self._choose(layer, stack, x, has_lengths)
