@@ -5,7 +5,9 @@ The table is sorted by series and time, put on a regular grid, split by time and
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +101,33 @@ class WindowsTask(Task):
         future = torch.from_numpy(self._x[ahead[:, :, None], self._known]) if self._known else None
         series = torch.from_numpy(self._find_series(starts))
         return Batch(x, lengths, torch.from_numpy(positions), y, timespans=spans, future=future, series=series)
+
+    def list_earlier_origins(self, count: int) -> list[WindowsTask]:
+        """Return copies of the task that validate on earlier windows and train on those before them.
+
+        Each moves back by as many windows of each series as the task validates on.
+
+        Args:
+            count: The number of copies; fewer are returned if less than a third of the training windows would be left.
+        """
+        train, valid = self._starts["train"], self._starts["valid"]
+        of_train, of_valid = self._find_series(train), self._find_series(valid)
+        tasks = []
+        for k in range(1, count + 1):
+            parts: dict[str, list[Array]] = {"train": [], "valid": []}
+            for series in np.unique(of_train):
+                own, size = train[of_train == series], int((of_valid == series).sum())
+                held = own[max(0, len(own) - k * size) : max(0, len(own) - (k - 1) * size)]
+                parts["valid"].append(held)
+                parts["train"].append(own[own <= held[0] - self.horizon] if len(held) else own)
+            starts = {name: np.concatenate(part) for name, part in parts.items()}
+            if len(starts["train"]) < len(train) / 3 or not len(starts["valid"]):
+                break
+            one = copy.copy(self)
+            one._starts = self._starts | starts
+            one.splits = {name: replace(split, size=len(one._starts[name])) for name, split in self.splits.items()}
+            tasks.append(one)
+        return tasks
 
     def _find_longest_run(self) -> int:
         """Return the largest number of held-out windows of one series; windows of different series do not overlap."""
