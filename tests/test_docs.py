@@ -39,7 +39,7 @@ RUN = [page for page in RUN if not page.is_relative_to(ROOT / "docs" / "decision
 RUNNER = """
 import contextlib, io, json, sys, traceback, warnings
 page, blocks = json.load(sys.stdin)
-if not page.endswith("how-to/jobs.md"):  # elsewhere a comparison needs no workers, which take seconds to start
+if any(".compare(" in code for _, code, _ in blocks):  # it needs no workers here, which take seconds to start
     from seqloom.lab.jobs import runner
     runner.Processes = lambda _: runner.Here()
 printed, error, namespace = [], "", {"__name__": "__main__"}
