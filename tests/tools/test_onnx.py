@@ -108,7 +108,7 @@ def test_every_cell_has_the_values_of_torch_at_three_lengths_and_batches(name, t
     ("name", "settings"),
     [
         ("gru", {"reset_after": False, "bias": False}),
-        ("rnn", {"nonlinearity": "elu"}),
+        pytest.param("rnn", {"nonlinearity": "elu"}, marks=pytest.mark.long),
         ("lstm", {"learn_initial_state": True}),
     ],
 )
