@@ -67,7 +67,7 @@ SHAPES = [
     (64, 4, FP32, 9, 3, EVERYTHING, {"D": 24}),
     (80, 1, FP32, 3, 3, {"lengths": True}, {}),  # two blocks, a head lies across them
     (144, 16, FP32, 2, 2, {}, {"context": ("h", "h*x")}),
-    (48, 1, FP32, 9, 33, {}, {"norm": False, "context": ("h", "x")}),  # sums that cancel
+    pytest.param(48, 1, FP32, 9, 33, {}, {"norm": False, "context": ("h", "x")}, marks=pytest.mark.long),  # sums cancel
 ]
 
 
@@ -81,7 +81,7 @@ def test_a_cluster_is_at_most_twice_as_far_from_float64_as_the_loop(H, heads, dt
 
 @pytest.mark.sample(3)
 @pytest.mark.slow
-@pytest.mark.parametrize(("H", "heads", "dtype"), [(80, 2, BF16), (64, 2, FP32), (128, 1, FP16)])
+@pytest.mark.parametrize(("H", "heads", "dtype"), [(64, 2, FP32), (80, 2, BF16), (128, 1, FP16)])
 def test_sixteen_rows_to_a_cluster(monkeypatch, H, heads, dtype):
     monkeypatch.setattr(launch, "multiprocessors", lambda _: 1)
     cell = cell_of(H, heads)
@@ -163,7 +163,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):

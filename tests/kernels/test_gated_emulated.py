@@ -264,7 +264,7 @@ HELPED_FAULTS = {  # where warps without a row help the others
 }
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 @pytest.mark.slow
 @pytest.mark.parametrize(("fault", "few"), [*product(FAULTS, [0]), *product(HELPED_FAULTS, [4])])
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault, few):

@@ -145,7 +145,7 @@ WHOLE = ("words of two blocks for those of one", "squares from the mean of anoth
 SIZES = {"parts of sums in one place": 160, **dict.fromkeys(WHOLE, 96)}
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, request, fault):

@@ -12,6 +12,7 @@ from seqloom.lab.compare.data import load_task
 from seqloom.lab.compare.row_scores import load, score_rows
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.data.task import Batch, Split
+from seqloom.lab.kinds.baselines import window
 from seqloom.lab.kinds.baselines.counts import ConstantText
 from seqloom.lab.kinds.baselines.registry import ROCKET, baselines, build_baseline
 from seqloom.lab.kinds.baselines.window import WindowTagger, fit_window, fit_window_crf
@@ -23,6 +24,7 @@ from seqloom.lab.training.run import Run
 @pytest.fixture(autouse=True)
 def _cache(tmp_path, monkeypatch):
     monkeypatch.setenv("SEQLOOM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(window, "FEWEST_UPDATES", 100)  # enough for tags that follow from one word
 
 
 def measure(frame, tmp_path, name, **options):
