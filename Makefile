@@ -70,10 +70,11 @@ hostile: .venv/installed
 sanitize: .venv/installed
 	$(BIN)/python tests/sanitizer.py $(if $(PART),--only $(PART))
 
-# Known vulnerabilities in the versions that constraints.txt names; asks the vulnerability service of PyPI.
+# Known vulnerabilities in the versions that constraints.txt names; asks the vulnerability service of PyPI. Pip would try
+# to install all of them together, which optional packages do not allow.
 audit: .venv/installed
 	$(PIP) pip-audit
-	$(BIN)/python -m pip_audit --strict --requirement constraints.txt --no-deps
+	$(BIN)/python -m pip_audit --strict --requirement constraints.txt --no-deps --disable-pip
 
 # The documentation site, in build/site; a warning is an error. `make docs SERVE=1` shows it in a browser.
 docs: .venv/installed

@@ -312,9 +312,9 @@ def _cut_rows(values: Array, lengths: Array, limit: int, end: bool) -> tuple[Arr
     """Keep the first `limit` steps of every row; with `end`, a truncated row still ends with END."""
     if not (lengths > limit).any():
         return values, lengths
-    starts = np.cumsum(lengths) - lengths
-    step_in_row = np.arange(len(values)) - np.repeat(starts, lengths)
-    cut, cut_lengths = values[step_in_row < limit].copy(), np.minimum(lengths, limit)
+    cut_lengths = np.minimum(lengths, limit)
+    removed_before = np.cumsum(lengths - cut_lengths) - (lengths - cut_lengths)
+    cut = values[np.arange(cut_lengths.sum()) + np.repeat(removed_before, cut_lengths)]
     if end:
         cut[np.cumsum(cut_lengths)[lengths > limit] - 1] = END
     return cut, cut_lengths
