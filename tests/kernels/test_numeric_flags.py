@@ -9,6 +9,7 @@ from seqloom.core.precision import numeric_flags
 from seqloom.kernels.cuda.runtime import graphs
 
 MATMUL, CUDNN = torch.backends.cuda.matmul, torch.backends.cudnn
+HAS_PRECISIONS = hasattr(torch._C, "_get_fp32_precision_getter")  # torch 2.9 or newer
 
 
 @contextmanager
@@ -31,8 +32,10 @@ def _deterministic():
 
 
 CHANGES = {
-    "tf32 in products": lambda: _set(MATMUL, "fp32_precision", "tf32"),
-    "tf32 in cuDNN": lambda: _set(CUDNN.rnn, "fp32_precision", "ieee"),
+    "tf32 in products": lambda: _set(MATMUL, *(("fp32_precision", "tf32") if HAS_PRECISIONS else ("allow_tf32", True))),
+    "tf32 in cuDNN": lambda: (
+        _set(CUDNN.rnn, "fp32_precision", "ieee") if HAS_PRECISIONS else _set(CUDNN, "allow_tf32", False)
+    ),
     "cuDNN": lambda: _set(CUDNN, "enabled", False),
     "float16 sums": lambda: _set(MATMUL, "allow_fp16_reduced_precision_reduction", False),
     "bfloat16 sums": lambda: _set(MATMUL, "allow_bf16_reduced_precision_reduction", False),
