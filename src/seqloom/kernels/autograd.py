@@ -47,6 +47,19 @@ class Call:
     keep: Sequence[Tensor] = ()
     train: bool = False
 
+    @property
+    def tensors(self) -> list[Any]:  # Tensors and None
+        """All tensors that may have gradients."""
+        return [self.x, *self.states, *self.starts, *self.weights, *(() if self.dt is None else (self.dt,))]
+
+    def name(self, flat: Sequence[Any]) -> Gradients:
+        """Name one value for each of `tensors`."""
+        return _name(flat, (len(self.states), len(self.starts), len(self.weights)))
+
+    def needs_gradient(self) -> bool:
+        """Return whether autograd is on and one of the tensors requires a gradient."""
+        return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in self.tensors)
+
 
 class Gradients(NamedTuple):
     """One value for each tensor of a `Call` that may have a gradient: the gradient, or whether it is needed."""
@@ -79,8 +92,7 @@ def run_prepared(prepared: Prepared, call: Call) -> tuple[Tensor, ...]:
     """Run a prepared kernel, as one node of the graph if `call.train` is set."""
     if not call.train:
         return prepared.forward(call)[0]
-    spans = () if call.dt is None else (call.dt,)
-    result: tuple[Tensor, ...] = _Run.apply(prepared, call, call.x, *call.states, *call.starts, *call.weights, *spans)
+    result: tuple[Tensor, ...] = _Run.apply(prepared, call, *call.tensors)
     return result
 
 

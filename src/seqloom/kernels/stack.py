@@ -104,13 +104,13 @@ class Stack:
             dtype: The type in which the kernel computes; default: that of x.
         """
         tensors = [call.x, *call.states, *call.starts, *call.weights]
-        k, m = 1 + len(call.states), 1 + len(call.states) + len(call.starts)
         with torch.enable_grad():
-            typed: list[Any] = [None if t is None else t.to(dtype or call.x.dtype) for t in tensors]
-            y, *ends = self.run(replace(call, x=typed[0], states=typed[1:k], starts=typed[k:m], weights=typed[m:]))
+            typed = call.name([None if t is None else t.to(dtype or call.x.dtype) for t in tensors])
+            y, *ends = self.run(
+                replace(call, x=typed.x, states=typed.states, starts=typed.starts, weights=typed.weights)
+            )
             pulls = (None if d is None else d.to(o.dtype) for d, o in zip(grads, (y, *ends), strict=True))
-        found = differentiate(tensors, (y, *ends), tuple(pulls), True, True)
-        return Gradients(found[0], found[1:k], found[m:], found[k:m])
+        return call.name(differentiate(tensors, (y, *ends), tuple(pulls), True, True))
 
     def differentiate(
         self,
