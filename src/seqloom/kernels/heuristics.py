@@ -25,13 +25,9 @@ SUM_BLOCKS = 528
 
 # Recorded CUDA graphs of different shapes that are kept; each holds the memory of its chunk.
 GRAPHS_KEPT = 16
-# Backward passes on the same memory before their launches are recorded: recording costs the time that about six passes
+# Passes of one form before their launches are recorded: recording costs the time that about six passes
 # save (4 ms, AttnRNN H=64 B=1), which shapes that occur once or twice never recover.
 RUNS_BEFORE_RECORDING = 3
-# Memory of AttnRNN's backward passes in one chunk that all cells together keep for the next ones, half of it for one at
-# most, and the most cells that keep some. A pass that makes its memory again cannot be replayed: in float32 H=64 B=16
-# T=512 needs 46 MB, 600 us of the GPU and 1,300 of the host; with 32 MB it was never kept.
-KEPT_BYTES, CELLS_KEPT = 256 << 20, 16
 # Rows and steps of a covering shape are multiples of the first, or of an eighth of the next power of two: few shapes,
 # each of which soon is recorded. Longer or larger inputs keep the GPU busy: padding costs more (docs/decisions/0029).
 COVERING_STEP, COVERING_MOST = 16, 256

@@ -1,20 +1,18 @@
-"""A prepared call of AttnRNN's GPU kernels: a stack of cells over sequences of equal lengths, one graph node per cell.
-
-Its owner compares what it depends on at every call (`layers/recurrent/plans.py`).
-"""
+"""A prepared call of AttnRNN's GPU kernels: a stack of cells over sequences of equal lengths."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from seqloom.core.cell import Cell
-from seqloom.kernels.cuda.attn_rnn.padded_cell import PaddedCell
-from seqloom.kernels.cuda.attn_rnn.prepared_cell import PreparedCell
-from seqloom.kernels.cuda.attn_rnn.scan import AttnRNNWeights, Tier, pad_head
+from seqloom.core.job import ScanJob
+from seqloom.core.memory import empty, new_empty
+from seqloom.kernels.cuda.attn_rnn.scan import AttnRNNWeights, Tier, TierScan, read_padded
+from seqloom.kernels.cuda.runtime.prepared_cell import PreparedCell
+from seqloom.kernels.kernel_plan import StackPlan
 from seqloom.kernels.stack import Stack
 
 
@@ -32,7 +30,7 @@ def why_not_plan(cells: Sequence[Cell], weights: Sequence[Tensor]) -> str | None
     return None
 
 
-class AttnRNNPlan:
+class AttnRNNPlan(StackPlan):
     """Run a stack of AttnRNN cells over inputs of one shape.
 
     Args:
@@ -42,21 +40,22 @@ class AttnRNNPlan:
         backend: The name of the first cell's kernel.
     """
 
-    may_cover = False
-
     def __init__(self, stack: Stack, tiers: Sequence[Tier], weights: Sequence[Tensor], backend: str) -> None:
-        self.backend, self.h_shapes = backend, stack.state_shapes
-        padded = [pad_head(cell) * cell.heads != cell.hidden_size for cell in stack.cells]
-        kinds = [PaddedCell if is_padded else PreparedCell for is_padded in padded]
-        self.cells = [kind(stack, i, tier, weights) for i, (kind, tier) in enumerate(zip(kinds, tiers, strict=True))]
+        cells = [_prepare(stack, i, tier, weights) for i, tier in enumerate(tiers)]
+        super().__init__(stack, cells, backend)
 
-    def run(self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], train: bool) -> tuple[Tensor, Any]:
-        """Run the stack; the arguments and results are those of `PreparedStack.run` (`kernels/cpu/prepared.py`)."""
-        if len(self.cells) == 1:
-            y, end = self.cells[0].run(x, states[0] if states else None, weights, train)
-            return y, end
-        ends = []
-        for i, cell in enumerate(self.cells):
-            x, end = cell.run(x, states[0][i : i + 1] if states else None, weights, train)
-            ends.append(end)
-        return x, torch.cat(ends)
+
+def _prepare(stack: Stack, index: int, tier: Tier, weights: Sequence[Tensor]) -> PreparedCell:
+    """Return one cell of a stack. Padding and its removal are small launches, so a padded forward is recorded, too."""
+    cell, names, like = stack.cells[index], stack.names[index], weights[0].detach()
+    indices = [names.get(name) for name in AttnRNNWeights._fields]
+    B, T, D, size = stack.B, stack.T, cell.input_size, like.dtype.itemsize
+    setting = read_padded(cell, ScanJob(new_empty(like, B, T, D), ()))
+    H, mine = setting.hidden, {name: i for i, name in enumerate(AttnRNNWeights._fields) if name in names}
+    one = Stack([cell], [mine], torch.Size((*stack.shape[:-1], D)), stack.batch_first, 1)
+    own = AttnRNNWeights(*(None if i is None else weights[i] for i in indices))
+    scan = TierScan(tier, setting, one, like.device, own)
+    steps = tier.count_steps(setting, empty(B, T, H, dtype=like.dtype, device="meta"))
+    forward = (4 * H + D) * B * T * size if setting.real_head else None
+    back = ((5 * T + 16 * steps) * H + 2 * T * D) * B * size
+    return PreparedCell(scan, indices, weights, (forward, back))

@@ -17,41 +17,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.core.memory import empty
 from seqloom.core.precision import allows_tf32
 from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.attn_rnn import scan
 from seqloom.kernels.cuda.attn_rnn.backward import DividedChunk, count_steps
-from seqloom.kernels.cuda.attn_rnn.setting import TYPES, AttnRNNSetting
-from seqloom.kernels.cuda.fastest import why_not_fastest
+from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNSetting
 from seqloom.kernels.cuda.products import exact
 from seqloom.kernels.cuda.runtime.groups import GridCode, count_groups
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
 THREADS, CONSTANTS = 256, 5  # as in tiles.cuh
 HOPPER = (9, 0)
-
-
-def why_not(cell: Cell, job: ScanJob) -> str | None:
-    """Return why this cell or job cannot run here; None if it can."""
-    reason = scan.why_not(cell, job, TYPES, largest=heuristics.TILES_LARGEST_HIDDEN)
-    if reason is not None:
-        return reason
-    if not list_divisions(scan.read_padded(cell, job), has_wgmma(job.x.device)):
-        return f"it cannot divide {cell.hidden_size} units in {cell.heads} heads"
-    return scan.why_not_code(TIER, cell, job)
-
-
-def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
-    """Return why another kernel is faster for this job; None if this one is the fastest."""
-    return why_not_fastest("tiles", cell, job)
-
-
-def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
-    """Run the cell over the job's sequences."""
-    return scan.run(TIER, cell, job)
 
 
 @dataclass(frozen=True)
@@ -235,8 +213,20 @@ def make_code(setting: AttnRNNSetting, name: str, way: Division, tf32: bool = Fa
     return TilesCode(*named, THREADS, shared, rows, blocks * pair, packets, **own)
 
 
-class _TilesChunk(DividedChunk):
-    find_code = staticmethod(find_code)
+def _why_no_room(tier: scan.Tier, setting: AttnRNNSetting, job: ScanJob) -> str | None:
+    """Return why the kernels of a setting do not fit the job's GPU; None if they do."""
+    if not list_divisions(setting, has_wgmma(job.x.device)):
+        units = setting.heads * (setting.real_head or setting.hidden // setting.heads)
+        return f"it cannot divide {units} units in {setting.heads} heads"
+    return scan.why_not_code(tier, setting, job)
 
 
-TIER = scan.Tier(find_code, _TilesChunk, count_steps, takes_strides=True)
+TIER = scan.Tier(
+    "tiles",
+    find_code,
+    DividedChunk,
+    count_steps,
+    largest=dict.fromkeys((2, 4), heuristics.TILES_LARGEST_HIDDEN),
+    why_no_room=_why_no_room,
+    takes_strides=True,
+)

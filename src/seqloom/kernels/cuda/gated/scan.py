@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from seqloom.core.cell import Cell
-from seqloom.core.checks import are_contiguous, read_moved
+from seqloom.core.checks import are_contiguous
 from seqloom.core.job import ScanJob, reverse_steps, zero_padding
 from seqloom.core.memory import empty_like, new_empty
 from seqloom.core.precision import autocast_dtype
@@ -28,9 +28,10 @@ from seqloom.kernels.cuda.gated.code import GatedSetting, arrange_weights, choos
 from seqloom.kernels.cuda.gated.input_norm import normalise, undo_norm
 from seqloom.kernels.cuda.gated.layout import Layout, Padding
 from seqloom.kernels.cuda.products import exact
-from seqloom.kernels.cuda.runtime.recorded import list_addresses
+from seqloom.kernels.cuda.runtime.prepared_cell import Places
 
 Maybe = Tensor | None
+Results: TypeAlias = "tuple[tuple[Tensor, ...], Saved | None]"  # the outputs, the last states, and what is saved
 FORMS_KEPT = 256  # forms of calls whose scans a process keeps: only the arguments of launches, no tensors
 
 
@@ -54,22 +55,6 @@ class GatedWeights(NamedTuple):
     def of(cls, named: dict[str, Any]) -> GatedWeights:
         """Return the weights of these names; the others are None."""
         return cls(*map(named.get, cls._fields))
-
-
-@dataclass(frozen=True)
-class Places:
-    """The addresses at which a forward pass read its weights, and their shapes; only compared in the backward pass.
-
-    FSDP and ZeRO-3 free a weight after the forward pass and bring it back elsewhere.
-    """
-
-    addresses: tuple[int, ...]
-    shapes: list[torch.Size | None]
-
-    @classmethod
-    def of(cls, weights: Sequence[Any]) -> Places:
-        """Read the tensors that the forward pass saved."""
-        return cls(list_addresses(weights), [None if w is None else w.shape for w in weights])
 
 
 @dataclass(frozen=True)
@@ -118,14 +103,6 @@ class Saved(NamedTuple):
     places: Places | None = None
 
 
-class Outputs(NamedTuple):
-    """The results of a forward pass: the outputs and the last states in the layer's form, and what is saved."""
-
-    y: Tensor
-    ends: tuple[Tensor, ...]
-    saved: Saved | None
-
-
 @lru_cache(FORMS_KEPT)
 def prepare(form: GatedForm) -> GatedScan:
     """Return the scan of calls of one form."""
@@ -153,7 +130,7 @@ class GatedScan:
         zeros = torch.zeros(self.layout.rows, self.layout.hidden, dtype=torch.float32, device=self.device)
         return (zeros,) * self.kind.states
 
-    def run_forward(self, call: Call, start: tuple[Tensor, ...] | None = None) -> Outputs:
+    def run_forward(self, call: Call, start: tuple[Tensor, ...] | None = None) -> Results:
         """Run the forward pass with autocast disabled.
 
         Args:
@@ -165,7 +142,7 @@ class GatedScan:
         with torch.autocast(self.device.type, enabled=False):  # autocast would cast and normalise by its own rules
             return self._run_forward(call, start)
 
-    def _run_forward(self, call: Call, start: tuple[Tensor, ...] | None) -> Outputs:
+    def _run_forward(self, call: Call, start: tuple[Tensor, ...] | None) -> Results:
         H, kind, layout, train = self.layout.hidden, self.kind, self.layout, call.train
         given = GatedWeights(*call.weights)
         copies = () if given.weight_hh.dtype == self.dtype else tuple(cast_weights(given, self.dtype))
@@ -213,7 +190,7 @@ class GatedScan:
         ends = tuple(layout.join_state(s).to(dtype) for s, dtype in zip(last, ends_in, strict=True))
         y = layout.restore(layout.join(y[..., : layout.units]), padding)
         saved = Saved(u, (seen, *paths[1:]), first, kept, centred, product, normed, spread, copies) if train else None
-        return Outputs(y, ends, saved)
+        return (y, *ends), saved
 
     def _project(
         self, x: Tensor, own: GatedWeights, padding: Padding | None, train: bool
@@ -359,61 +336,50 @@ class GatedScan:
             bind: Returns the cell with these weights.
         """
         layout, dtype = self.layout, self.dtype
-        tensors = [call.x, *call.states, *call.starts, *call.weights]
+        tensors = call.tensors
 
         def arrange(t: Tensor) -> Tensor:  # (B, T, ..) in the cell's order of steps
             t = t.unsqueeze(0) if t.dim() == 2 else t.transpose(0, 1) if layout.is_time_first else t
             return reverse_steps(t, call.lengths) if layout.is_backwards else t
 
         with torch.enable_grad(), torch.autocast(self.device.type, enabled=False):
-            typed: list[Any] = [None if t is None else t.to(dtype) for t in tensors]
-            x, k, j = arrange(typed[0]), 1 + len(call.states), 1 + len(call.states) + len(call.starts)
-            named = GatedWeights(*typed[j:])._asdict()
+            typed = call.name([None if t is None else t.to(dtype) for t in tensors])
+            x, named = arrange(typed.x), GatedWeights(*typed.weights)._asdict()
             view = bind({name: w for name, w in named.items() if w is not None})
             if self.form.is_projected:
                 view.project = lambda x: x  # type: ignore[method-assign]
-            states = tuple(s.reshape(layout.B, -1) for s in typed[1:k]) or view.initial_state(x)
+            states = tuple(s.reshape(layout.B, -1) for s in typed.states) or view.initial_state(x)
             if call.starts:
-                view.start = lambda x: tuple(typed[k:j])  # type: ignore[method-assign]  # noqa: ARG005
+                view.start = lambda x: tuple(typed.starts)  # type: ignore[method-assign]  # noqa: ARG005
             mask = None if call.mask is None else call.mask.to(dtype)
             keep = tuple(share.to(dtype) for share in call.keep)
             job = ScanJob(zero_padding(x, call.lengths), states, call.lengths, call.reset, None, mask, keep)
             y, last = loop.run(view, job)
             dy = None if grads[0] is None else arrange(grads[0]).to(y.dtype)
             ends = [None if d is None else d.reshape(s.shape).to(s.dtype) for d, s in zip(grads[1:], last, strict=True)]
-        found = fused.differentiate(tensors, [y, *last], [dy, *ends], True, True)
-        return Gradients(found[0], found[1:k], found[j:], found[k:j])
+        return call.name(fused.differentiate(tensors, [y, *last], [dy, *ends], True, True))
 
 
 class BoundScan(NamedTuple):
-    """A scan with the cell of a call, as a `Prepared` for jobs (`../../autograd.py`)."""
+    """A scan with the cell of a call: a `Prepared` (`../../autograd.py`)."""
 
     scan: GatedScan
     bind: Callable[[dict[str, Tensor]], Cell]
 
-    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], Any]:
-        y, ends, saved = self.scan.run_forward(call)
-        return (y, *ends), None if saved is None else saved._replace(places=Places.of(call.weights))
+    def make_start(self) -> tuple[Tensor, ...]:
+        return self.scan.make_start()
+
+    def forward(self, call: Call, start: tuple[Tensor, ...] | None = None) -> Results:
+        outputs, saved = self.scan.run_forward(call, start)
+        return outputs, None if saved is None else saved._replace(places=Places.of(call.weights))
 
     def backward(self, call: Call, saved: Saved, grads: Sequence[Maybe], needs: Gradients) -> Gradients:
-        find_weights(call, saved)
+        if not saved.copies and saved.places is not None:
+            saved.places.find_weights(call, saved.projected.dtype)
         return self.scan.run_backward(call, saved, grads, needs)
 
     def differentiate(self, call: Call, grads: Sequence[Maybe]) -> Gradients:
         return self.scan.differentiate(call, grads, self.bind)
-
-
-def find_weights(call: Call, saved: Saved) -> None:
-    """Replace the weights of a backward pass with contiguous ones if they have moved since the forward pass.
-
-    Raises:
-        RuntimeError: If they were freed, or have another shape, type or device.
-    """
-    places = saved.places
-    if saved.copies or places is None or list_addresses(call.weights) == places.addresses:
-        return
-    first = saved.projected
-    call.weights = read_moved(call.weights, places.shapes, first.dtype, first.device)
 
 
 def run_job(
@@ -445,8 +411,7 @@ def run_job(
     scan = prepare(GatedForm(setting, layout, job.x.device, is_projected))
     lengths = None if job.lengths is None else job.lengths.to(torch.int64).contiguous()
     call = Call(job.x, job.state, weights, starts, None, lengths, job.reset, job.mask, job.keep)
-    tensors = (job.x, *job.state, *starts, *weights)
-    call.train = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    call.train = call.needs_gradient()
     y, *last = run_prepared(BoundScan(scan, bind), call)
     return y, tuple(s.squeeze(0) for s in last)
 
