@@ -18,6 +18,14 @@ from seqloom.kernels.autograd import Call, Gradients
 from seqloom.kernels.fused import differentiate
 
 
+def why_not_start(cell: Cell) -> str | None:
+    """Return why a prepared call cannot make the first state of a cell; None if it can."""
+    own = cell.__dict__
+    if own.get("learned_states") or not {"start", "initial_state", "project"}.isdisjoint(own):
+        return "the initial state is learned or computed"
+    return None
+
+
 @dataclass(frozen=True, eq=False)
 class Stack:
     """A stack of cells and the form of its input.

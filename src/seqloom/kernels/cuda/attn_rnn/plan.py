@@ -13,7 +13,7 @@ from seqloom.core.memory import empty, new_empty
 from seqloom.kernels.cuda.attn_rnn.scan import AttnRNNWeights, Tier, TierScan, read_padded
 from seqloom.kernels.cuda.runtime.prepared_cell import PreparedCell
 from seqloom.kernels.kernel_plan import StackPlan
-from seqloom.kernels.stack import Stack
+from seqloom.kernels.stack import Stack, why_not_start
 
 
 def why_not_plan(cells: Sequence[Cell], weights: Sequence[Tensor]) -> str | None:
@@ -21,8 +21,8 @@ def why_not_plan(cells: Sequence[Cell], weights: Sequence[Tensor]) -> str | None
     for cell in cells:
         if cell.slots > 1 or cell.input_norm:
             return "slots and normalised inputs have no prepared call"
-        if cell.__dict__.get("learned_states") or not {"start", "initial_state", "project"}.isdisjoint(cell.__dict__):
-            return "the initial state is learned or computed"
+        if (reason := why_not_start(cell)) is not None:
+            return reason
         if not set(cell.__dict__["_names"]) <= set(AttnRNNWeights._fields):
             return "the cell has weights that are not known here"
     if any(w.data_ptr() % 16 for w in weights):

@@ -25,11 +25,10 @@ from seqloom.kernels.cuda.attn_rnn import scan
 from seqloom.kernels.cuda.attn_rnn.backward import DividedChunk, count_steps
 from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNSetting
 from seqloom.kernels.cuda.products import exact
-from seqloom.kernels.cuda.runtime.groups import GridCode, count_groups
+from seqloom.kernels.cuda.runtime.groups import GridCode, count_groups, has_wgmma
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
 THREADS, CONSTANTS = 256, 5  # as in tiles.cuh
-HOPPER = (9, 0)
 
 
 @dataclass(frozen=True)
@@ -122,12 +121,6 @@ def choose_division(setting: AttnRNNSetting, B: int, device: torch.device) -> Di
     ways = list_divisions(setting, has_wgmma(device))
     room = {way: way.rows * count_groups(setting.hidden // way.units * way.pair, device) for way in ways}
     return next((way for way in ways if room[way] >= B), max(ways, key=lambda way: room[way]))
-
-
-@cache
-def has_wgmma(device: torch.device) -> bool:
-    """Return whether the GPU has wgmma (products by a group of four warps)."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) == HOPPER
 
 
 @dataclass(frozen=True)

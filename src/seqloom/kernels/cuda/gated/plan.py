@@ -16,7 +16,7 @@ from seqloom.kernels.cuda.gated.layout import Layout
 from seqloom.kernels.cuda.gated.scan import BoundScan, GatedForm, GatedWeights, prepare
 from seqloom.kernels.cuda.runtime.prepared_cell import PreparedCell
 from seqloom.kernels.kernel_plan import StackPlan
-from seqloom.kernels.stack import Stack
+from seqloom.kernels.stack import Stack, why_not_start
 
 
 def why_not_plan(cells: Sequence[Cell]) -> str | None:
@@ -27,8 +27,8 @@ def why_not_plan(cells: Sequence[Cell]) -> str | None:
             return "only RNN, GRU and LSTM have a prepared call, with heads or normalised"
         if one is not cell and one.hidden_size % heuristics.HIDDEN_MULTIPLE:
             return "heads are not padded"
-        if cell.__dict__.get("learned_states") or not {"start", "initial_state", "project"}.isdisjoint(cell.__dict__):
-            return "the initial state is learned or computed"
+        if (reason := why_not_start(cell)) is not None:
+            return reason
         if not set(cell.__dict__["_names"]) <= set(GatedWeights._fields):
             return "the cell has weights that are not known here"
     return None

@@ -16,13 +16,13 @@ from torch import Tensor
 from seqloom.core.memory import empty, new_empty
 from seqloom.core.precision import allows_tf32
 from seqloom.kernels import heuristics
-from seqloom.kernels.cuda.runtime import launch
+from seqloom.kernels.cuda.runtime import groups, launch
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
 ROWS = 32  # rows that share a scale
 TILE, DEPTH, THREADS = 128, 32, 256  # as in multiply.cu
 WIDE, STAGES, AT_ONCE = 4, 3, 2  # columns per block / 32, stages, blocks per multiprocessor
-HOPPER, HOPPER_STAGES = (9, 0), 6  # the generation of hopper.cu, and its stages
+HOPPER_STAGES = 6  # of hopper.cu
 
 
 def is_faster(like: Tensor, rows: int, columns: int, depth: int) -> bool:
@@ -186,12 +186,7 @@ def find_split_code() -> CudaCode:
 
 def has_wgmma(device: torch.device, depth: int) -> bool:
     """Return whether the GPU uses wgmma for products with sums over `depth` values."""
-    return depth >= heuristics.EXACT_WGMMA_DEPTH and device.type == "cuda" and _read_capability(device) == HOPPER
-
-
-@cache
-def _read_capability(device: torch.device) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(device)
+    return depth >= heuristics.EXACT_WGMMA_DEPTH and groups.has_wgmma(device)
 
 
 @cache
