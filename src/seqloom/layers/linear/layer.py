@@ -119,21 +119,31 @@ class Mixer(Layer):
 class LinearMixer(Mixer):
     """Base class of recurrences with a matrix state (heads, K, V).
 
-    A subclass sets `key_size` and `value_size` (K and V of a head), optionally `conv` (applied to what `project`
-    returns first), and defines `project`, `terms` and `finish`. State: the inputs of the convolution, S in float32 at
-    least, and what `terms` adds to it.
+    A subclass has the products `W_qkv` and `W_o` and a `norm`, optionally a gate `W_g` and a convolution, and defines
+    `terms`; or it defines `project` and `finish`, too. State: the inputs of the convolution, S in float32 at least, and
+    what `terms` adds to it.
+
+    Args:
+        dim: Width of input and output, D.
+        heads: Heads; dim must be a multiple.
+        causal: Must be True.
+        kernel: "auto", or the name of a kernel.
+        key_size: Channels of a key in each head, K; 0 for dim / heads.
+        value_size: Channels of a value in each head, V; 0 for dim / heads.
     """
 
-    key_size: int
-    value_size: int
     conv: nn.Module | None
-    kernel: str
+    norm: nn.Module
+    W_qkv: nn.Linear
+    W_o: nn.Linear
 
-    def __init__(self, dim: int, heads: int, causal: bool, kernel: str) -> None:
+    def __init__(self, dim: int, heads: int, causal: bool, kernel: str, key_size: int = 0, value_size: int = 0) -> None:
         super().__init__(dim, heads, causal)
         if kernel not in NAMES:
             raise UserError(f"kernel must be one of {', '.join(NAMES)}, got {kernel!r}")
         self.kernel, self.conv = kernel, None
+        self.key_size = head_size(dim, heads, key_size, "key_size")
+        self.value_size = head_size(dim, heads, value_size, "value_size")
         self.state_size = 1
 
     def add_conv(self, width: int, taps: int, bias: bool = False) -> None:
@@ -145,7 +155,7 @@ class LinearMixer(Mixer):
 
     def project(self, x: Tensor) -> Tensor:
         """Return the input of the convolution, (B, T, C)."""
-        raise NotImplementedError
+        return self.W_qkv(x)
 
     def terms(self, x: Tensor, u: Tensor) -> Terms:
         """Return the terms of the recurrence, from the input x and the convolved projection u."""
@@ -153,7 +163,9 @@ class LinearMixer(Mixer):
 
     def finish(self, y: Tensor, x: Tensor, u: Tensor, terms: Terms) -> Tensor:
         """Return the layer's output (B, T, D) from y (B, T, heads, V), which is in float32 at least."""
-        raise NotImplementedError
+        gate = self._modules.get("W_g")
+        y = self.norm(y) if gate is None else self.norm(y, self.split(gate(x)))
+        return self.W_o(y.flatten(2).to(x.dtype))
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None, reset: Tensor | None) -> tuple[Tensor, State]:
         u, ends = self.project(x), []

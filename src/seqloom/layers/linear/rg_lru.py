@@ -84,15 +84,3 @@ class RGLRU(Mixer, name="rg_lru"):
 def _root(x: Tensor) -> Tensor:
     """Return sqrt(x), whose derivative stays finite at 0."""
     return torch.sqrt(x.clamp_min(torch.finfo(x.dtype).tiny))
-
-
-def recur(u: Tensor, r: Tensor, i: Tensor, L: Tensor, h: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return h after every step (B, T, D) and the last, step by step, as in the paper; h None at the start."""
-    outputs = []
-    for t in range(u.shape[1]):
-        a = torch.exp(-SHARPNESS * F.softplus(L) * r[:, t])
-        write = i[:, t] * u[:, t]
-        h = write if h is None else a * h + torch.sqrt(1 - a**2) * write
-        outputs.append(h)
-    assert h is not None
-    return torch.stack(outputs, 1), h
