@@ -24,7 +24,7 @@ def make_plans(kernel, code, dtype, shape, units=H, **settings):
     names = [{mine: home[theirs] for mine, theirs in c._names.items()} for c in cells]
     stack, weights = Stack(cells, names, torch.Size(shape), layer.batch_first, 1), list(layer.parameters())
     assert plan.why_not_plan(cells, weights) is None
-    prepared = plan.AttnRNNPlan(stack, [code.TIER] * len(cells), weights, kernel)
+    prepared = plan.AttnRNNPlan(stack, [code.KERNEL] * len(cells), weights, kernel)
     return layer, prepared, KernelPlan(stack, [find_kernel(f"attn_rnn_{kernel}")] * len(cells))
 
 

@@ -371,7 +371,7 @@ GATED_GRID_REGISTERS_TF32 = 26  # maximum if shared memory is full: TF32 product
 # GRU H=512 B=64, forward / both passes: float32 16 units 7.0 / 21.8, 32: 6.7 / 20.8; tf32 3.9 / 11.0, 2.9 / 8.3.
 GATED_GRID_UNITS = {2: (32,), 4: (16, 32)}
 # Most blocks of the normalisation of the input, there and back: a few of 256 threads on each of 132 multiprocessors; on
-# the backward pass fewer, because each team of warps has its own sum.
+# the backward pass fewer, because each warp group has its own sum.
 NORM_BLOCKS, NORM_BACK_BLOCKS = 792, 396
 # Elements in a plane (B, steps, H) of a chunk of the backward pass if it has one more plane than gates, 16 MB in 16
 # bits; and a factor for passes whose forward pass saved products: gradients of a whole pass are split once (H=512 B=256

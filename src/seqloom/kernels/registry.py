@@ -112,7 +112,7 @@ KERNELS = (
     Kernel("min_gru", "parallel", "parallel scan over time", linear),
     Kernel("min_lstm", "parallel", "parallel scan over time", linear),
     Kernel("t_rnn", "parallel", "parallel scan over time", linear),
-    Kernel("attn_rnn", "cuda", "NVIDIA GPU, bf16 and fp16: a block takes 8 rows", block.TIER, **_ON_A_PART),
+    Kernel("attn_rnn", "cuda", "NVIDIA GPU, bf16 and fp16: a block takes 8 rows", block.KERNEL, **_ON_A_PART),
     *(
         Kernel(
             cell,
@@ -123,23 +123,23 @@ KERNELS = (
         )
         for cell, kind in KINDS.items()
     ),
-    Kernel("attn_rnn", "row", "NVIDIA GPU, up to 128 units: a block takes one row", row.TIER, **_ON_A_PART),
+    Kernel("attn_rnn", "row", "NVIDIA GPU, up to 128 units: a block takes one row", row.KERNEL, **_ON_A_PART),
     Kernel(
         "attn_rnn",
         "slots",
         "NVIDIA GPU, bf16 and fp16, 2 to 8 slots, up to 128 units",
-        slots.TIER,
+        slots.KERNEL,
         hidden_multiple=heuristics.HIDDEN_MULTIPLE,
     ),
-    Kernel("attn_rnn", "tiles", "large NVIDIA GPU: a group of blocks takes many rows", tiles.TIER, **_ON_GPU),
+    Kernel("attn_rnn", "tiles", "large NVIDIA GPU: a group of blocks takes many rows", tiles.KERNEL, **_ON_GPU),
     Kernel(
         "attn_rnn",
         "cluster",
         "NVIDIA GPU from Hopper on: a cluster of blocks takes some rows",
-        cluster.TIER,
+        cluster.KERNEL,
         **_ON_A_PART,
     ),
-    Kernel("attn_rnn", "grid", "large NVIDIA GPU: a group of blocks takes some rows", grid.TIER, **_ON_GPU),
+    Kernel("attn_rnn", "grid", "large NVIDIA GPU: a group of blocks takes some rows", grid.KERNEL, **_ON_GPU),
     *(
         Kernel(
             cell,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from seqloom.kernels.cuda.attn_rnn.plan import AttnRNNPlan, why_not_plan
-from seqloom.kernels.cuda.attn_rnn.scan import Tier
+from seqloom.kernels.cuda.attn_rnn.scan import AttnRNNKernel
 from seqloom.kernels.cuda.gated.kernels import Gated
 from seqloom.kernels.cuda.gated.plan import GatedPlan
 from seqloom.kernels.cuda.gated.plan import why_not_plan as why_not_gated
@@ -36,10 +36,10 @@ def prepare_stack(
         has_lengths: Whether rows may be shorter than the input.
     """
     codes, backend = [kernel.code for kernel in kernels], kernels[0].backend
-    tiers = [code for code in codes if isinstance(code, Tier)]
+    attn_rnn = [code for code in codes if isinstance(code, AttnRNNKernel)]
     is_plain = amp is None and not dropout and not has_lengths and stack.ways == 1
-    if is_plain and len(tiers) == len(codes) and not why_not_plan(stack.cells, weights):
-        return AttnRNNPlan(stack, tiers, weights, backend)
+    if is_plain and len(attn_rnn) == len(codes) and not why_not_plan(stack.cells, weights):
+        return AttnRNNPlan(stack, attn_rnn, weights, backend)
     gated = [code for code in codes if isinstance(code, Gated)]
     if len(gated) == len(codes) and not why_not_gated(stack.cells):
         return GatedPlan(stack, gated, weights, backend, amp, dropout)

@@ -22,7 +22,7 @@ BACK = ("dq", "ds", "dg", "dn")
 WEIGHTS = ("q", "bias_q", "o", "bias_o", "g", "bias_g", "scale", "bias")  # the struct of arguments.cuh
 
 
-def count_pieces(rows: int, hidden: int, dtype: torch.dtype) -> int:
+def count_slices(rows: int, hidden: int, dtype: torch.dtype) -> int:
     """Return the number of split-K slices of a sum over rows, so that no single sum is long."""
     return max(1, min(rows // heuristics.PIECE_ROWS[dtype], heuristics.PIECE_NUMBERS // hidden**2))
 
@@ -40,7 +40,7 @@ class Chunk:
         H, rows = setting.hidden, B * steps
         # Whether products of float32 use the fp16 hi/lo split. Short passes use torch's products, which are recorded.
         self.is_exact = steps < u.shape[1] and exact.is_faster(u, H, H, rows)
-        self.pieces = n = 1 if self.is_exact else count_pieces(rows, H, u.dtype)
+        self.slices = n = 1 if self.is_exact else count_slices(rows, H, u.dtype)
         self.parts = max(1, min(heuristics.SUM_BLOCKS, rows // 32))
         padded = -(-rows // n) * n
         self.inside, self.back = new_empty(u, 7, padded, H), new_empty(u, 4, padded, H)
@@ -59,7 +59,7 @@ class Chunk:
             (self.products[3 * n :], d[2 * n : 3 * n], seen[:n]),
         )
         self.first = True
-        self.halves: list[exact.SplitMatrix] = []  # seen, aC and o, if they were split for a product
+        self.splits: list[exact.SplitMatrix] = []  # seen, aC and o, if they were split for a product
 
     def load(self, values: dict[str, Any], weights: Weights) -> None:
         """Begin a backward pass.
@@ -89,24 +89,24 @@ class Chunk:
         """Accumulate the gradients of the weights over the planes."""
         self.sums.rows, self.sums.first = rows, int(self.first)
         self.setting.sums.launch(self.sums, self.parts, self.device)
-        if self.takes_halves(rows):
-            self._add_halves(rows)
+        if self.takes_hi_lo(rows):
+            self._add_hi_lo(rows)
         else:
             for total, d, r in self.pairs:
                 _add_product(total, d, r, self.first)
         self.first = False
 
-    def takes_halves(self, rows: int) -> bool:
+    def takes_hi_lo(self, rows: int) -> bool:
         """Return whether products over this many rows use the fp16 hi/lo split, under torch's current flags."""
         return self.is_exact and rows % 8 == 0 and not allows_tf32()
 
-    def _add_halves(self, rows: int) -> None:
+    def _add_hi_lo(self, rows: int) -> None:
         """Do what `_add_product` does for all pairs."""
         dq, ds, dg = (exact.split(self.back[i, :rows]) for i in range(3))
-        seen, aC, o = self.halves or [exact.split(self.inside[i, :rows]) for i in range(3)]
-        self.halves = []
+        seen, aC, o = self.splits or [exact.split(self.inside[i, :rows]) for i in range(3)]
+        self.splits = []
         for total, d, r in zip(self.products, (dq, ds, dg, dg), (seen, aC, o, seen), strict=True):
-            product = exact.multiply_turned(d, r)
+            product = exact.multiply_transposed(d, r)
             total.copy_(product) if self.first else total.add_(product)
 
     def _fill_planes(self, begin: int, steps: int) -> None:
@@ -115,7 +115,7 @@ class Chunk:
     def gradients(self, weights: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Return the gradients of the weights, in their type."""
         grads = [None if w is None else empty_like(w, memory_format=torch.contiguous_format) for w in weights]
-        values = {"products": self.products, "partial": self.partial, "pieces": self.pieces, "parts": self.parts}
+        values = {"products": self.products, "partial": self.partial, "slices": self.slices, "parts": self.parts}
         finish = self.setting.finish
         arguments = finish.pack(values | dict(zip(WEIGHTS, grads, strict=True)))
         finish.launch(arguments, 4 * self.setting.hidden + 5, self.device)
@@ -176,7 +176,7 @@ class FusedChunk(Chunk):
         reverse.start(self.arguments[1], self.rows, self.device)
 
 
-def count_steps(_setting: AttnRNNSetting, u: Tensor) -> int:
+def count_steps(u: Tensor, _slots: int = 1) -> int:
     """Return the steps of a DividedChunk: a chunk for every CHUNK_BYTES of its planes, MOST_CHUNKS at most."""
     T, size = u.shape[1], u.element_size()
     # 7 planes, 4 planes of gradients, q and g side by side, and the states in float32.
@@ -245,8 +245,8 @@ class DividedChunk(Chunk):
 
     def find_inside(self) -> None:
         """Compute the intermediates of the steps from the states before them and their input."""
-        if self.takes_halves(self.rows):
-            self._find_inside_by_halves()
+        if self.takes_hi_lo(self.rows):
+            self._find_inside_by_hi_lo()
             return
         torch.addmm(self.bqg, self.seen, self.Wqg.t(), out=self.both)  # a product into full rows includes the bias
         self._launch("attend")
@@ -255,7 +255,7 @@ class DividedChunk(Chunk):
         self.gate.addmm_(self.o, self.Wgo)
         self._launch("end")
 
-    def _find_inside_by_halves(self) -> None:
+    def _find_inside_by_hi_lo(self) -> None:
         seen = exact.split(self.seen)
         exact.multiply(seen, exact.split(self.Wqg), self.bqg, self.both)
         self._launch("attend")
@@ -265,7 +265,7 @@ class DividedChunk(Chunk):
         o = exact.split(self.o)
         self.gate.add_(exact.multiply(o, exact.split(self.Wgo.t())))
         self._launch("end")
-        self.halves = [seen, aC, o]
+        self.splits = [seen, aC, o]
 
     def _launch(self, name: str) -> None:
         self.setting.pointwise[name].launch(self.arguments[name], self.rows, self.device)

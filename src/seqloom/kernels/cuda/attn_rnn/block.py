@@ -34,14 +34,14 @@ def find_code(setting: AttnRNNSetting, name: str) -> CudaCode:
     return CudaCode(f"attn_rnn_{name}", f"attn_rnn/block_{name}.cu", setting.macros, 2 * H, shared[name], ROWS)
 
 
-def count_steps(setting: AttnRNNSetting, u: Tensor) -> int:
+def count_steps(u: Tensor, slots: int = 1) -> int:
     """Return the number of steps in a chunk of the backward pass."""
     B, T, H = u.shape
-    each, (least, most) = B * setting.slots * H, heuristics.BLOCK_CHUNK_NUMBERS
+    each, (least, most) = B * slots * H, heuristics.BLOCK_CHUNK_NUMBERS
     return min(T, max(1, min(most, max(least, -(-T // heuristics.BLOCK_CHUNKS) * each)) // each))
 
 
-TIER = scan.Tier(
+KERNEL = scan.AttnRNNKernel(
     "cuda",
     lambda setting, name, *_: find_code(setting, name),
     FusedChunk,

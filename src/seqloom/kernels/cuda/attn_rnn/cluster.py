@@ -116,12 +116,12 @@ def find_code(setting: AttnRNNSetting, name: str, B: int, device: torch.device) 
     return make_code(setting, name, choose_division(setting, B, launch.multiprocessors(device), tf32), tf32)
 
 
-TIER = scan.Tier(
+KERNEL = scan.AttnRNNKernel(
     "cluster",
     find_code,
     DividedChunk,
     count_steps,
     largest=heuristics.CLUSTER_LARGEST_HIDDEN,
-    others=(grid.TIER,),
+    others=(grid.KERNEL,),
     why_no_room=scan.why_not_code,
 )

@@ -13,7 +13,7 @@ from torch import Tensor
 from seqloom.core.job import ScanJob
 from seqloom.kernels.attn_rnn_plain import Equations
 from seqloom.kernels.autograd import Call
-from seqloom.kernels.cuda.attn_rnn.backward import count_pieces
+from seqloom.kernels.cuda.attn_rnn.backward import count_slices
 from seqloom.kernels.cuda.attn_rnn.manual import run_backward, run_forward
 from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNSetting
 
@@ -116,7 +116,7 @@ class BackwardChunk(_GraphChunk):
         shapes = [(H, H), (H,), (H, H), (H,), (H, 2 * H), (H,), (H,), (H,)]
         self.gradients = [self._new(*shape, **whole) for shape in shapes]
         rows = K * B
-        self.pieces = next(n for n in range(count_pieces(rows, H, setting.dtype), 0, -1) if rows % n == 0)
+        self.slices = next(n for n in range(count_slices(rows, H, setting.dtype), 0, -1) if rows % n == 0)
 
     def clear(self, dlast: Tensor) -> None:
         """Begin with the last chunk."""
@@ -156,7 +156,7 @@ class BackwardChunk(_GraphChunk):
             self._launch("back_attend", self.B, attend)
             torch.mm(self.dq[t], self.Wqg[:H], out=self.query)
         self._end(-1)
-        gradients = sum_gradients(self.back.view(4, rows, H), self.planes.view(4, rows, H), self.pieces)
+        gradients = sum_gradients(self.back.view(4, rows, H), self.planes.view(4, rows, H), self.slices)
         for total, gradient in zip(self.gradients, gradients, strict=True):
             total.add_(gradient)
 

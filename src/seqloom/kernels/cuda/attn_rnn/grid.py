@@ -64,7 +64,7 @@ def make_code(setting: AttnRNNSetting, name: str, rows: int, units: int, tf32: b
     return GridCode(*named, 32 * WARPS, shared, rows, blocks, PACKETS[size], least)
 
 
-TIER = scan.Tier(
+KERNEL = scan.AttnRNNKernel(
     "grid",
     find_code,
     DividedChunk,

@@ -10,7 +10,7 @@ from torch import Tensor
 from seqloom.core.cell import Cell
 from seqloom.core.job import ScanJob
 from seqloom.core.memory import empty, new_empty
-from seqloom.kernels.cuda.attn_rnn.scan import AttnRNNWeights, Tier, TierScan, read_padded
+from seqloom.kernels.cuda.attn_rnn.scan import AttnRNNKernel, AttnRNNScan, AttnRNNWeights, read_padded
 from seqloom.kernels.cuda.runtime.prepared_cell import PreparedCell
 from seqloom.kernels.kernel_plan import StackPlan
 from seqloom.kernels.stack import Stack, why_not_start
@@ -35,17 +35,17 @@ class AttnRNNPlan(StackPlan):
 
     Args:
         stack: The cells, in one direction, and the form of the input.
-        tiers: How each cell is divided over the GPU.
+        kernels: How each cell is divided over the GPU.
         weights: All weights of the stack.
         backend: The name of the first cell's kernel.
     """
 
-    def __init__(self, stack: Stack, tiers: Sequence[Tier], weights: Sequence[Tensor], backend: str) -> None:
-        cells = [_prepare(stack, i, tier, weights) for i, tier in enumerate(tiers)]
+    def __init__(self, stack: Stack, kernels: Sequence[AttnRNNKernel], weights: Sequence[Tensor], backend: str) -> None:
+        cells = [_prepare(stack, i, kernel, weights) for i, kernel in enumerate(kernels)]
         super().__init__(stack, cells, backend)
 
 
-def _prepare(stack: Stack, index: int, tier: Tier, weights: Sequence[Tensor]) -> PreparedCell:
+def _prepare(stack: Stack, index: int, kernel: AttnRNNKernel, weights: Sequence[Tensor]) -> PreparedCell:
     """Return one cell of a stack. Padding and its removal are small launches, so a padded forward is recorded, too."""
     cell, names, like = stack.cells[index], stack.names[index], weights[0].detach()
     indices = [names.get(name) for name in AttnRNNWeights._fields]
@@ -54,8 +54,8 @@ def _prepare(stack: Stack, index: int, tier: Tier, weights: Sequence[Tensor]) ->
     H, mine = setting.hidden, {name: i for i, name in enumerate(AttnRNNWeights._fields) if name in names}
     one = Stack([cell], [mine], torch.Size((*stack.shape[:-1], D)), stack.batch_first, 1)
     own = AttnRNNWeights(*(None if i is None else weights[i] for i in indices))
-    scan = TierScan(tier, setting, one, like.device, own)
-    steps = tier.count_steps(setting, empty(B, T, H, dtype=like.dtype, device="meta"))
+    scan = AttnRNNScan(kernel, setting, one, like.device, own)
+    steps = kernel.count_steps(empty(B, T, H, dtype=like.dtype, device="meta"), setting.slots)
     forward = (4 * H + D) * B * T * size if setting.real_head else None
     back = ((5 * T + 16 * steps) * H + 2 * T * D) * B * size
     return PreparedCell(scan, indices, weights, (forward, back))

@@ -63,7 +63,7 @@ def choose_code(setting: AttnRNNSetting, name: str, B: int, device: torch.device
     return find_code(setting, name, is_paired(setting, B, device))
 
 
-TIER = scan.Tier(
+KERNEL = scan.AttnRNNKernel(
     "row",
     choose_code,
     DividedChunk,

@@ -49,18 +49,18 @@ class AttnRNNWeights(NamedTuple):
 
 
 @dataclass(eq=False)
-class Tier:
+class AttnRNNKernel:
     """A kernel of the registry: one way to divide the work among the blocks of a GPU.
 
     Attributes:
         backend: Its short name.
-        find_code: Returns the kernel "forward" or "reverse" of a setting, for B rows on a device.
+        find_code: Returns the code "forward" or "reverse" of a setting, for B rows on a device.
         chunk: Makes a chunk of the backward pass from `find_code`, a setting, the number of steps and a tensor like u.
-        count_steps: Returns the number of steps per chunk of the backward pass, for a setting and a tensor like u.
+        count_steps: Returns the number of steps per chunk of the backward pass, for a tensor like u and the slots.
         largest: Largest hidden size, with heads padded to full tiles, by bytes of a number; other types are refused.
         slots: Largest number of slots.
         others: Those that the registry lists later and that may be faster.
-        why_no_room: Returns why the kernels of a tier and a setting do not fit the job's GPU, or None.
+        why_no_room: Returns why the code of a setting does not fit the job's GPU, or None.
         gives_end: Whether the forward kernel can write the last state in the type of the outputs.
         takes_strides: Whether the backward pass takes inputs and outputs in any order of rows and steps.
     """
@@ -68,11 +68,11 @@ class Tier:
     backend: str
     find_code: Callable[[AttnRNNSetting, str, int, torch.device], Any]
     chunk: Callable[..., Chunk]
-    count_steps: Callable[[AttnRNNSetting, Tensor], int]
+    count_steps: Callable[[Tensor, int], int]
     largest: Mapping[int, int]
     slots: int = 1
-    others: tuple[Tier, ...] = ()
-    why_no_room: Callable[[Tier, AttnRNNSetting, ScanJob], str | None] = lambda *_: None
+    others: tuple[AttnRNNKernel, ...] = ()
+    why_no_room: Callable[[AttnRNNKernel, AttnRNNSetting, ScanJob], str | None] = lambda *_: None
     gives_end: bool = False
     takes_strides: bool = False
 
@@ -85,19 +85,19 @@ class Tier:
 
     def why_not_auto(self, cell: Cell, job: ScanJob) -> str | None:
         """Return why another kernel is faster for this job; None if this one is the fastest."""
-        others = {tier.backend: tier.why_not for tier in self.others}
+        others = {kernel.backend: kernel.why_not for kernel in self.others}
         return None if self.slots > 1 else why_not_fastest(self.backend, cell, job, others)
 
     def run(self, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
         """Run the cell over the job's sequences."""
         setting = read_padded(cell, job)
-        return run_job(lambda stack: TierScan(self, setting, stack, job.x.device), cell, job)
+        return run_job(lambda stack: AttnRNNScan(self, setting, stack, job.x.device), cell, job)
 
 
-def why_not_code(tier: Tier, setting: AttnRNNSetting, job: ScanJob) -> str | None:
-    """Return why the kernels of a tier and a setting cannot run on the job's device."""
+def why_not_code(kernel: AttnRNNKernel, setting: AttnRNNSetting, job: ScanJob) -> str | None:
+    """Return why the code of a setting cannot run on the job's device; None if it can."""
     device = job.x.device
-    codes = (tier.find_code(setting, name, len(job.x), device) for name in ("forward", "reverse"))
+    codes = (kernel.find_code(setting, name, len(job.x), device) for name in ("forward", "reverse"))
     return next((reason for code in codes if (reason := code.why_not(device)) is not None), None)
 
 
@@ -186,13 +186,13 @@ class Saved(NamedTuple):
     first: Tensor
 
 
-class TierScan:
+class AttnRNNScan:
     """The passes of one cell over inputs of one form, a `Prepared` (`../../autograd.py`).
 
     Heads of other sizes are padded to full tiles inside the passes.
 
     Args:
-        tier: How the work is divided among blocks.
+        kernel: How the work is divided among blocks.
         setting: Of the kernels.
         stack: The cell and the form of its input, which may be projected.
         device: Where it runs.
@@ -201,16 +201,16 @@ class TierScan:
 
     def __init__(
         self,
-        tier: Tier,
+        kernel: AttnRNNKernel,
         setting: AttnRNNSetting,
         stack: Stack,
         device: torch.device,
         weights: AttnRNNWeights | None = None,
     ) -> None:
-        self.tier, self.setting, self.stack, self.device = tier, setting, stack, device
+        self.kernel, self.setting, self.stack, self.device = kernel, setting, stack, device
         self.B, self.T, self.H = stack.B, stack.T, setting.hidden
         self.is_time_first = len(stack.shape) == 3 and not stack.batch_first
-        self.code = tier.find_code(setting, "forward", self.B, device)
+        self.code = kernel.find_code(setting, "forward", self.B, device)
         self.arguments: Any = self.code.arguments
         values: dict[str, Any] = {"B": self.B, "T": self.T}
         self.has_weights = weights is not None and not setting.real_head
@@ -239,17 +239,18 @@ class TierScan:
             rows = self._put_rows_first(u)
         (first,) = (self._pad(call.states[0]).float().contiguous(),) if call.states else start or self.make_start()
         end_type = call.states[0].dtype if call.states else setting.dtype
-        gives_end = self.tier.gives_end and end_type == setting.dtype
+        gives_end = self.kernel.gives_end and end_type == setting.dtype
         y = (empty_like if call.lengths is None else torch.zeros_like)(u, memory_format=torch.contiguous_format)
         last = new_empty(first, *first.shape, dtype=end_type if gives_end else torch.float32)
         states: Maybe = y
         values: dict[str, Any] = {"x": rows, "y": y, "h0": first, "end" if gives_end else "last": last}
+        values |= self._read_options(call)
         if setting.slots > 1:
             states = new_empty(y, self.B, self.T, setting.slots, self.H) if call.train else None
             values["states"] = states
         if not self.has_weights:
             y_rows = self._put_rows_first(y)
-            values |= self._read_options(call) | {"w": name_weights(own.recurrent)}
+            values["w"] = name_weights(own.recurrent)
             values |= {"x_row": rows.stride(0), "x_step": rows.stride(1)}
             values |= {"y_row": y_rows.stride(0), "y_step": y_rows.stride(1)}
         arguments = self.arguments.from_buffer_copy(self.filled)
@@ -269,8 +270,8 @@ class TierScan:
         dstart = None if options["start"] is None else torch.zeros_like(options["start"])
         values = options | {"x": u, "y": y, "h0": saved.first, "B": self.B, "T": self.T}
         values |= {"dy": dy, "du": du, "dh": dh, "dstart": dstart}
-        size = self.tier.count_steps(self.setting, u)
-        chunk = self.tier.chunk(self.tier.find_code, self.setting, size, u)
+        size = self.kernel.count_steps(u, self.setting.slots)
+        chunk = self.kernel.chunk(self.kernel.find_code, self.setting, size, u)
         chunk.load(values, own.recurrent)
         for begin in reversed(range(0, self.T, size)):
             chunk.go_back(begin, min(size, self.T - begin))
@@ -322,7 +323,7 @@ class TierScan:
     def _arrange(self, t: Tensor) -> Tensor:
         """Return (B, T, ..) of a tensor in the order of the input, aligned, contiguous if the kernels need that."""
         t = self._put_rows_first(align(t))
-        return t if self.tier.takes_strides else t.contiguous()
+        return t if self.kernel.takes_strides else t.contiguous()
 
     def _pad(self, t: Tensor) -> Tensor:
         return pad_units(t, self.setting) if self.setting.real_head else t

@@ -34,13 +34,13 @@ def find_code(setting: AttnRNNSetting, name: str) -> CudaCode:
     return CudaCode(f"attn_rnn_slots_{name}", source, macros, 2 * H, shared, heuristics.MOST_SLOTS // setting.slots)
 
 
-def _why_no_room(_tier: scan.Tier, setting: AttnRNNSetting, _job: ScanJob) -> str | None:
+def _why_no_room(_kernel: scan.AttnRNNKernel, setting: AttnRNNSetting, _job: ScanJob) -> str | None:
     """Return why the kernels do not take this number of slots; None if they do."""
     most = heuristics.MOST_SLOTS
     return None if 2 <= setting.slots <= most else f"it takes 2 to {most} slots, not {setting.slots}"
 
 
-TIER = scan.Tier(
+KERNEL = scan.AttnRNNKernel(
     "slots",
     lambda setting, name, *_: find_code(setting, name),
     FusedChunk,
