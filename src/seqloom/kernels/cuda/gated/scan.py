@@ -7,6 +7,7 @@ The only implementation: calls of a layer (`plan.py`), jobs (`kernels.py`, `head
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
@@ -137,12 +138,6 @@ class GatedScan:
             call: The tensors of the call; the weights as in `GatedWeights`.
             start: The first states in the kernels' form, for a call that has none.
         """
-        if autocast_dtype(self.device.type) is None:
-            return self._run_forward(call, start)
-        with torch.autocast(self.device.type, enabled=False):  # autocast would cast and normalise by its own rules
-            return self._run_forward(call, start)
-
-    def _run_forward(self, call: Call, start: tuple[Tensor, ...] | None) -> Results:
         H, kind, layout, train = self.layout.hidden, self.kind, self.layout, call.train
         given = GatedWeights(*call.weights)
         copies = () if given.weight_hh.dtype == self.dtype else tuple(cast_weights(given, self.dtype))
@@ -235,12 +230,6 @@ class GatedScan:
             grads: The gradients of the outputs and of the last states; None for zeros.
             needs: Which gradients are needed; those of the recurrence are always returned.
         """
-        if autocast_dtype(self.device.type) is None:
-            return self._run_backward(call, saved, grads, needs)
-        with torch.autocast(self.device.type, enabled=False):
-            return self._run_backward(call, saved, grads, needs)
-
-    def _run_backward(self, call: Call, saved: Saved, grads: Sequence[Maybe], needs: Gradients) -> Gradients:
         layout, kind = self.layout, self.kind
         own, theirs = GatedWeights(*(saved.copies or call.weights)), GatedWeights(*call.weights)
         wanted = GatedWeights(*needs.weights)
@@ -370,13 +359,15 @@ class BoundScan(NamedTuple):
         return self.scan.make_start()
 
     def forward(self, call: Call, start: tuple[Tensor, ...] | None = None) -> Results:
-        outputs, saved = self.scan.run_forward(call, start)
+        with _pause_autocast(self.scan.device):
+            outputs, saved = self.scan.run_forward(call, start)
         return outputs, None if saved is None else saved._replace(places=Places.of(call.weights))
 
     def backward(self, call: Call, saved: Saved, grads: Sequence[Maybe], needs: Gradients) -> Gradients:
         if not saved.copies and saved.places is not None:
             saved.places.find_weights(call, saved.projected.dtype)
-        return self.scan.run_backward(call, saved, grads, needs)
+        with _pause_autocast(self.scan.device):
+            return self.scan.run_backward(call, saved, grads, needs)
 
     def differentiate(self, call: Call, grads: Sequence[Maybe]) -> Gradients:
         return self.scan.differentiate(call, grads, self.bind)
@@ -433,6 +424,13 @@ def pad_weight(name: str, w: Tensor, gates: int, more: int) -> Tensor:
     """
     columns = (0, more if name == "weight_hh" else 0) if w.dim() == 2 else ()
     return F.pad(w.unflatten(0, (gates, -1)), (*columns, 0, more)).flatten(0, 1)
+
+
+def _pause_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """Disable autocast, which would cast and normalise by its own rules."""
+    if autocast_dtype(device.type) is None:
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
 
 
 def _flatten(bias: Maybe) -> Maybe:
