@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -61,6 +62,7 @@ class Mixer(Layer):
     registry: ClassVar[dict[str, type[Mixer]]] = {}
     renamed: ClassVar = {"conv": "kernel_size"}
     state_size: int
+    conv: nn.Module | None
 
     def __init_subclass__(cls, name: str = "", **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
@@ -79,9 +81,21 @@ class Mixer(Layer):
         """Run on x (B, T, D) with 0 past each row's length."""
         raise NotImplementedError
 
-    def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+    def run(
+        self, x: Tensor, state: State | None, lengths: Tensor | None, reset: Tensor | None = None
+    ) -> tuple[Tensor, State]:
         check_state(state, self.state_size, x)
-        return self.mix(x, state, lengths, None)
+        return self.mix(x, state, lengths, reset)
+
+    def convolve(
+        self, u: Tensor, state: State | None, lengths: Tensor | None, reset: Tensor | None
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """Return u after the convolution, if there is one, its new state, and the rest of the layer's state."""
+        left = list(state or ())
+        if self.conv is None:
+            return u, [], left
+        u, end = self.conv(zero_padding(u, lengths), left.pop(0) if left else None, lengths, reset)
+        return u, [end], left
 
     def forward(
         self,
@@ -107,13 +121,8 @@ class Mixer(Layer):
             return super().forward(x, state, lengths)
         if not isinstance(x, Tensor) or tuple(reset.shape) != tuple(x.shape[:2]):
             raise InputError(f"reset must be (B, T) for an input (B, T, D), got shape {tuple(reset.shape)}")
-        flags = reset.bool()
-
-        def run(x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
-            check_state(state, self.state_size, x)
-            return self.mix(x, state, lengths, flags if self.batch_first else flags.transpose(0, 1))
-
-        return self.in_format(run, x, state, lengths)
+        flags = reset.bool() if self.batch_first else reset.bool().transpose(0, 1)
+        return self.in_format(partial(self.run, reset=flags), x, state, lengths)
 
 
 class LinearMixer(Mixer):
@@ -132,7 +141,6 @@ class LinearMixer(Mixer):
         value_size: Channels of a value in each head, V; 0 for dim / heads.
     """
 
-    conv: nn.Module | None
     norm: nn.Module
     W_qkv: nn.Linear
     W_o: nn.Linear
@@ -168,11 +176,7 @@ class LinearMixer(Mixer):
         return self.W_o(y.flatten(2).to(x.dtype))
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None, reset: Tensor | None) -> tuple[Tensor, State]:
-        u, ends = self.project(x), []
-        left = list(state or ())
-        if self.conv is not None:
-            u, end = self.conv(zero_padding(u, lengths), left.pop(0) if left else None, lengths, reset)
-            ends.append(end)
+        u, ends, left = self.convolve(self.project(x), state, lengths, reset)
         terms = self.terms(x, u)
         y, S = self.recur(terms, read_float_state(left[0] if left else None), lengths, reset)
         return self.finish(y, x, u, terms).to(x.dtype), (*ends, S)

@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqloom.core.cell import State
-from seqloom.core.job import zero_padding
 from seqloom.core.masks import make_mask
 from seqloom.kernels.scan import scan_steps
 from seqloom.layers.linear.layer import LinearMixer, Terms, read_float_state, wide
@@ -78,10 +77,7 @@ class MLSTM(LinearMixer, name="mlstm"):
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None, reset: Tensor | None) -> tuple[Tensor, State]:
         B, _, _ = x.shape
-        u, ends, left = x, [], list(state or ())
-        if self.conv is not None:
-            u, end = self.conv(zero_padding(x, lengths), left.pop(0) if left else None, lengths, reset)
-            ends.append(end)
+        u, ends, left = self.convolve(x, state, lengths, reset)
         q, k = (self.split(t) for t in self.W_qk(u).chunk(2, -1))
         v = self.split(self.W_v(x))
         gates = wide(self.W_if(x))

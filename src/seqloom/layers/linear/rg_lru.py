@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from seqloom.core.cell import State
 from seqloom.core.errors import UserError
-from seqloom.core.job import zero_padding
 from seqloom.kernels.linear.diagonal import scan_diagonal
 from seqloom.layers.linear.layer import Mixer, read_float_state, wide
 from seqloom.layers.linear.parts import ShortConv
@@ -57,10 +56,7 @@ class RGLRU(Mixer, name="rg_lru"):
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None, reset: Tensor | None) -> tuple[Tensor, State]:
         B, T, D = x.shape
-        u, ends, left = self.W_x(x), [], list(state or ())
-        if self.conv is not None:
-            u, end = self.conv(zero_padding(u, lengths), left.pop(0) if left else None, lengths, reset)
-            ends.append(end)
+        u, ends, left = self.convolve(self.W_x(x), state, lengths, reset)
         log_a, value = self.gates(u)
         h = read_float_state(left[0]) if left else None
         h = torch.zeros(B, D, dtype=log_a.dtype, device=x.device) if h is None else h.to(log_a.dtype)

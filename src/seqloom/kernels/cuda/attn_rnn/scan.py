@@ -17,7 +17,7 @@ from seqloom.core.memory import empty_like, new_empty
 from seqloom.core.precision import autocast_dtype
 from seqloom.kernels import fused, heuristics
 from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES
-from seqloom.kernels.autograd import Call, Gradients, Prepared, run_prepared
+from seqloom.kernels.autograd import Call, Gradients, Prepared, make_call, run_prepared
 from seqloom.kernels.cuda.attn_rnn.backward import Chunk, align, name_weights
 from seqloom.kernels.cuda.attn_rnn.setting import TYPES, AttnRNNSetting, find_setting
 from seqloom.kernels.cuda.fastest import why_not_fastest
@@ -384,12 +384,8 @@ def run_job(
     u, wide = cell.project(job.x).to(dtype), state_type or job.state[0].dtype
     own = AttnRNNWeights(*(w[name].to(dtype) if name in w else None for name in WEIGHT_NAMES))
     states, starts = (job.state[0].to(wide),), () if job.reset is None else (cell.start(job.x)[0].to(wide),)
-    lengths = None if job.lengths is None else job.lengths.to(torch.int64).contiguous()
-    reset = None if job.reset is None else job.reset.contiguous()
-    mask = None if job.mask is None else job.mask.to(dtype).contiguous()
-    keep = [share.to(dtype).contiguous() for share in job.keep]
-    call = Call(u, states, own, starts, None, lengths, reset, mask, keep)
-    call.train = call.needs_gradient() and not fused.is_traced()  # a trace records torch's operators
+    call = make_call(job, u, states, own, starts)
+    call.train = call.train and not fused.is_traced()  # a trace records torch's operators
     names = {name: i for i, name in enumerate(WEIGHT_NAMES) if own[i] is not None}
     y, h = run_prepared(make_scan(Projected([cell], [names], u.shape, True, 1)), call)
     return y, (h.to(job.state[0].dtype),)

@@ -25,12 +25,7 @@ class GatedGradients(NamedTuple):
     """The gradients of a scan: of the weights in the type of the kernels, of states in float32."""
 
     x: Tensor  # as the projected input
-    weight: Tensor  # (heads * gates * H, H)
-    bias: Tensor | None  # (heads * gates * H,), as the scale
-    scale: Tensor | None
-    scale_c: Tensor | None
-    bias_c: Tensor | None
-    vectors: Tensor | None
+    weights: dict[str, Tensor | None]  # by the names of `GatedWeights`
     states: list[Tensor]  # (rows, H)
     starts: list[Tensor]
 
@@ -101,9 +96,10 @@ def go_back(
     dweight = centre_gradient(dweight.unflatten(1, (-1, H)), x.dtype).view(-1, H) if kind.norm else dweight[0]
     added = _add_rows(totals, heads, x.dtype)
     dbias = None if values["bias"] is None else torch.stack(sums_of_bias).sum(0) if sums_of_bias else added["dbias"]
-    vectors = dbias, added["dscale"], added["dscale_c"], added["dbias_c"], added["dvectors"]
-    bias, scale, scale_c, bias_c, of_vectors = (None if t is None else t.to(x.dtype) for t in vectors)
-    return GatedGradients(dx, dweight.to(x.dtype), bias, scale, scale_c, bias_c, of_vectors, ds, dstart)
+    weights = {"weight_hh": dweight, "bias_hh": dbias, "scale_hh": added["dscale"], "vectors": added["dvectors"]}
+    weights |= {"scale_c": added["dscale_c"], "bias_c": added["dbias_c"]}
+    typed = {name: None if t is None else t.to(x.dtype) for name, t in weights.items()}
+    return GatedGradients(dx, typed, ds, dstart)
 
 
 def count_chunk_steps(setting: GatedSetting, B: int, time_first: bool) -> int:

@@ -22,7 +22,7 @@ from seqloom.core.job import ScanJob, reverse_steps, zero_padding
 from seqloom.core.memory import empty_like, new_empty
 from seqloom.core.precision import autocast_dtype
 from seqloom.kernels import fused, loop
-from seqloom.kernels.autograd import Call, Gradients, run_prepared
+from seqloom.kernels.autograd import Call, Gradients, make_call, run_prepared
 from seqloom.kernels.cuda.gated.backward import go_back
 from seqloom.kernels.cuda.gated.centre import centre_weights
 from seqloom.kernels.cuda.gated.code import GatedSetting, arrange_weights, choose_kept, find_code
@@ -238,13 +238,12 @@ class GatedScan:
         found = self._go_back(call, saved, grads, self._pad_weights(own), padding, splits)
         du = self._cut_planes(found.x, kind.planes)
         steps, units = layout.B * layout.T, slice(layout.units)
-        recurrent = found.weight.view(layout.heads, kind.gates, layout.hidden, layout.hidden)[..., units, units]
-        gradients: dict[str, Any] = {"weight_hh": recurrent.reshape(own.weight_hh.shape)}
-        bias = found.bias
+        gradients: dict[str, Any] = found.weights
+        recurrent, bias = gradients["weight_hh"], gradients["bias_hh"]
+        recurrent = recurrent.view(layout.heads, kind.gates, layout.hidden, layout.hidden)[..., units, units]
         if bias is not None:
             bias = bias.view(layout.heads, kind.gates, layout.hidden)[..., units].reshape(own.bias_hh.shape)
-        gradients |= {"bias_hh": bias, "scale_hh": found.scale, "scale_c": found.scale_c, "bias_c": found.bias_c}
-        gradients["vectors"] = found.vectors
+        gradients |= {"weight_hh": recurrent.reshape(own.weight_hh.shape), "bias_hh": bias}
         if self.form.is_projected:
             dx: Maybe = layout.restore(du, padding)
         else:
@@ -400,9 +399,7 @@ def run_job(
     """
     layout = Layout(job.x.shape, True, heads, units or setting.hidden, setting.hidden)
     scan = prepare(GatedForm(setting, layout, job.x.device, is_projected))
-    lengths = None if job.lengths is None else job.lengths.to(torch.int64).contiguous()
-    call = Call(job.x, job.state, weights, starts, None, lengths, job.reset, job.mask, job.keep)
-    call.train = call.needs_gradient()
+    call = make_call(job, job.x, job.state, weights, starts)
     y, *last = run_prepared(BoundScan(scan, bind), call)
     return y, tuple(s.squeeze(0) for s in last)
 
