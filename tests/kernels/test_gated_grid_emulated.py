@@ -8,10 +8,9 @@ import torch
 from test_gated_emulated import ALL, BF16, FP16, FP32, KINDS, cell_of, job_of, worst
 
 from seqloom.kernels import heuristics
-from seqloom.kernels.cuda.gated import code
+from seqloom.kernels.cuda.gated import code, kernels
 from seqloom.kernels.cuda.gated.code import GatedSetting, find_code
 from seqloom.kernels.cuda.runtime import launch
-from seqloom.kernels.registry import find_kernel
 
 pytestmark = pytest.mark.usefixtures("emulated")
 MULTIPROCESSORS = 8  # few, or a group would have one row
@@ -62,7 +61,7 @@ def test_sums_of_a_group_that_is_no_cluster_are_packets(monkeypatch):
 )
 def test_groups_of_normalised_cells_are_clusters_if_all_run_at_once(monkeypatch, name, hidden, B, expected):
     monkeypatch.setattr(launch, "multiprocessors", lambda _: 132)
-    kind = find_kernel(f"{name}_grid").code.kind
+    kind = kernels.KINDS[name]
     how = GatedSetting(kind, hidden, BF16, mask=False, keep=False, reset=False, grid=True)
     for back in ("forward", "reverse"):
         found = find_code(how, back, B, torch.device("cpu"))

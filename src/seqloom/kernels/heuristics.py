@@ -25,13 +25,9 @@ SUM_BLOCKS = 528
 
 # Recorded CUDA graphs of different shapes that are kept; each holds the memory of its chunk.
 GRAPHS_KEPT = 16
-# Backward passes on the same memory before their launches are recorded: recording costs the time that about six passes
+# Passes of one form before their launches are recorded: recording costs the time that about six passes
 # save (4 ms, AttnRNN H=64 B=1), which shapes that occur once or twice never recover.
 RUNS_BEFORE_RECORDING = 3
-# Memory of AttnRNN's backward passes in one chunk that all cells together keep for the next ones, half of it for one at
-# most, and the most cells that keep some. A pass that makes its memory again cannot be replayed: in float32 H=64 B=16
-# T=512 needs 46 MB, 600 us of the GPU and 1,300 of the host; with 32 MB it was never kept.
-KEPT_BYTES, CELLS_KEPT = 256 << 20, 16
 # Rows and steps of a covering shape are multiples of the first, or of an eighth of the next power of two: few shapes,
 # each of which soon is recorded. Longer or larger inputs keep the GPU busy: padding costs more (docs/decisions/0029).
 COVERING_STEP, COVERING_MOST = 16, 256
@@ -375,7 +371,7 @@ GATED_GRID_REGISTERS_TF32 = 26  # maximum if shared memory is full: TF32 product
 # GRU H=512 B=64, forward / both passes: float32 16 units 7.0 / 21.8, 32: 6.7 / 20.8; tf32 3.9 / 11.0, 2.9 / 8.3.
 GATED_GRID_UNITS = {2: (32,), 4: (16, 32)}
 # Most blocks of the normalisation of the input, there and back: a few of 256 threads on each of 132 multiprocessors; on
-# the backward pass fewer, because each team of warps has its own sum.
+# the backward pass fewer, because each warp group has its own sum.
 NORM_BLOCKS, NORM_BACK_BLOCKS = 792, 396
 # Elements in a plane (B, steps, H) of a chunk of the backward pass if it has one more plane than gates, 16 MB in 16
 # bits; and a factor for passes whose forward pass saved products: gradients of a whole pass are split once (H=512 B=256
