@@ -260,3 +260,28 @@ for name in {!r}:
     ).stdout.splitlines()
     for name, line in zip(LAB, told, strict=True):
         assert line.startswith(f"seqloom.{name} needs ") and "pip install 'seqloom[lab]'" in line
+
+
+def test_every_public_class_has_a_name_of_its_own():
+    places = {}
+    for file in FILES:
+        for node in list_nodes(file):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(file.relative_to(PACKAGE)))
+    assert not {name: files for name, files in places.items() if len(files) > 1}
+
+
+def test_no_function_of_the_lab_returns_a_tuple_of_more_than_three_values():
+    wrong = [
+        f"{file.relative_to(PACKAGE)}:{node.lineno}"
+        for file in FILES
+        if "lab" in file.relative_to(PACKAGE).parts
+        for node in list_nodes(file)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns is not None
+        for part in ast.walk(node.returns)
+        if isinstance(part, ast.Subscript)
+        and ast.unparse(part.value) == "tuple"
+        and isinstance(part.slice, ast.Tuple)
+        and len(part.slice.elts) > 3
+    ]
+    assert not wrong

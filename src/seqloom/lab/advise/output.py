@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from seqloom.core.plurals import count, list_some
-from seqloom.lab.advise.advice import LINEAR, Advice, Recommendation
+from seqloom.lab.advise.advice import LINEAR, Advice, RankedModel
 from seqloom.lab.advise.curve import REACH_SHARE, DistanceCurve
 from seqloom.lab.advise.facts import Facts
 from seqloom.lab.advise.measurements import load_measurements
@@ -99,11 +99,11 @@ def describe_unknown(advice: Advice) -> str:
     return f"Not tried for lack of time: {list_some(names)}. --seconds allows more." if names else ""
 
 
-def _is_unknown(m: Recommendation) -> bool:
+def _is_unknown(m: RankedModel) -> bool:
     return m.name != LINEAR and m.seconds is None and not m.trial.failed and not m.reasons
 
 
-def _size(m: Recommendation) -> str:
+def _size(m: RankedModel) -> str:
     if m.settings is None:
         return ""
     parameters = f", {m.trial.parameters:,} parameters" if m.trial.parameters else ""
@@ -119,7 +119,7 @@ def _memory(count: int) -> str:
     return f"{count / 1e6:,.{1 if count < 10e6 else 0}f} MB" if count else ""
 
 
-def _score(advice: Advice, m: Recommendation) -> str:
+def _score(advice: Advice, m: RankedModel) -> str:
     b = advice.facts.baseline
     if m.name == LINEAR and b is not None:
         return f"{b.linear:.3f}"
@@ -205,7 +205,7 @@ def _rule_document(matched: MatchedRule) -> dict[str, Any]:
     }
 
 
-def _model_document(model: Recommendation) -> dict[str, Any]:
+def _model_document(model: RankedModel) -> dict[str, Any]:
     return {
         "model": model.name,
         "points": _finite_or_none(model.points),

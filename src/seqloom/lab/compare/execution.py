@@ -18,7 +18,7 @@ from seqloom.lab.compare.page import build_document, build_page, shorten_path
 from seqloom.lab.compare.quick_answer import score_quick_baselines
 from seqloom.lab.compare.results import collect_results
 from seqloom.lab.compare.rows import Results
-from seqloom.lab.compare.search import Comparison
+from seqloom.lab.compare.search import Search
 from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.data.description import describe_task
 from seqloom.lab.jobs import runner
@@ -38,7 +38,7 @@ def open_comparison(
     resume: bool = False,
     trust: bool = False,
     began: tuple[float, float] | None = None,
-) -> Comparison:
+) -> Search:
     """Start a comparison, or continue one.
 
     Args:
@@ -62,7 +62,7 @@ def open_comparison(
     return comparison
 
 
-def describe_comparison(comparison: Comparison) -> list[str]:
+def describe_comparison(comparison: Search) -> list[str]:
     """Describe the data, and say where the comparison is stored, in lines."""
     lines = [*describe_task(comparison.task, console.text_width()), ""]
     lines.append(f"comparing in {shorten_path(comparison.folder)}")
@@ -71,7 +71,7 @@ def describe_comparison(comparison: Comparison) -> list[str]:
     return lines
 
 
-def run_comparison(comparison: Comparison, settings: CompareSettings, *, resume: bool = False) -> bool:
+def run_comparison(comparison: Search, settings: CompareSettings, *, resume: bool = False) -> bool:
     """Run all jobs; return False if they were interrupted (Ctrl-C).
 
     A comparison that fails before its plan is removed, unless it was resumed.
@@ -90,7 +90,7 @@ def run_comparison(comparison: Comparison, settings: CompareSettings, *, resume:
     return True
 
 
-def _run_jobs(comparison: Comparison, settings: CompareSettings) -> None:
+def _run_jobs(comparison: Search, settings: CompareSettings) -> None:
     """Run all jobs and report each result."""
     # --workers without --ray moves a resumed comparison from Ray to this machine.
     ray = settings.ray or (comparison.settings.ray if settings.workers is None else None)
@@ -115,7 +115,7 @@ def _run_jobs(comparison: Comparison, settings: CompareSettings) -> None:
             tell(describe_result(comparison, result))
 
 
-def write_report(comparison: Comparison, finished: bool) -> tuple[Results, dict[str, Any]]:
+def write_report(comparison: Search, finished: bool) -> tuple[Results, dict[str, Any]]:
     """Write the report and keep the best runs; return the results and the stored document."""
     results = collect_results(comparison)
     if not finished:
@@ -133,7 +133,7 @@ def read_document(folder: Path) -> dict[str, Any]:
     return stored
 
 
-def describe_result(comparison: Comparison, result: Result) -> str:
+def describe_result(comparison: Search, result: Result) -> str:
     """Describe a finished job in one line, with its score, its time or its error."""
     title, value = comparison.job_factory.titles.get(result.key, result.key), result.value
     if value is None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from seqloom.lab.compare.baselines.registry import QUICK
-from seqloom.lab.compare.search import Comparison
+from seqloom.lab.compare.search import Search
 from seqloom.lab.jobs import runner
 from seqloom.lab.jobs.job import Job, Result
 
 
-def score_quick_baselines(comparison: Comparison) -> Iterator[Result]:
+def score_quick_baselines(comparison: Search) -> Iterator[Result]:
     """Fit the baselines that take milliseconds, unless a baseline has been scored.
 
     On a busy machine the workers may need a short budget to start, and no job ends. This process has imported all that

@@ -59,7 +59,7 @@ PLAN_FILE = "plan.json"
 Jobs = Iterator[Job | None]
 
 
-class Comparison:
+class Search:
     """A comparison of models on one task, in one folder.
 
     `jobs()` yields the work; whoever runs a job must put its result into `results`.

@@ -74,14 +74,14 @@ def _read_clamp(document: Mapping[str, Any]) -> Clamp:
 
 
 @dataclass(eq=False)
-class Explanation:
+class RowExplanation:
     """A document for the page, and its arrays by name: (T, units), (heads, T, S) or (T, features)."""
 
     document: dict[str, Any]
     arrays: dict[str, Array] = field(default_factory=dict)
 
 
-def explain(subject: Subject, example: Example, request: Request = Request()) -> Explanation:
+def explain(subject: Subject, example: Example, request: Request = Request()) -> RowExplanation:
     """Explain what a model does with one input.
 
     Args:
@@ -99,7 +99,7 @@ def explain(subject: Subject, example: Example, request: Request = Request()) ->
         return _explain(subject, example, request)
 
 
-def _explain(subject: Subject, example: Example, request: Request) -> Explanation:
+def _explain(subject: Subject, example: Example, request: Request) -> RowExplanation:
     notes = list(example.notes)
     with torch.no_grad():
         plain = subject.compute_outputs(example.batch)
@@ -141,7 +141,7 @@ def _explain(subject: Subject, example: Example, request: Request) -> Explanatio
         "arrays": {name: _describe_array(array) for name, array in arrays.items()},
         "features": list(subject.features),
     }
-    return Explanation(document, arrays)
+    return RowExplanation(document, arrays)
 
 
 def _run(subject: Subject, request: Request, wanted: Tensor | None, batch: Any) -> Outputs:  # noqa: ANN401  # a Batch

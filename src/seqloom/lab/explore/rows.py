@@ -28,7 +28,7 @@ MAX_MATCHES = 20
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
+class ShownRow:
     """One row of held-out data with its prediction."""
 
     batch: Batch
@@ -50,7 +50,7 @@ class Match:
     steps: tuple[str, ...]
 
 
-def list_rows(subject: Subject, limit: int = MAX_ROWS) -> list[Row]:
+def list_rows(subject: Subject, limit: int = MAX_ROWS) -> list[ShownRow]:
     """Return rows of the run's held-out data, with predictions.
 
     Raises:
@@ -64,7 +64,7 @@ def list_rows(subject: Subject, limit: int = MAX_ROWS) -> list[Row]:
         raise UserError(f"the data of {subject.name} have no rows")
     total = task.count(held_out[0], batch=BATCH_ROWS)
     every = max(1, (total or 1) * BATCH_ROWS // limit)  # batches are sorted by length, so that all lengths occur
-    rows: list[Row] = []
+    rows: list[ShownRow] = []
     for number, batch in enumerate(task.batches(held_out[0], batch=BATCH_ROWS)):
         if len(rows) >= limit:
             break
@@ -75,7 +75,7 @@ def list_rows(subject: Subject, limit: int = MAX_ROWS) -> list[Row]:
 
 
 @torch.no_grad()
-def _read_rows(subject: Subject, batch: Batch) -> Iterator[Row]:
+def _read_rows(subject: Subject, batch: Batch) -> Iterator[ShownRow]:
     scores = subject.model.scores(batch)[0]
     losses = subject.model.row_losses(scores, batch) / subject.model.count_targets(batch).clamp(min=1)
     prediction = subject.model.choose(scores, batch)
@@ -85,7 +85,7 @@ def _read_rows(subject: Subject, batch: Batch) -> Iterator[Row]:
         if n == 0:
             continue
         loss = float(losses[i])
-        yield Row(
+        yield ShownRow(
             cut_batch(batch.select(torch.tensor([i])), n),
             _write_row(subject, batch, i, n),
             _write_truth(subject, batch, i),
@@ -126,7 +126,7 @@ def _shorten(value: object) -> str:
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
 
 
-def read_row_states(subject: Subject, rows: list[Row]) -> list[Array]:
+def read_row_states(subject: Subject, rows: list[ShownRow]) -> list[Array]:
     """Return the outputs (T, H) of the layer for each row, for `find_similar`.
 
     Raises:
@@ -142,7 +142,7 @@ def read_row_states(subject: Subject, rows: list[Row]) -> list[Array]:
 def find_similar(
     subject: Subject,
     example: Example,
-    rows: list[Row],
+    rows: list[ShownRow],
     states: list[Array],
     span: tuple[int, int],
     units: tuple[int, ...] = (),
