@@ -285,3 +285,12 @@ def test_no_function_of_the_lab_returns_a_tuple_of_more_than_three_values():
         and len(part.slice.elts) > 3
     ]
     assert not wrong
+
+
+def test_the_map_of_the_lab_names_files_that_are_there():
+    text = (PACKAGE / "lab" / "README.md").read_text()
+    rows = [line for line in text.split("Floors")[0].splitlines() if line.startswith("| ") and "`" in line]
+    files = [name for line in rows for name in re.findall(r"`([\w/]+(?:\.py|/))`", line) if "KIND" not in name]
+    assert len(rows) >= 20 and len(files) >= 20
+    assert not [name for name in files if not (PACKAGE / name).exists() and not (PACKAGE / "lab" / name).exists()]
+    assert len(text.splitlines()) <= 60

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.lab.data.task import PAD, UNKNOWN, Batch
-from seqloom.lab.explore.subject import Example, Outputs, Subject, cut_batch, repeat_batch
+from seqloom.lab.explore.subject import Example, Outputs, Subject, repeat_batch
 from seqloom.layers.layer import Layer
 
 MAX_PREFIXES = 200  # prefixes of a long sequence whose output is computed
@@ -70,7 +70,7 @@ def compute_growth(run: Run, example: Example) -> tuple[list[int], Tensor]:
     n = len(example.steps)
     count = min(n, MAX_PREFIXES, _divide_budget(n // 2 + 1))
     ends = sorted({round((i + 1) * n / count) for i in range(count)})
-    rows = [cut_batch(example.batch, end) for end in ends]
+    rows = [example.batch.cut(end) for end in ends]
     values = torch.cat([run(batch).values for batch in _stack_prefixes(example.batch, [len(r.x[0]) for r in rows])])
     return [end - 1 for end in ends], values
 
@@ -86,7 +86,7 @@ def _stack_prefixes(batch: Batch, ends: Sequence[int]) -> list[Batch]:
     while at < len(ends):
         count = max(1, min(len(ends) - at, BATCH_STEPS // ends[min(at + 63, len(ends) - 1)], 64))
         some = torch.tensor(ends[at : at + count])
-        rows = cut_batch(repeat_batch(batch, count), int(some[-1]))
+        rows = repeat_batch(batch, count).cut(int(some[-1]))
         padding = torch.arange(rows.x.shape[1]) >= some.unsqueeze(1)
         x = rows.x.masked_fill(padding if rows.x.ndim == 2 else padding.unsqueeze(-1), 0)
         batches.append(replace(rows, x=x, lengths=some))

@@ -16,7 +16,7 @@ from seqloom.core.errors import InputError, UserTypeError
 from seqloom.lab.data.task import Batch
 from seqloom.lab.explore.explanation import Request, explain
 from seqloom.lab.explore.saved_page import build_page, record_explanation, write_page
-from seqloom.lab.explore.subject import MAX_STEPS, Example, Outputs, Subject, cut_batch, open_subject
+from seqloom.lab.explore.subject import MAX_STEPS, Example, Outputs, Subject, open_subject
 from seqloom.lab.kinds.classify import ClassifyKind
 from seqloom.lab.kinds.kind import Kind
 from seqloom.lab.kinds.regress import RegressKind
@@ -148,7 +148,7 @@ def explore(
         raise InputError(f"steps must name all {n} steps, got {len(steps)}")
     notes = (f"The input has {x.shape[1]:,} steps; the first {n:,} are explained.",) if n < x.shape[1] else ()
     names = tuple(map(str, range(n) if steps is None else steps[:n]))
-    batch = cut_batch(Batch(x.detach(), torch.tensor([x.shape[1]]), torch.tensor([0])), n)
+    batch = Batch(x.detach(), torch.tensor([x.shape[1]]), torch.tensor([0])).cut(n)
     was_training = model.training
     model.eval()
     try:

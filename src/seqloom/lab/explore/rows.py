@@ -16,7 +16,7 @@ from seqloom.lab.data.registry import reopen
 from seqloom.lab.data.task import Batch, Tokens
 from seqloom.lab.explore.contributions import find_layer
 from seqloom.lab.explore.inside import Array
-from seqloom.lab.explore.subject import Example, Subject, cut_batch
+from seqloom.lab.explore.subject import Example, Subject
 from seqloom.lab.kinds.for_task import Prediction
 
 MAX_ROWS = 300  # rows of the held-out data that are listed and searched
@@ -86,7 +86,7 @@ def _read_rows(subject: Subject, batch: Batch) -> Iterator[ShownRow]:
             continue
         loss = float(losses[i])
         yield ShownRow(
-            cut_batch(batch.select(torch.tensor([i])), n),
+            batch.select(torch.tensor([i])).cut(n),
             _write_row(subject, batch, i, n),
             _write_truth(subject, batch, i),
             _shorten(predicted[i]),
@@ -102,7 +102,7 @@ def _find_confidence(prediction: Prediction) -> Tensor | None:
 
 def _write_row(subject: Subject, batch: Batch, i: int, n: int) -> str:
     if isinstance(subject.task.input, Tokens) and batch.x.ndim == 2:
-        return _shorten(join_tokens(subject, subject.label(cut_batch(batch.select(torch.tensor([i])), n)).steps))
+        return _shorten(join_tokens(subject, subject.label(batch.select(torch.tensor([i])).cut(n)).steps))
     return f"{n} steps"
 
 
@@ -135,7 +135,7 @@ def read_row_states(subject: Subject, rows: list[ShownRow]) -> list[Array]:
     states = []
     for row in rows:
         with subject.lock:
-            states.append(_read_states(subject, cut_batch(row.batch, MAX_ROW_STEPS))[0])
+            states.append(_read_states(subject, row.batch.cut(MAX_ROW_STEPS))[0])
     return states
 
 
@@ -186,7 +186,7 @@ def find_similar(
         match = _find_best_span(hits, end - start + 1)
         if match is not None and not _is_same(example.batch, row.batch):
             a, b, share = match
-            steps = subject.label(cut_batch(row.batch, MAX_ROW_STEPS)).steps if subject.has_tokens else ()
+            steps = subject.label(row.batch.cut(MAX_ROW_STEPS)).steps if subject.has_tokens else ()
             matches.append(Match(number, a, b, share, steps))
     matches.sort(key=lambda match: -match.share)
     return chosen, matches[:MAX_MATCHES]

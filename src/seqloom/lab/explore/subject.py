@@ -135,7 +135,7 @@ class Subject:
         if n > MAX_STEPS:
             notes = (f"The input has {n:,} steps; the first {MAX_STEPS:,} are shown and explained.",)
             n = MAX_STEPS
-        batch = cut_batch(batch, n)
+        batch = batch.cut(n)
         if not self.has_tokens or batch.x.ndim > 2:
             return Example(batch, tuple(map(str, range(n))), notes=notes)
         ids = batch.x[0].tolist()
@@ -251,15 +251,6 @@ def _shorten(text: str, most: int = 60) -> str:
 def cut_rows(batch: Batch, count: int) -> Batch:
     """Return the first rows of a batch."""
     return batch.select(torch.arange(count))
-
-
-def cut_batch(batch: Batch, steps: int) -> Batch:
-    """Truncate a batch to its first steps."""
-    changes: dict[str, Any] = {"x": batch.x[:, :steps], "lengths": batch.lengths.clamp(max=steps), "y": None}
-    for name in ("timespans", "letters"):
-        if (tensor := getattr(batch, name)) is not None:
-            changes[name] = tensor[:, :steps]
-    return replace(batch, **changes)
 
 
 def repeat_batch(batch: Batch, count: int) -> Batch:
