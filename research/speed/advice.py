@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from research.record import RESULTS, Stopwatch, build_parser, describe_run, format_record
+from research.speed.advice_records import collect
 from seqloom.lab.advise import measurements
 from seqloom.lab.stats.metrics import METRICS
 
@@ -46,7 +47,7 @@ def main() -> None:
     flags.add_argument("--out", type=Path, default=RESULTS / "2026-11-18" / "advice.json")
     args = flags.parse_args()
     if args.what == "store":
-        text = json.dumps(measurements.collect(RESULTS), indent=1) + "\n"
+        text = json.dumps(collect(RESULTS), indent=1) + "\n"
         measurements.FILE.write_text(text, encoding="utf-8")
     elif args.what == "table":
         print(table(json.loads(args.out.read_text(encoding="utf-8")), comparisons(RESULTS / "compare")))

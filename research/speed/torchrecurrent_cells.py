@@ -13,6 +13,7 @@ time.
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,24 @@ def prepare(names: list[str], settings: Any) -> None:
     started = [subprocess.Popen([*start_again(), *own, "--cells", *part]) for part in parts if part]
     for process in started:
         process.wait()
+
+
+def summarise_times(record: Mapping[str, Any], dtype: str) -> dict[str, Any]:
+    """Return the content of src/seqloom/lab/bench/cell_times.json, from a record of this command.
+
+    Args:
+        record: The record.
+        dtype: The type whose rows to take.
+    """
+    steps, machine = record["steps"], record["hardware"]
+    rows = [row for row in record["rows"] if row["dtype"] == dtype and "both_ms" in row]
+    on = ", ".join(gpu["name"] for gpu in machine["gpus"]) or f"one thread of {machine['cpu']}"
+    on += f" ({record['note']})" if "note" in record else ""
+    return {
+        "us_per_step": {row["cell"]: round(1e3 * row["both_ms"] / steps, 2) for row in rows},
+        "about": f"{record['batch']} rows, {steps} steps, {record['hidden']} inputs and units, {dtype}, {on}",
+        "source": {"command": record["command"], "date": record["date"]},
+    }
 
 
 def main() -> None:

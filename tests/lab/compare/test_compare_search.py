@@ -10,12 +10,12 @@ import torch
 from seqloom import Cell
 from seqloom.cli.commands.compare import compare
 from seqloom.lab.compare import rung, search, significance, timing
+from seqloom.lab.compare.execution import score_quick_baselines
 from seqloom.lab.compare.folder import choose_name, resume_comparison, start_comparison, store_models
 from seqloom.lab.compare.jobs import CandidateTrial
 from seqloom.lab.compare.leaderboard import build_leaderboard
 from seqloom.lab.compare.page import build_document, build_page
 from seqloom.lab.compare.plan import plan_steps
-from seqloom.lab.compare.quick_answer import score_quick_baselines
 from seqloom.lab.compare.results import collect_results
 from seqloom.lab.compare.rung import Deadline, Rung
 from seqloom.lab.compare.search import Search

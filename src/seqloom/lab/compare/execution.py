@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -13,16 +13,16 @@ from typing import Any
 
 from seqloom.core.plurals import count
 from seqloom.lab import console, report
+from seqloom.lab.compare.baselines.registry import QUICK
 from seqloom.lab.compare.folder import discard_comparison, resume_comparison, start_comparison, store_models
 from seqloom.lab.compare.page import build_document, build_page, shorten_path
-from seqloom.lab.compare.quick_answer import score_quick_baselines
 from seqloom.lab.compare.results import collect_results
 from seqloom.lab.compare.rows import Results
 from seqloom.lab.compare.search import Search
 from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.data.description import describe_task
 from seqloom.lab.jobs import runner
-from seqloom.lab.jobs.job import Result
+from seqloom.lab.jobs.job import Job, Result
 from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.stats.metrics import METRICS
 
@@ -113,6 +113,33 @@ def _run_jobs(comparison: Search, settings: CompareSettings) -> None:
         for result in score_quick_baselines(comparison):
             comparison.results[result.key] = result
             tell(describe_result(comparison, result))
+
+
+def score_quick_baselines(comparison: Search) -> Iterator[Result]:
+    """Fit the baselines that take milliseconds in this process, unless a baseline has been scored.
+
+    On a busy machine the workers may need a short budget to start, and no job ends. This process has imported all that
+    a baseline needs. The first one is fitted even if time is up, the others only until then.
+
+    Args:
+        comparison: The comparison, whose jobs have ended. The caller puts each result into its `results`.
+
+    Returns:
+        The results, one by one.
+    """
+
+    def is_scored() -> bool:
+        results = [comparison.results.get(job.key) for job in comparison.baseline_jobs]
+        return any(result is not None and result.value is not None for result in results)
+
+    def list_jobs() -> Iterator[Job]:
+        for job in [] if is_scored() else comparison.baseline_jobs:
+            if is_scored() and comparison.seconds_left <= 0:
+                return
+            if job.settings["name"] in QUICK and job.key not in comparison.results:
+                yield job
+
+    return runner.run(list_jobs(), runner.Here(), comparison.folder / "jobs")
 
 
 def write_report(comparison: Search, finished: bool) -> tuple[Results, dict[str, Any]]:

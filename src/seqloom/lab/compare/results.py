@@ -12,7 +12,7 @@ from seqloom.lab.compare import row_scores
 from seqloom.lab.compare.choice import mark_choice
 from seqloom.lab.compare.folds import find_common_folds, join_folds
 from seqloom.lab.compare.jobs import baseline_key, latency_key
-from seqloom.lab.compare.metric import rank
+from seqloom.lab.compare.objective import rank
 from seqloom.lab.compare.plan import longer_budget
 from seqloom.lab.compare.rows import Results, Row
 from seqloom.lab.compare.search import Search

@@ -16,10 +16,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from seqloom.lab.compare.aim import resolve_aim
 from seqloom.lab.compare.folds import add_fold
 from seqloom.lab.compare.jobs import CandidateTrial, JobFactory, rung_key
-from seqloom.lab.compare.metric import rank
+from seqloom.lab.compare.objective import rank, resolve_aim
 from seqloom.lab.compare.plan import (
     JOB_OVERHEAD,
     Limits,
