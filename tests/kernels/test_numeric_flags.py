@@ -93,7 +93,7 @@ def test_launches_are_recorded_after_some_runs_and_replayed_under_the_same_flags
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(graphs.heuristics, "RUNS_BEFORE_RECORDING", 2)
     monkeypatch.setattr(graphs, "_record_launches", lambda _: _Graph(log))
-    work = graphs.LaunchRecording(lambda: log.append("launch"))
+    work = graphs.Recording(lambda: log.append("launch"))
     work.run((1,), False)  # inside a graph that the caller captures: neither recorded nor replayed
     for _ in range(3):
         work.run((1,), True)
@@ -111,7 +111,7 @@ def test_a_recording_that_is_dropped_during_a_capture_is_freed_later(monkeypatch
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(graphs, "_record_launches", lambda _: _Graph([]))
     monkeypatch.setattr(graphs.heuristics, "RUNS_BEFORE_RECORDING", 1)
-    work, other = graphs.LaunchRecording(list), graphs.LaunchRecording(list)
+    work, other = graphs.Recording(list), graphs.Recording(list)
     work.run((), True)
     with monkeypatch.context() as capture:
         capture.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)

@@ -88,7 +88,7 @@ def measure_defect(before: Sequence[Tensor], after: Sequence[Tensor]) -> tuple[f
 
 
 @dataclass
-class ChunkGraph:
+class Graph:
     """The last forward pass.
 
     Attributes:
@@ -102,10 +102,10 @@ class ChunkGraph:
     is_cut: bool
 
 
-class ChunkSaved(NamedTuple):
+class Saved(NamedTuple):
     """What the forward pass saves."""
 
-    graph: ChunkGraph
+    graph: Graph
 
 
 @dataclass
@@ -158,7 +158,7 @@ class Chunks:
             keep=tuple(map(cut, job.keep)),
         )
 
-    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], ChunkSaved]:
+    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], Saved]:
         """Return the outputs and the last states, and the graph of the last pass."""
         guess = [s.unsqueeze(1).expand(s.shape[0], self.C, *s.shape[1:]) for s in call.states]
         before = 1.0
@@ -176,15 +176,15 @@ class Chunks:
                     graph = self._run(call, after, call.train)
                     y, *ends = (t.detach().unflatten(0, (self.B, self.C)) for t in graph.outputs)
                 self.known.note_success(self.steps, passes, defect)
-                return (y.flatten(1, 2), *map(self._take_last, ends)), ChunkSaved(graph)
+                return (y.flatten(1, 2), *map(self._take_last, ends)), Saved(graph)
             if not defect <= before / 2:
                 break
             guess, before = after, defect
         self.known.note_failure(self.steps, passes, defect, self.C)
         graph = self._run(call, None, call.train)
-        return tuple(t.detach() for t in graph.outputs), ChunkSaved(graph)
+        return tuple(t.detach() for t in graph.outputs), Saved(graph)
 
-    def backward(self, call: Call, saved: ChunkSaved, grads: Sequence[Maybe], needs: Gradients) -> Gradients:
+    def backward(self, call: Call, saved: Saved, grads: Sequence[Maybe], needs: Gradients) -> Gradients:
         """Return the gradients, after as many passes as the gradients of the states need to agree."""
         graph, count = saved.graph, len(call.states)
         if not graph.is_cut:
@@ -225,7 +225,7 @@ class Chunks:
             outputs = flatten_loop(self.cell, self.job, self.names)(*inputs)
         return _name(call, differentiate(inputs, outputs, grads, keep=True, again=True))
 
-    def _run(self, call: Call, guess: Sequence[Tensor] | None, train: bool) -> ChunkGraph:
+    def _run(self, call: Call, guess: Sequence[Tensor] | None, train: bool) -> Graph:
         """Run all chunks from first states (B, C, ...), or the whole sequence if there are none."""
         if guess is None:
             job, states = self.job, [s.detach() for s in call.states]
@@ -244,7 +244,7 @@ class Chunks:
             if form not in self.codes:
                 self.codes[form] = choose(view, one, self.kernel).run
             y, ends = self.codes[form](view, one)
-        return ChunkGraph([x, *states, *own, *spans], (y, *ends), guess is not None)
+        return Graph([x, *states, *own, *spans], (y, *ends), guess is not None)
 
     def _is_early(self, passes: int, usual: int) -> bool:
         """Return whether chunks rarely agree after so few passes: the host waits for a difference to read it."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.lab.data.task import PAD, UNKNOWN, Batch
-from seqloom.lab.explore.subject import Example, Outputs, Subject, repeat_batch
+from seqloom.lab.explore.subject import Example, ModelOutputs, Subject, repeat_batch
 from seqloom.layers.layer import Layer
 
 MAX_PREFIXES = 200  # prefixes of a long sequence whose output is computed
@@ -37,10 +37,12 @@ class Target:
     step: int | None = None
 
 
-Run = Callable[[Batch], Outputs]
+Run = Callable[[Batch], ModelOutputs]
 
 
-def choose_target(subject: Subject, outputs: Outputs, output: int | None = None, step: int | None = None) -> Target:
+def choose_target(
+    subject: Subject, outputs: ModelOutputs, output: int | None = None, step: int | None = None
+) -> Target:
     """Return the target that the user chose, or the model's prediction."""
     values = outputs.values[0]
     if values.ndim == 1:
@@ -58,7 +60,7 @@ def _limit(number: int | None, count: int, default: int) -> int:
     return default if number is None or not 0 <= number < count else number
 
 
-def read_target(outputs: Outputs, target: Target) -> Tensor:
+def read_target(outputs: ModelOutputs, target: Target) -> Tensor:
     """Return the target's value for each row, (B,)."""
     values = outputs.values if target.step is None else outputs.values[:, target.step]
     return values[:, target.output]

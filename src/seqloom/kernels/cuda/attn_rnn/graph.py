@@ -67,7 +67,7 @@ class GraphScan(NamedTuple):
 
     inputs: AttnRNNInputs
 
-    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], scan.AttnRNNSaved]:
+    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], scan.Saved]:
         """Return the outputs (B, T, H), the last state in float32, and the states after all steps."""
         inputs, u, (h0,) = self.inputs, call.x, call.states
         (B, T), m = u.shape[:2], inputs.cell.slots
@@ -82,11 +82,9 @@ class GraphScan(NamedTuple):
                 replay()
                 states[:, begin : begin + n].copy_(chunk.y[:n].transpose(0, 1))
             last = chunk.h.clone()
-        return (states if m == 1 else states.sum(2).to(u.dtype), last), scan.AttnRNNSaved(states)
+        return (states if m == 1 else states.sum(2).to(u.dtype), last), scan.Saved(states)
 
-    def backward(
-        self, call: Call, saved: scan.AttnRNNSaved, grads: Sequence[Tensor | None], needs: Gradients
-    ) -> Gradients:
+    def backward(self, call: Call, saved: scan.Saved, grads: Sequence[Tensor | None], needs: Gradients) -> Gradients:
         """Return the gradients, chunk by chunk of time."""
         inputs, u, (h0,), (dy, dlast) = self.inputs, call.x, call.states, grads
         dy = torch.zeros_like(u) if dy is None else dy

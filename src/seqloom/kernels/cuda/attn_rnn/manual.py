@@ -52,15 +52,13 @@ class ManualScan(NamedTuple):
     cell: Cell
     job: ScanJob
 
-    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], scan.AttnRNNSaved]:
+    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], scan.Saved]:
         """Return the outputs (B, T, H), the last state, and the states after all steps."""
         start = call.starts[0] if call.starts else None
         states, h = run_forward(self.cell, self.job, start, call.x, call.states[0], call.weights)
-        return (sum_slots(self.cell, states), h.clone()), scan.AttnRNNSaved(states)
+        return (sum_slots(self.cell, states), h.clone()), scan.Saved(states)
 
-    def backward(
-        self, call: Call, saved: scan.AttnRNNSaved, grads: Sequence[Tensor | None], needs: Gradients
-    ) -> Gradients:
+    def backward(self, call: Call, saved: scan.Saved, grads: Sequence[Tensor | None], needs: Gradients) -> Gradients:
         """Return the gradients of the input, the first state, the start of a reset and the weights."""
         u, (h0,), (dy, dlast) = call.x, call.states, grads
         pulls = torch.zeros_like(u) if dy is None else dy, torch.zeros_like(h0) if dlast is None else dlast

@@ -212,7 +212,7 @@ def differentiate(inputs: AttnRNNInputs, call: Call, grads: Sequence[Tensor | No
     return Gradients(du, (dh,), dweights, (dstart,) if call.starts else ())
 
 
-class AttnRNNSaved(NamedTuple):
+class Saved(NamedTuple):
     """What a backward pass needs besides the call: the states after all steps, (B, T, ..)."""
 
     states: Tensor
@@ -229,7 +229,7 @@ class TierScan(NamedTuple):
     tier: Tier
     inputs: AttnRNNInputs
 
-    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], AttnRNNSaved]:
+    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], Saved]:
         """Return the outputs (B, T, H), the last state in float32, and what is saved."""
         tier, inputs, u, (h0,) = self.tier, self.inputs, call.x, call.states
         B, T, _ = u.shape
@@ -242,9 +242,9 @@ class TierScan(NamedTuple):
         values |= {"x_row": x.stride(0), "x_step": x.stride(1), "y_row": y.stride(0), "y_step": y.stride(1)}
         code = tier.find_code(inputs.setting, "forward", B, u.device)
         code.start(code.pack(values), B, u.device)
-        return (y, last), AttnRNNSaved(y if states is None else states)
+        return (y, last), Saved(y if states is None else states)
 
-    def backward(self, call: Call, saved: AttnRNNSaved, grads: Sequence[Tensor | None], needs: Gradients) -> Gradients:
+    def backward(self, call: Call, saved: Saved, grads: Sequence[Tensor | None], needs: Gradients) -> Gradients:
         """Return the gradients, chunk by chunk of time."""
         inputs, u, (h0,), (dy, dlast) = self.inputs, call.x, call.states, grads
         B, T, _ = u.shape

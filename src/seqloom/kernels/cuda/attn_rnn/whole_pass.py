@@ -14,7 +14,7 @@ from torch import Tensor
 from seqloom.core.memory import new_empty
 from seqloom.kernels.cuda.attn_rnn.backward import WEIGHTS, DividedChunk, align
 from seqloom.kernels.cuda.runtime import launch
-from seqloom.kernels.cuda.runtime.graphs import LaunchRecording
+from seqloom.kernels.cuda.runtime.graphs import Recording
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 from seqloom.kernels.cuda.runtime.recorded import list_addresses
 
@@ -53,7 +53,7 @@ class WholePass:
         launch.fill(self.back, {"x_row": T * H, "x_step": H, "y_row": T * H, "y_step": H})
         products = {"products": chunk.products, "partial": chunk.partial, "pieces": chunk.pieces, "parts": chunk.parts}
         self.finish = chunk.setting.finish.pack(products)
-        self.sums = LaunchRecording(self._add_products)
+        self.sums = Recording(self._add_products)
         self.flags: tuple[object, ...] | None = None
         self.reverse: CudaCode = chunk.reverse
 
@@ -64,7 +64,7 @@ class WholePass:
         # an aligned copy has an address that no weight has, so that the next pass copies it again
         self.addresses = list_addresses(self.weights)
         self.chunk.prepare(self.weights)
-        self.inside = LaunchRecording(self._find_inside)
+        self.inside = Recording(self._find_inside)
 
     def reads(self, weights: Sequence[Maybe]) -> bool:
         """Return whether the launches read these (contiguous) weights at their current addresses."""

@@ -24,7 +24,7 @@ from seqloom.kernels.autograd import Call, Gradients, run_prepared
 from seqloom.kernels.cuda.gated.heads import GatedHeads
 from seqloom.kernels.cuda.gated.kernels import KINDS, Gated, read_options, round_up
 from seqloom.kernels.cuda.gated.layout import Layout
-from seqloom.kernels.cuda.gated.scan import GatedForm, GatedSaved, GatedWeights, Places, prepare
+from seqloom.kernels.cuda.gated.scan import GatedForm, Saved, GatedWeights, Places, prepare
 from seqloom.kernels.cuda.runtime.recorded import Recorder, list_addresses
 from seqloom.kernels.current_stream import find_stream
 from seqloom.kernels.stack import Stack
@@ -102,7 +102,7 @@ class PreparedGated:
         """Return those of this cell."""
         return GatedWeights(*(None if i is None else weights[i] for i in self.indices))
 
-    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], GatedSaved | None]:
+    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], Saved | None]:
         """Return the outputs, the last states, and what the backward pass reads."""
         stream = self._find_recording_stream()
         if stream is None:
@@ -126,7 +126,7 @@ class PreparedGated:
             return self.start
         return self.scan.make_start()
 
-    def backward(self, call: Call, saved: GatedSaved, grads: Sequence[Maybe], needs: Gradients) -> Gradients:
+    def backward(self, call: Call, saved: Saved, grads: Sequence[Maybe], needs: Gradients) -> Gradients:
         """Return the gradients; most launches are replayed when passes of this form have been made often enough."""
         own = saved.copies or call.weights
         addresses = () if self.is_cast else list_addresses(own)

@@ -89,7 +89,7 @@ class GatedForm:
     is_projected: bool = False
 
 
-class GatedSaved(NamedTuple):
+class Saved(NamedTuple):
     """What a backward pass needs besides the call.
 
     Attributes:
@@ -118,12 +118,12 @@ class GatedSaved(NamedTuple):
     places: Places | None = None
 
 
-class GatedOutputs(NamedTuple):
+class Outputs(NamedTuple):
     """The results of a forward pass: the outputs and the last states in the layer's form, and what is saved."""
 
     y: Tensor
     ends: tuple[Tensor, ...]
-    saved: GatedSaved | None
+    saved: Saved | None
 
 
 @lru_cache(FORMS_KEPT)
@@ -153,7 +153,7 @@ class GatedScan:
         zeros = torch.zeros(self.layout.rows, self.layout.hidden, dtype=torch.float32, device=self.device)
         return (zeros,) * self.kind.states
 
-    def run_forward(self, call: Call, start: tuple[Tensor, ...] | None = None) -> GatedOutputs:
+    def run_forward(self, call: Call, start: tuple[Tensor, ...] | None = None) -> Outputs:
         """Run the forward pass with autocast disabled.
 
         Args:
@@ -165,7 +165,7 @@ class GatedScan:
         with torch.autocast(self.device.type, enabled=False):  # autocast would cast and normalise by its own rules
             return self._run_forward(call, start)
 
-    def _run_forward(self, call: Call, start: tuple[Tensor, ...] | None) -> GatedOutputs:
+    def _run_forward(self, call: Call, start: tuple[Tensor, ...] | None) -> Outputs:
         H, kind, layout, train = self.layout.hidden, self.kind, self.layout, call.train
         given = GatedWeights(*call.weights)
         copies = () if given.weight_hh.dtype == self.dtype else tuple(cast_weights(given, self.dtype))
@@ -212,10 +212,8 @@ class GatedScan:
         ends_in = [s.dtype for s in call.states] or [given.weight_hh.dtype] * kind.states
         ends = tuple(layout.join_state(s).to(dtype) for s, dtype in zip(last, ends_in, strict=True))
         y = layout.restore(layout.join(y[..., : layout.units]), padding)
-        saved = (
-            GatedSaved(u, (seen, *paths[1:]), first, kept, centred, product, normed, spread, copies) if train else None
-        )
-        return GatedOutputs(y, ends, saved)
+        saved = Saved(u, (seen, *paths[1:]), first, kept, centred, product, normed, spread, copies) if train else None
+        return Outputs(y, ends, saved)
 
     def _project(
         self, x: Tensor, own: GatedWeights, padding: Padding | None, train: bool
@@ -251,7 +249,7 @@ class GatedScan:
         padded = (None if w is None else pad_weight(n, w, self.kind.gates, more) for n, w in own._asdict().items())
         return GatedWeights(*padded)
 
-    def run_backward(self, call: Call, saved: GatedSaved, grads: Sequence[Maybe], needs: Gradients) -> Gradients:
+    def run_backward(self, call: Call, saved: Saved, grads: Sequence[Maybe], needs: Gradients) -> Gradients:
         """Return the gradients; those of weights have their types, those of states are float32 in the layer's form.
 
         Args:
@@ -265,7 +263,7 @@ class GatedScan:
         with torch.autocast(self.device.type, enabled=False):
             return self._run_backward(call, saved, grads, needs)
 
-    def _run_backward(self, call: Call, saved: GatedSaved, grads: Sequence[Maybe], needs: Gradients) -> Gradients:
+    def _run_backward(self, call: Call, saved: Saved, grads: Sequence[Maybe], needs: Gradients) -> Gradients:
         layout, kind = self.layout, self.kind
         own, theirs = GatedWeights(*(saved.copies or call.weights)), GatedWeights(*call.weights)
         wanted = GatedWeights(*needs.weights)
@@ -326,7 +324,7 @@ class GatedScan:
     def _go_back(
         self,
         call: Call,
-        saved: GatedSaved,
+        saved: Saved,
         grads: Sequence[Maybe],
         own: GatedWeights,
         padding: Padding | None,
@@ -397,7 +395,7 @@ class BoundScan(NamedTuple):
         y, ends, saved = self.scan.run_forward(call)
         return (y, *ends), None if saved is None else saved._replace(places=Places.of(call.weights))
 
-    def backward(self, call: Call, saved: GatedSaved, grads: Sequence[Maybe], needs: Gradients) -> Gradients:
+    def backward(self, call: Call, saved: Saved, grads: Sequence[Maybe], needs: Gradients) -> Gradients:
         find_weights(call, saved)
         return self.scan.run_backward(call, saved, grads, needs)
 
@@ -405,7 +403,7 @@ class BoundScan(NamedTuple):
         return self.scan.differentiate(call, grads, self.bind)
 
 
-def find_weights(call: Call, saved: GatedSaved) -> None:
+def find_weights(call: Call, saved: Saved) -> None:
     """Replace the weights of a backward pass with contiguous ones if they have moved since the forward pass.
 
     Raises:

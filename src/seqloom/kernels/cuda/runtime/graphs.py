@@ -100,7 +100,7 @@ def _find_side_stream(_device: int) -> torch.cuda.Stream:
     return torch.cuda.Stream()
 
 
-class LaunchRecording:
+class Recording:
     """Launches on memory at fixed addresses, recorded once they have run often enough to be worth it.
 
     Args:
