@@ -263,12 +263,13 @@ for name in {!r}:
 
 
 def test_every_public_class_has_a_name_of_its_own():
+    shared_with_cuda = {"Kind", "Recording", "Saved"}  # by files of kernels/cuda and kernels/parallel
     places = {}
     for file in FILES:
         for node in list_nodes(file):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(str(file.relative_to(PACKAGE)))
-    assert not {name: files for name, files in places.items() if len(files) > 1}
+    assert {name for name, files in places.items() if len(files) > 1} <= shared_with_cuda
 
 
 def test_no_function_of_the_lab_returns_a_tuple_of_more_than_three_values():

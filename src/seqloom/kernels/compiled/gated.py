@@ -34,7 +34,7 @@ from seqloom.core.weights import bind_weights
 from seqloom.kernels import heuristics
 from seqloom.kernels.compiled.stages import as_rows
 from seqloom.kernels.compiled.validation import Verdicts
-from seqloom.kernels.cuda.gated.code import Kind, GatedSetting, why_not_job, why_not_setting
+from seqloom.kernels.cuda.gated.code import GatedSetting, Kind, why_not_job, why_not_setting
 from seqloom.kernels.cuda.gated.scan import GatedWeights, run_job
 
 GRID_MOST_GATES = 4  # on a grid, the weights of more gates do not fit into a block's registers and shared memory

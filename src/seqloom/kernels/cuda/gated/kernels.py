@@ -19,7 +19,7 @@ from seqloom.core.precision import allows_tf32, autocast_dtype
 from seqloom.core.weights import bind_weights
 from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.fastest import why_not_fastest
-from seqloom.kernels.cuda.gated.code import Kind, GatedSetting, why_not_job, why_not_setting
+from seqloom.kernels.cuda.gated.code import GatedSetting, Kind, why_not_job, why_not_setting
 from seqloom.kernels.cuda.gated.scan import GatedWeights, run_job
 
 KINDS = {

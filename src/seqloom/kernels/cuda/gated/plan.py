@@ -24,7 +24,7 @@ from seqloom.kernels.autograd import Call, Gradients, run_prepared
 from seqloom.kernels.cuda.gated.heads import GatedHeads
 from seqloom.kernels.cuda.gated.kernels import KINDS, Gated, read_options, round_up
 from seqloom.kernels.cuda.gated.layout import Layout
-from seqloom.kernels.cuda.gated.scan import GatedForm, Saved, GatedWeights, Places, prepare
+from seqloom.kernels.cuda.gated.scan import GatedForm, GatedWeights, Places, Saved, prepare
 from seqloom.kernels.cuda.runtime.recorded import Recorder, list_addresses
 from seqloom.kernels.current_stream import find_stream
 from seqloom.kernels.stack import Stack
