@@ -18,7 +18,7 @@ from seqloom.compiler.evaluation import PRODUCTS, Step, keep_same
 from seqloom.core.memory import IS_POISONED
 from seqloom.kernels.autograd import Call, Gradients
 from seqloom.kernels.compiled.packing import Packing
-from seqloom.kernels.compiled.run import Compiled, CompiledScan, CompiledSaved
+from seqloom.kernels.compiled.run import Compiled, CompiledSaved, CompiledScan
 from seqloom.kernels.compiled.stages import Stage, as_node
 from seqloom.kernels.cpu.engine import split_threads
 from seqloom.kernels.cpu.kept_memory import LEAST_BYTES
