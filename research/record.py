@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from seqloom.tools import doctor
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "research" / "results"
+WALL, PROCESSOR, THREAD = time.perf_counter, time.process_time, time.thread_time  # clocks of a Stopwatch
 
 
 def build_parser(about: str | None, *, record: bool = True) -> argparse.ArgumentParser:
@@ -38,18 +40,34 @@ def start_again() -> list[str]:
     return [sys.executable, *shlex.split(sys.argv[0])[1:]]
 
 
+class Stopwatch:
+    """The clock of this folder: the seconds since it was made.
+
+    Args:
+        clock: WALL, PROCESSOR (of all threads of this process) or THREAD.
+    """
+
+    def __init__(self, clock: Callable[[], float] = WALL) -> None:
+        self._clock = clock
+        self._began = clock()
+
+    @property
+    def seconds(self) -> float:
+        return self._clock() - self._began
+
+
 def measure(
-    call: Callable[[], object], calls: int = 1, device: str = "cpu", clock: Callable[[], float] = time.perf_counter
+    call: Callable[[], object], calls: int = 1, device: str = "cpu", clock: Callable[[], float] = WALL
 ) -> float:
     """Return the seconds of one of several calls in a row: by this clock, or by the events of a GPU.
 
-    The clock of this folder. On a GPU it begins when earlier work is done; calls follow each other as in training.
+    On a GPU it begins when earlier work is done; calls follow each other as in training.
     """
     if device == "cpu":
-        start = clock()
+        watch = Stopwatch(clock)
         for _ in range(calls):
             call()
-        return (clock() - start) / calls
+        return watch.seconds / calls
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     begin.record()
@@ -64,11 +82,31 @@ def time_best(
     call: Callable[[], object],
     calls: int = 1,
     rounds: int = 5,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Callable[[], float] = WALL,
     device: str = "cpu",
 ) -> float:
     """Return the seconds of one call in the fastest of several rounds, after one round to warm up."""
     return min([measure(call, calls, device, clock) for _ in range(1 + rounds)][1:])
+
+
+def take_plain_step(
+    loss: Tensor, optimiser: torch.optim.Optimizer, clip: float = 0.0, scaler: torch.amp.GradScaler | None = None
+) -> None:
+    """Take a step of training as a person would write it, for measurements; trainings use lab/training/update.py.
+
+    Args:
+        loss: What to minimise.
+        optimiser: The optimiser of the weights.
+        clip: The largest norm of the gradient; 0 to change nothing.
+        scaler: The scale of losses in float16.
+    """
+    scaler = torch.amp.GradScaler(enabled=False) if scaler is None else scaler
+    optimiser.zero_grad()
+    scaler.scale(loss).backward()
+    if clip:
+        torch.nn.utils.clip_grad_norm_([p for group in optimiser.param_groups for p in group["params"]], clip)
+    scaler.step(optimiser)
+    scaler.update()
 
 
 def print_row(row: dict[str, Any]) -> None:

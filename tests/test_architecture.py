@@ -253,3 +253,38 @@ GRU(4, 8), Transformer(16, heads=4), testing, measure
     told = python(WITHOUT_LAB + code.format(LAB))
     for name, line in zip(LAB, told, strict=True):
         assert line.startswith(f"seqloom.{name} needs ") and "pip install 'seqloom[lab]'" in line
+
+
+def test_every_public_class_has_a_name_of_its_own():
+    shared_with_cuda = {"Kind", "Recording", "Saved"}  # by files of kernels/cuda and kernels/parallel
+    places = {}
+    for file in FILES:
+        for node in list_nodes(file):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(file.relative_to(PACKAGE)))
+    assert {name for name, files in places.items() if len(files) > 1} <= shared_with_cuda
+
+
+def test_no_function_of_the_lab_returns_a_tuple_of_more_than_three_values():
+    wrong = [
+        f"{file.relative_to(PACKAGE)}:{node.lineno}"
+        for file in FILES
+        if "lab" in file.relative_to(PACKAGE).parts
+        for node in list_nodes(file)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns is not None
+        for part in ast.walk(node.returns)
+        if isinstance(part, ast.Subscript)
+        and ast.unparse(part.value) == "tuple"
+        and isinstance(part.slice, ast.Tuple)
+        and len(part.slice.elts) > 3
+    ]
+    assert not wrong
+
+
+def test_the_map_of_the_lab_names_files_that_are_there():
+    text = (PACKAGE / "lab" / "README.md").read_text()
+    rows = [line for line in text.split("Floors")[0].splitlines() if line.startswith("| ") and "`" in line]
+    files = [name for line in rows for name in re.findall(r"`([\w/]+(?:\.py|/))`", line) if "KIND" not in name]
+    assert len(rows) >= 20 and len(files) >= 20
+    assert not [name for name in files if not (PACKAGE / name).exists() and not (PACKAGE / "lab" / name).exists()]
+    assert len(text.splitlines()) <= 60

@@ -11,7 +11,7 @@ from research.pages.records import RESULTS, Row
 from research.studies.support.metric import ACCURACY, TrialMetric
 from research.studies.support.outcome import LEVEL, Contest, Trial, contests
 from research.studies.support.replay import restore_study
-from seqloom.lab.stats.intervals import holm
+from research.studies.support.summary import holm
 
 DOCUMENTS = "*/variants*/*/study.json"
 TASKS = {

@@ -16,13 +16,12 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from research.record import build_parser, write_record
+from research.record import Stopwatch, build_parser, write_record
 
 SEQLOOM = [sys.executable, "-m", "seqloom.cli"]
 TOLERANCE = 1.1  # how much longer than its budget a comparison may take
@@ -107,9 +106,9 @@ def ask(name: str, one: DataSet, data: Path, minutes: int, work: Path) -> dict[s
         one.convert(Path(source), folder / f"{name}.tsv")
         source = f"{name}.tsv"
     words = ["compare", source, *shlex.split(one.options), "--budget", f"{minutes}m"]
-    load, began = os.getloadavg()[0], time.time()
+    load, began = os.getloadavg()[0], Stopwatch()
     process = run(words, folder)
-    seconds = time.time() - began
+    seconds = began.seconds
     (folder / "stdout.txt").write_text(process.stdout)
     (folder / "stderr.txt").write_text(process.stderr)
     answer: dict[str, Any] = {

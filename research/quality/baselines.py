@@ -1,10 +1,9 @@
 """Fit the baselines of a comparison to data sets and print their test metrics. baselines.py DATA [--only NAME,NAME]."""
 
 import tempfile
-import time
 from pathlib import Path
 
-from research.record import build_parser, write_record
+from research.record import Stopwatch, build_parser, write_record
 from seqloom.lab.compare.baselines.registry import fit_baseline
 from seqloom.lab.compare.data import load_task
 from seqloom.lab.compare.row_scores import load
@@ -24,9 +23,9 @@ def main() -> None:
         names = [name for name in options.only.split(",") if name] or list(baselines(load_task(source)))
         for name in names:
             with tempfile.TemporaryDirectory() as folder, use_one_thread():
-                began = time.perf_counter()
+                began = Stopwatch()
                 result = fit_baseline(source, name, 64, f"{folder}/run", None, Path(folder))
-                seconds = time.perf_counter() - began
+                seconds = began.seconds
                 metrics = {key: round(value, 4) for key, value in compute_scores(load(Path(folder))).values.items()}
             print(
                 f"{Path(data).name} | {name} | {metrics} | fit {result['seconds']:.1f} s, all {seconds:.1f} s",

@@ -17,6 +17,7 @@ import random
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,13 @@ import torch
 from torch import Tensor, nn
 
 from research.quality.goal_recipe import Training
-from research.record import describe_run
-from seqloom.lab.training.clipping import clip_gradients
+from research.record import Stopwatch, describe_run
+from seqloom.lab.training.optimiser import group_weights
+from seqloom.lab.training.recording import RecordedSteps
+from seqloom.lab.training.update import Update
 
 STEPS_AHEAD = 4  # of the host before a stream
-BEGAN = time.perf_counter()
+BEGAN = Stopwatch()
 SECONDS_BETWEEN_CHECKPOINTS = 20.0
 MOST_SILENCE = 60.0  # seconds without a finished step after which the device counts as stuck
 WARM_UP_STEPS = 3  # eager steps before a step is recorded
@@ -44,51 +47,36 @@ class Trainer:
         torch.manual_seed(training.seed)
         self.model = training.build().to(device).train()
         self.noise = torch.Generator(device).manual_seed(training.seed + (1 << 32))
-        undecayed = {
-            id(p)
-            for m in self.model.modules()
-            if isinstance(m, nn.Embedding | nn.EmbeddingBag | nn.LayerNorm)
-            for p in m.parameters()
-        }
         self.weights = [p for p in self.model.parameters() if p.requires_grad]
-        groups = [
-            {
-                "params": [p for p in self.weights if p.dim() >= 2 and id(p) not in undecayed],
-                "weight_decay": training.weight_decay,
-            },
-            {"params": [p for p in self.weights if p.dim() < 2 or id(p) in undecayed], "weight_decay": 0.0},
-        ]
-        self.lr = torch.zeros((), device=device)
         self.optimiser = torch.optim.AdamW(
-            [group for group in groups if group["params"]],
-            lr=self.lr if self.on_gpu else 0.0,
+            group_weights(self.model, training.weight_decay),
+            lr=torch.zeros((), device=device) if self.on_gpu else 0.0,
             betas=training.betas,
             capturable=self.on_gpu,
             fused=self.on_gpu,
         )
+        self.update = Update(self.weights, self.optimiser, training.clip)
         self.average = [p.detach().clone() for p in self.weights] if training.ema else []
         self.total = torch.zeros((), device=device)
         self.finite = torch.zeros((), device=device)
-        self.done, self.counted, self.seen, self.began = 0, 0.0, 0.0, time.perf_counter()
+        self.done, self.counted, self.seen, self.began = 0, 0.0, 0.0, Stopwatch()
         self.taken = 0  # steps of this run of the process
         self.curve: list[dict[str, float]] = []
         self.draws = training.draw if isinstance(training.draw, Sequence) else [(training.draw, 1.0)]
         self.choices = random.Random(training.seed)
-        self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self.recorded = RecordedSteps(device, STEPS_AHEAD) if self.on_gpu else None
         self.can_record = self.on_gpu
         self.best: tuple[float, int, list[Tensor]] | None = None  # its metric, its step and the weights
-        self.stream = torch.cuda.Stream(device) if self.on_gpu else None
-        self.events: list[torch.cuda.Event] = []
         self.stored = self.began
 
     def share(self) -> float:
         """Return the share of the training that is done."""
-        passed = (time.perf_counter() - self.began) / self.limit
+        passed = self.began.seconds / self.limit
         return max(self.done / self.training.steps, self.first_share + (self.until - self.first_share) * passed)
 
     def seconds(self) -> float:
         """Return the seconds of this training, with those of earlier runs."""
-        return round(self.earlier_seconds + time.perf_counter() - self.began, 1)
+        return round(self.earlier_seconds + self.began.seconds, 1)
 
     def store(self, folder: Path) -> None:
         """Write what the training needs to continue; an interrupted write leaves the earlier file."""
@@ -100,7 +88,7 @@ class Trainer:
         partial = file.with_suffix(".partial")
         torch.save(facts | states | {"optimiser": self.optimiser.state_dict()["state"], "curve": self.curve}, partial)
         partial.replace(file)
-        self.stored = time.perf_counter()
+        self.stored = Stopwatch()
 
     def resume(self, folder: Path) -> None:
         """Continue from a file of `store`, if there is one."""
@@ -109,11 +97,10 @@ class Trainer:
             return
         state = torch.load(file, map_location=self.device, weights_only=True)
         torch._foreach_copy_([p.detach() for p in self.weights], state["weights"])
-        torch._foreach_copy_(self.average, state["average"])
+        if self.average:
+            torch._foreach_copy_(self.average, state["average"])
         groups = self.optimiser.state_dict()["param_groups"]
         self.optimiser.load_state_dict({"state": state["optimiser"], "param_groups": groups})
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.lr if self.on_gpu else 0.0
         self.done, self.first_share, self.earlier_seconds = state["done"], state["share"], state["seconds"]
         self.seen, self.curve = state["share"], state["curve"]
         self.finite.fill_(state["finite"])
@@ -129,26 +116,18 @@ class Trainer:
         rate = max(rate, t.lr * 1e-3)
         self.done += 1
         (which,) = self.choices.choices(range(len(self.draws)), [share for _, share in self.draws])
-        if not self.on_gpu:
-            for group in self.optimiser.param_groups:
-                group["lr"] = rate
+        if self.recorded is None:
+            self.update.set_rate(rate)
             self._step(which)
             return
-        if len(self.events) >= STEPS_AHEAD:
-            self.events.pop(0)
-        with torch.cuda.stream(self.stream):
-            self.lr.fill_(rate)
-            if which in self.graphs:
-                self.graphs[which].replay()
-            else:
-                self._step(which)
-            event = torch.cuda.Event()
-            event.record()
-        self.events.append(event)
+        graphs = self.recorded.graphs
+        self.recorded.run(
+            partial(self.update.set_rate, rate), graphs[which].replay if graphs else partial(self._step, which)
+        )
         self.taken += 1
         if self.can_record and self.taken == WARM_UP_STEPS:
             try:
-                self._record()
+                self._record(self.recorded)
             except RuntimeError as error:  # a step that cannot be a graph is started operation by operation
                 torch.cuda.synchronize(self.device)
                 self.can_record = False
@@ -156,36 +135,22 @@ class Trainer:
 
     def is_ready(self) -> bool:
         """Return whether the next step can be started without waiting for the device."""
-        return len(self.events) < STEPS_AHEAD or self.events[0].query()
+        return self.recorded is None or self.recorded.is_ready()
 
-    def _record(self) -> None:
-        """Record a step for each shape of batches, after one of it outside of a graph, and share their memory."""
+    def _record(self, recorded: RecordedSteps) -> None:
+        """Record a step for each shape of batches, after one of it outside of a graph."""
         torch.cuda.synchronize(self.device)
-        with torch.cuda.stream(self.stream):
-            for which in range(len(self.draws)):
-                self._step(which)
+        steps = [partial(self._step, which) for which in range(len(self.draws))]
+        with torch.cuda.stream(recorded.stream):
+            for step in steps:
+                step()
                 self.done += 1
-        torch.cuda.synchronize(self.device)
-        pool = torch.cuda.graph_pool_handle()
-        for which in range(len(self.draws)):
-            graph = torch.cuda.CUDAGraph()
-            graph.register_generator_state(self.noise)
-            with torch.cuda.graph(graph, pool=pool, stream=self.stream, capture_error_mode="thread_local"):
-                self._step(which)
-            self.graphs[which] = graph
+        recorded.record(steps, [self.noise])
 
     def _step(self, which: int) -> None:
         t, draw = self.training, self.draws[which][0]
         loss = t.loss(self.model, draw(self.noise))
-        loss.backward()
-        finite = clip_gradients([p.grad for p in self.weights if p.grad is not None], t.clip)
-        finite = (finite & loss.detach().isfinite()).float()
-        if self.on_gpu:
-            setattr(self.optimiser, "found_inf", 1 - finite)  # noqa: B010  (makes a fused step skip itself)
-            self.optimiser.step()
-        elif finite:
-            self.optimiser.step()
-        self.optimiser.zero_grad()
+        finite = self.update.take_step(loss).float()
         if self.average:
             weights = [p.detach() for p in self.weights]
             torch._foreach_lerp_(self.average, weights, 1 - t.ema)
@@ -227,7 +192,8 @@ class Trainer:
         chosen = self.best[2] if self.best is not None else self.average
         if chosen:
             torch._foreach_copy_([p.detach() for p in self.weights], chosen)
-        self.graphs.clear()
+        if self.recorded is not None:
+            self.recorded.graphs.clear()
         self.average = []
         return self.model.eval()
 
@@ -237,8 +203,8 @@ class Trainer:
 
     def wait(self) -> None:
         """Wait for this training and for what is scored, not for other trainings."""
-        if self.stream is not None:
-            self.stream.synchronize()
+        if self.recorded is not None:
+            self.recorded.stream.synchronize()
             torch.cuda.current_stream(self.device).synchronize()
 
     @torch.no_grad()
@@ -282,18 +248,18 @@ def train_all(
     ended: dict[tuple[str, str], list[Trainer]] = {}
     for training in trainings:
         try:
-            trainer = Trainer(training, device, limit - (time.perf_counter() - BEGAN), until)
+            trainer = Trainer(training, device, limit - BEGAN.seconds, until)
             if checkpoints is not None:
                 trainer.resume(checkpoints)
             active.append(trainer)
         except Exception as error:
             append(ledger, describe(training) | {"failed": explain(error)})
-    moved = time.perf_counter()
+    moved = Stopwatch()
     while active:
         ready = [trainer for trainer in active if trainer.is_ready()]
         if ready:
-            moved = time.perf_counter()
-        elif time.perf_counter() - moved < MOST_SILENCE:
+            moved = Stopwatch()
+        elif moved.seconds < MOST_SILENCE:
             time.sleep(2e-4)
         else:
             for trainer in active:
@@ -307,7 +273,7 @@ def train_all(
                 is_last, is_over = trainer.is_finished(), trainer.is_over()
                 if is_over or trainer.is_score_due():
                     append(progress, {"goal": t.goal, "recipe": t.recipe, "seed": t.seed} | trainer.validate())
-                waits = not is_over and time.perf_counter() - trainer.stored < SECONDS_BETWEEN_CHECKPOINTS
+                waits = not is_over and trainer.stored.seconds < SECONDS_BETWEEN_CHECKPOINTS
                 if checkpoints is not None and not waits:
                     trainer.store(checkpoints)
                 if is_over and not is_last:

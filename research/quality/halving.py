@@ -10,13 +10,12 @@ what the best finalist lacks. The learning rate follows the same schedule as in 
 import json
 import math
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from research.quality.answers import SETS
-from research.record import build_parser, write_record
+from research.record import PROCESSOR, Stopwatch, build_parser, write_record
 
 DIGITS = "digits"  # built in
 SMALL_SETS = ["names", "snips-intent", "snips-slots", "japanese-vowels", DIGITS]
@@ -71,9 +70,9 @@ def train_all(name: str, data: Path, steps: int) -> dict[str, Any]:
             hidden = fit_size(comparison.task, candidate, comparison.parameters).hidden
             trial = CandidateTrial(candidate, default_hyperparameters(candidate, 1)[0], hidden)
             job = comparison.job_factory.rung(trial, plan, plan.steps, "first", None)
-            began = time.process_time()
+            began = Stopwatch(PROCESSOR)
             value = train_rung(**job.settings, folder=Path(folder))
-            seconds[candidate.name] = round(time.process_time() - began, 1)
+            seconds[candidate.name] = round(began.seconds, 1)
             metric = comparison.metric
             sign = 1 if metric.higher else -1
             curves[candidate.name] = [(line["step"], sign * line[metric.name]) for line in value["curve"]]

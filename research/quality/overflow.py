@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from research.record import build_parser, print_row, write_record
 from research.studies.mnist import PERMUTED, Mnist
 from research.studies.support.conditions import TEST, Spec
-from seqloom.lab.training import many
+from seqloom.lab.training.many import SmallStep
 from seqloom.lab.training.recipe import SmallTraining
+from seqloom.lab.training.update import Update
 from seqloom.layers.recurrent.layer import Recurrent
 
 WAYS = {
@@ -54,15 +55,17 @@ def main() -> None:
 def train_until_overflow(training: SmallTraining) -> tuple[tuple[nn.Module, Tensor, Tensor] | None, list[float]]:
     """Return the model and the batch whose gradient is not finite, if any, and the largest gradient of each step."""
     device = torch.device("cuda")
-    step, largest, clip = many._Step(training, device), [], many.clip_gradients
+    step, largest = SmallStep(training, device), []
 
-    def watch(gradients: list[Tensor], limit: float) -> Tensor:
-        largest.append(float(torch.stack(torch._foreach_norm(gradients, float("inf"))).max()))
-        return clip(gradients, limit)
+    class Watch(Update):
+        def clip_gradients(self) -> Tensor:
+            gradients = [p.grad for p in self.weights if p.grad is not None]
+            largest.append(float(torch.stack(torch._foreach_norm(gradients, float("inf"))).max()))
+            return super().clip_gradients()
 
-    many.clip_gradients = watch
+    step.update = Watch(step.update.weights, step.update.optimiser, step.update.clip)
     for _ in range(training.recipe.steps):
-        before = step.noise.get_state()
+        before = step.generators[0].get_state()
         step()
         if not torch.tensor(largest[-1]).isfinite():
             noise = torch.Generator(device)

@@ -5,7 +5,6 @@ import copy
 import math
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from research.record import RESULTS, build_parser, write_record
+from research.record import RESULTS, Stopwatch, build_parser, write_record
+from seqloom.lab.training.update import Update
 
 
 def flags(about: str | None, layers: list[str]) -> argparse.ArgumentParser:
@@ -40,26 +40,20 @@ def fit(
 
     An epoch is a series of functions that return the loss of one batch. A higher score is better.
     """
-    optimiser = torch.optim.AdamW(model.parameters(), lr, weight_decay=1e-4)
-    warm = max(1, steps // 20)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimiser,
-        lambda s: min((s + 1) / warm, 0.5 * (1 + math.cos(math.pi * min(1.0, s / steps)))),
-    )
+    update = Update(model.parameters(), torch.optim.AdamW(model.parameters(), lr, weight_decay=1e-4), clip=1.0)
+    warm, done = max(1, steps // 20), 0
     scores: list[float] = []
     best: dict[str, Tensor] = {}
     for number, epoch in enumerate(epochs, 1):
         model.train()
-        start, losses = time.perf_counter(), []
+        start, losses = Stopwatch(), []
         for batch in epoch:
             loss = batch()
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimiser.step()
-            schedule.step()
+            share = min((done + 1) / warm, 0.5 * (1 + math.cos(math.pi * min(1.0, done / steps))))
+            update.take_step(loss, lr * share)
+            done += 1
             losses.append(loss.detach())
-        seconds = time.perf_counter() - start
+        seconds = start.seconds
         model.eval()
         scores.append(score())
         if scores[-1] >= max(scores):

@@ -2,7 +2,6 @@
 
 import gzip
 import random
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from research.quality import runs
+from research.record import Stopwatch
 from seqloom.lab.stats import spans
 from seqloom.layers.registry import make
 from seqloom.models.characters import Characters
@@ -187,7 +187,7 @@ def train(task: str, layer: str, seed: int, parts: dict[str, list[Sentence]], se
             ]
         return measure([[tag for _, _, tag in sentence] for sentence in parts[part]], predicted)
 
-    start = time.perf_counter()
+    start = Stopwatch()
     validation = runs.fit(
         model,
         epochs(),
@@ -202,7 +202,7 @@ def train(task: str, layer: str, seed: int, parts: dict[str, list[Sentence]], se
         "gate": f"{metric} {gate}",
         "seed": seed,
         "parameters": parameters(model),
-        "seconds": time.perf_counter() - start,
+        "seconds": start.seconds,
         "validation": validation,
         "test": {metric: score("test")},
     }

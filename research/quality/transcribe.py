@@ -3,7 +3,6 @@
 import io
 import random
 import tarfile
-import time
 import wave
 from collections import defaultdict
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from research.quality import runs
+from research.record import Stopwatch
 from seqloom.layers.registry import make
 from seqloom.models.audio import Mel, log_mel
 from seqloom.models.transcribe import Transcribe
@@ -153,7 +153,7 @@ def train(layer: str, seed: int, parts: dict[str, Recordings], settings: Setting
                 wrong, there = wrong + edits(decoded, digits[:n]), there + n
         return 100 * wrong / there
 
-    start = time.perf_counter()
+    start = Stopwatch()
     title = f"{task} {layer} seed {seed}"
     steps = settings.epochs * settings.steps
     validation = runs.fit(model, epochs(), steps, settings.lr, lambda: -error("dev"), title)
@@ -163,7 +163,7 @@ def train(layer: str, seed: int, parts: dict[str, Recordings], settings: Setting
         "gate": "digit_error < 5",
         "seed": seed,
         "parameters": parameters(model),
-        "seconds": time.perf_counter() - start,
+        "seconds": start.seconds,
         "validation": [-value for value in validation],
         "test": {"digit_error": error("test"), f"digit_error_beam_{BEAM}": error("test", BEAM)},
     }

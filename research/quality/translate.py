@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import platform
-import time
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +25,7 @@ import torch
 from research.quality import multi30k, translate_results
 from research.quality.multi30k import Pairs, Vocabulary
 from research.quality.translate_training import MODELS, QUICK, Settings, TimeLeft, build, train
-from research.record import build_parser, format_command
+from research.record import Stopwatch, build_parser, format_command
 from seqloom.models.decoding.beam import Beam
 from seqloom.models.translate import Translate
 from seqloom.tools import doctor
@@ -78,11 +77,9 @@ def run(args: argparse.Namespace) -> None:
         lr = s.transformer_lr if name == "transformer" else s.lr
         results[name] = {"parameters": sum(p.numel() for p in model.parameters())}
         results[name] |= {"training": train(model, data, validation, s, lr, left)}
-        start = time.perf_counter()
+        start = Stopwatch()
         translations = translate(model.eval(), test, en, s)
-        results[name] |= {"decoding_seconds": round(time.perf_counter() - start, 2)} | multi30k.score(
-            translations, wanted, raw
-        )
+        results[name] |= {"decoding_seconds": round(start.seconds, 2)} | multi30k.score(translations, wanted, raw)
         results[name] |= {"examples": [" ".join(words) for words in translations[:5]]}
         alignments |= {name: grids} if (grids := collect_alignments(model, test, de, en, s)) else {}
         left.say(
@@ -97,7 +94,7 @@ def run(args: argparse.Namespace) -> None:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "hardware": doctor.hardware() | {"device": kind},
         "versions": doctor.versions() | {"sacrebleu": sacrebleu.__version__},
-        "seconds": round(time.perf_counter() - left.began, 1),
+        "seconds": round(left.began.seconds, 1),
         "settings": asdict(s) | {"vocabulary": {"de": len(de), "en": len(en)}},
         "models": results,
     }

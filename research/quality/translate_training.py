@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import sys
-import time
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,7 +11,10 @@ import torch
 
 import seqloom
 from research.quality.multi30k import Pairs
+from research.record import Stopwatch
 from seqloom.attention.score import AdditiveScore, DotScore
+from seqloom.lab.training.recipe import Recipe
+from seqloom.lab.training.update import Update
 from seqloom.layers.transformer.block import Block
 from seqloom.layers.transformer.layer import Transformer
 from seqloom.models.decoding.likelihood import perplexity
@@ -76,29 +77,23 @@ def train(model: Translate, data: Pairs, validation: Pairs, s: Settings, lr: flo
     device = data.source.device.type
     order = torch.Generator().manual_seed(s.seed)
     optimiser = torch.optim.Adam(model.parameters(), lr=lr, betas=(0.9, 0.98), fused=device == "cuda")
-    steps = s.epochs * len(data.buckets(s.batch, torch.Generator()))
-    warm = max(1, round(s.warm_up * steps))
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimiser,
-        lambda i: min((i + 1) / warm, 0.5 * (1 + math.cos(math.pi * max(0, i - warm) / max(1, steps - warm)))),
-    )
+    steps, done = s.epochs * len(data.buckets(s.batch, torch.Generator())), 0
+    recipe = Recipe(steps, lr, s.warm_up, s.clip)
+    update = Update(model.parameters(), optimiser, recipe.clip)
     losses, seconds, perplexities = [], [], []
     for epoch in range(s.epochs):
-        start, total = time.perf_counter(), torch.zeros((), device=device)
+        start, total = Stopwatch(), torch.zeros((), device=device)
         model.train()
         batches = data.buckets(s.batch, order)
         for rows in batches:
             source, target, n, m = data.batch(rows)
             with torch.autocast(device, torch.bfloat16, enabled=s.precision == "bf16"):
                 loss = model.loss(source, target, n, m, smoothing=s.smoothing)
-            optimiser.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), s.clip)
-            optimiser.step()
-            schedule.step()
+            update.take_step(loss, recipe.rate(done))
+            done += 1
             total += loss.detach()
         losses.append(float(total) / len(batches))
-        seconds.append(time.perf_counter() - start)
+        seconds.append(start.seconds)
         perplexities.append(measure(model, validation))
         left.epoch(f"epoch {epoch + 1}: loss {losses[-1]:.3f}, validation perplexity {perplexities[-1]:.2f}")
     return {"loss": losses, "validation_perplexity": perplexities, "seconds": seconds}
@@ -120,12 +115,12 @@ class TimeLeft:
     """Progress lines on stderr."""
 
     def __init__(self, epochs: int) -> None:
-        self.began, self.epochs, self.done, self.name = time.perf_counter(), epochs, 0, ""
+        self.began, self.epochs, self.done, self.name = Stopwatch(), epochs, 0, ""
 
     def epoch(self, news: str) -> None:
         self.done += 1
-        gone = time.perf_counter() - self.began
+        gone = self.began.seconds
         self.say(f"{news}; about {gone / self.done * (self.epochs - self.done):.0f} s left")
 
     def say(self, news: str) -> None:
-        print(f"{time.perf_counter() - self.began:6.0f} s  {self.name:12} {news}", file=sys.stderr, flush=True)
+        print(f"{self.began.seconds:6.0f} s  {self.name:12} {news}", file=sys.stderr, flush=True)

@@ -8,7 +8,6 @@ seeds, and only these read the test set. Rows are written as groups of trainings
 import json
 import math
 import subprocess
-import time
 from argparse import ArgumentParser
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +18,7 @@ import torch
 
 import seqloom
 from research.quality.small_tasks import Model, Problem, compute_loss, evaluate, make_problem
-from research.record import describe_run, start_again
+from research.record import Stopwatch, describe_run, start_again
 from seqloom.lab.training.many import train_many
 from seqloom.lab.training.recipe import Recipe, SmallTraining
 
@@ -54,7 +53,7 @@ class Table:
     """
 
     def __init__(self, settings: Any, layers: dict[str, Callable[[], seqloom.Recurrent]]) -> None:
-        self.begun, self.settings, self.device = time.monotonic(), settings, torch.device(settings.device)
+        self.begun, self.settings, self.device = Stopwatch(), settings, torch.device(settings.device)
         chosen = settings.cells or list(layers)
         self.layers = {name: layers[name] for name in chosen}
         made = {name: make() for name, make in self.layers.items()}
@@ -70,7 +69,7 @@ class Table:
             self.rows = [row for row in before["rows"] if "failed" not in row and row["cell"] in same]
 
     def is_over(self) -> bool:
-        return time.monotonic() - self.begun > self.settings.limit
+        return self.begun.seconds > self.settings.limit
 
     def train(self, problem: Problem, part: str, wanted: list[tuple[str, float, int]]) -> None:
         """Train (cell, rate, seed) in groups, and add a row for each."""
@@ -104,7 +103,7 @@ class Table:
                     row[problem.better] = evaluate(done.model, problem.test)[1]
                 self.rows.append(row)
             self.write()
-            print(f"{problem.name} {part}: {len(self.rows)} rows, {time.monotonic() - self.begun:.0f} s", flush=True)
+            print(f"{problem.name} {part}: {len(self.rows)} rows, {self.begun.seconds:.0f} s", flush=True)
 
     def write(self) -> None:
         if self.settings.json:
@@ -140,7 +139,7 @@ class Table:
         started = [subprocess.Popen([*command, "--cells", *part]) for part in parts if part]
         for process in started:
             process.wait()
-        print(f"compiled in {time.monotonic() - self.begun:.0f} s", flush=True)
+        print(f"compiled in {self.begun.seconds:.0f} s", flush=True)
 
     def run(self, parts: list[list[str]] | None = None) -> None:
         """Fill the table for every task, one part of the models after the other, and print what failed."""

@@ -15,11 +15,11 @@ import math
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
-from research.record import RESULTS, build_parser, describe_run, format_record
+from research.record import RESULTS, Stopwatch, build_parser, describe_run, format_record
+from research.speed.advice_records import collect
 from seqloom.lab.advise import measurements
 from seqloom.lab.stats.metrics import METRICS
 
@@ -47,7 +47,7 @@ def main() -> None:
     flags.add_argument("--out", type=Path, default=RESULTS / "2026-11-18" / "advice.json")
     args = flags.parse_args()
     if args.what == "store":
-        text = json.dumps(measurements.collect(RESULTS), indent=1) + "\n"
+        text = json.dumps(collect(RESULTS), indent=1) + "\n"
         measurements.FILE.write_text(text, encoding="utf-8")
     elif args.what == "table":
         print(table(json.loads(args.out.read_text(encoding="utf-8")), comparisons(RESULTS / "compare")))
@@ -65,11 +65,11 @@ def look(data: Path, sets: list[str], seconds: float, out: Path) -> None:
     for name in sets:
         path, *options = SETS[name]
         command = [sys.executable, "-m", "seqloom", "advise", str(data / path), *options, "--seconds", str(seconds)]
-        start = time.perf_counter()
+        start = Stopwatch()
         done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, env=os.environ)
         entry = json.loads(done.stdout)
         entry["date"] = describe_run()["date"]
-        entry["wall_seconds"] = round(time.perf_counter() - start, 1)
+        entry["wall_seconds"] = round(start.seconds, 1)
         entry["commands"] = [line.replace(str(data), "DATA") for line in entry["commands"]]
         results[name] = entry
         print(name, entry["wall_seconds"], *first_models(entry), file=sys.stderr, flush=True)

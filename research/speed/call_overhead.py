@@ -14,7 +14,6 @@ import gc
 import io
 import pstats
 import statistics
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -23,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 import seqloom
-from research.record import build_parser, print_row, write_record
+from research.record import Stopwatch, build_parser, print_row, write_record
 
 LAYERS: dict[str, tuple[Any, Any]] = {
     "GRU": (seqloom.GRU, nn.GRU),
@@ -69,10 +68,10 @@ def time_in_turns(calls: list[Call], repetitions: int, wait: Call) -> list[list[
         for r in range(repetitions):
             first = r % len(pairs)  # nobody is always after the same one
             for call, own in pairs[first:] + pairs[:first]:
-                start = time.perf_counter_ns()
+                start = Stopwatch()
                 call()
                 wait()
-                own.append((time.perf_counter_ns() - start) / 1e3)
+                own.append(1e6 * start.seconds)
     finally:
         gc.enable()
     return times

@@ -5,14 +5,13 @@ the least of several rounds, on one thread. To compare two versions, run it in t
 folder of each.
 """
 
-import time
 from collections.abc import Callable
 from functools import partial
 
 import torch
 
 import seqloom
-from research.record import build_parser, print_row, time_best, write_record
+from research.record import PROCESSOR, build_parser, print_row, time_best, write_record
 
 CALLS = 200  # in a round; ten times as many steps
 
@@ -24,7 +23,7 @@ def main() -> None:
     torch.set_num_threads(1)
 
     def measure(call: Callable[[], object], calls: int = CALLS) -> float:
-        return round(1e6 * time_best(call, calls, args.rounds, time.process_time), 1)
+        return round(1e6 * time_best(call, calls, args.rounds, PROCESSOR), 1)
 
     x, rows = torch.randn(5, 2, 8), []
     for kind in (seqloom.GRU, seqloom.AttnRNN, seqloom.LSTM):

@@ -10,7 +10,6 @@ four thirds.
 """
 
 import os
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -18,7 +17,7 @@ import torch
 from torch import nn
 
 import seqloom
-from research.record import build_parser, print_row, write_record
+from research.record import PROCESSOR, Stopwatch, build_parser, print_row, write_record
 from research.speed.published_cells import CELLS
 from seqloom.kernels.registry import list_kernels
 
@@ -80,14 +79,14 @@ def time_in_turns(calls: Mapping[str, Callable[[], None]], rounds: int) -> dict[
     repeats, best = {}, {}
     for name, call in calls.items():
         call()  # compiles
-        start = time.process_time()
+        start = Stopwatch(PROCESSOR)
         call()
-        repeats[name] = max(1, round(ROUND_SECONDS / max(time.process_time() - start, 1e-6)))
+        repeats[name] = max(1, round(ROUND_SECONDS / max(start.seconds, 1e-6)))
     for _ in range(rounds):
         for name, call in calls.items():
-            start = time.process_time()
+            start = Stopwatch(PROCESSOR)
             for _ in range(repeats[name]):
                 call()
-            spent = (time.process_time() - start) / repeats[name]
+            spent = start.seconds / repeats[name]
             best[name] = min(spent, best.get(name, spent))
     return best

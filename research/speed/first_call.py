@@ -9,11 +9,10 @@ torch.nn.GRU on the device.
 import os
 import subprocess
 import tempfile
-import time
 
 import torch
 
-from research.record import build_parser, print_row, start_again, write_record
+from research.record import PROCESSOR, Stopwatch, build_parser, print_row, start_again, write_record
 
 SIZE, BATCH, LENGTH = 128, 16, 64
 
@@ -62,8 +61,8 @@ def time_first(name: str, device: str, dtype: torch.dtype) -> tuple[float, float
     layer = seqloom.Recurrent(CELLS.get(name, name), SIZE, SIZE, device=device, dtype=dtype)
     if device == "cuda":
         torch.cuda.synchronize()
-    start, used = time.perf_counter(), time.process_time()
+    start, used = Stopwatch(), Stopwatch(PROCESSOR)
     layer(x)[0].sum().backward()
     if device == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - start, time.process_time() - used
+    return start.seconds, used.seconds

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gc
 import json
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import seqloom
-from research.record import build_parser, describe_run, print_row
+from research.record import Stopwatch, build_parser, describe_run, print_row
 from seqloom.attention import Attention
 
 HEADS = 8
@@ -93,13 +92,13 @@ def time_call(call: Callable[[], None], device: torch.device) -> tuple[float, fl
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         held = torch.cuda.memory_allocated()
-    times, begun = [], time.perf_counter()
-    while len(times) < 2 or (len(times) < 10 and time.perf_counter() < begun + 0.5):
-        start = time.perf_counter()
+    times, begun = [], Stopwatch()
+    while len(times) < 2 or (len(times) < 10 and begun.seconds < 0.5):
+        start = Stopwatch()
         call()
         if is_cuda:
             torch.cuda.synchronize()
-        times.append(1e3 * (time.perf_counter() - start))
+        times.append(1e3 * start.seconds)
     return min(times), torch.cuda.max_memory_allocated() - held if is_cuda else None
 
 

@@ -11,11 +11,10 @@ import random
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
-from research.record import build_parser, write_record
+from research.record import Stopwatch, build_parser, write_record
 
 TRAIN = "--model gru --hidden 32 --embedding 32 --steps 200 --threads 1"
 PREDICT = "--keep number"
@@ -63,12 +62,12 @@ def write(file: Path, size: int) -> int:
 
 def run(command: list[str], folder: Path, name: str) -> dict[str, Any]:
     """Run a command with its output in the file `name`; return its memory and time."""
-    start = time.perf_counter()
+    start = Stopwatch()
     environment = os.environ | {"SEQLOOM_CACHE": str(folder / "cache")}
     with (folder / name).open("wb") as out:
         process = subprocess.Popen(command, stdout=out, env=environment)
         _, status, used = os.wait4(process.pid, 0)
     if status:
         raise SystemExit(f"{' '.join(command)} ended with {os.waitstatus_to_exitcode(status)}")
-    seconds = {"seconds": time.perf_counter() - start, "user_seconds": used.ru_utime}
+    seconds = {"seconds": start.seconds, "user_seconds": used.ru_utime}
     return {"peak_rss_mib": used.ru_maxrss / 1024} | seconds

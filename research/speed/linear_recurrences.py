@@ -14,7 +14,6 @@ from __future__ import annotations
 import gc
 import importlib
 import json
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from research.record import build_parser, describe_run, measure, time_best
+from research.record import PROCESSOR, build_parser, describe_run, measure, time_best
 from seqloom import GatedDeltaNet
 from seqloom.kernels.linear import flash
 from seqloom.kernels.linear.bound import run_step
@@ -240,11 +239,11 @@ def run_cpu(file: Path, heads: int, size: int, T: int) -> None:
     for _ in range(ROUNDS):  # in turn: other programs disturb all alike
         with torch.no_grad():
             for name, call in calls.items():
-                best[name] = min(best[name], time_best(call, 1, 3 if name == "cpu" else 1, time.process_time))
+                best[name] = min(best[name], time_best(call, 1, 3 if name == "cpu" else 1, PROCESSOR))
             for name, call in steps.items():
-                best[name] = min(best[name], time_best(call, 50, 20, time.process_time))
+                best[name] = min(best[name], time_best(call, 50, 20, PROCESSOR))
         for name, call in both.items():
-            best[name] = min(best[name], time_best(call, 1, 1, time.process_time))
+            best[name] = min(best[name], time_best(call, 1, 1, PROCESSOR))
     lengths = {name: 1 if name in steps else T for name in best}
     rows: list[dict[str, object]] = [
         {"T": lengths[name], "kernel": name, "us_per_token": 1e6 * seconds / lengths[name]}

@@ -7,7 +7,6 @@ leaves to oneDNN on x86 (SMALL_LSTM_HIDDEN and its neighbours in kernels/heurist
 
 import resource
 import statistics
-import time
 from functools import partial
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 from torch import nn
 
 import seqloom
-from research.record import build_parser, print_row, write_record
+from research.record import Stopwatch, build_parser, measure, print_row, write_record
 from research.speed.call_overhead import both, forward, low
 
 LEAST_ROUNDS, MOST_ROUNDS = 5, 300
@@ -42,12 +41,11 @@ def compare(H: int, B: int, T: int, layers: dict[str, nn.Module], seconds: float
         faults: list[list[int]] = [[] for _ in calls]
         for call in 3 * calls:
             call()
-        end, r = time.perf_counter() + seconds, 0
-        while r < LEAST_ROUNDS or (r < MOST_ROUNDS and time.perf_counter() < end):
+        begun, r = Stopwatch(), 0
+        while r < LEAST_ROUNDS or (r < MOST_ROUNDS and begun.seconds < seconds):
             for i in [(r + k) % len(calls) for k in range(len(calls))]:
-                before, start = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, time.perf_counter_ns()
-                calls[i]()
-                times[i].append((time.perf_counter_ns() - start) / 1e3)
+                before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+                times[i].append(1e6 * measure(calls[i]))
                 faults[i].append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
             r += 1
         row: dict[str, Any] = {"H": H, "B": B, "T": T, "mode": mode, "rounds": r}

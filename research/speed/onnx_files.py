@@ -8,7 +8,6 @@ largest error of the outputs.
 """
 
 import tempfile
-import time
 import warnings
 from pathlib import Path
 from statistics import median
@@ -21,7 +20,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from torch.export import Dim
 
 import seqloom
-from research.record import build_parser, write_record
+from research.record import Stopwatch, build_parser, write_record
 from seqloom.lab.export.int8 import compress_onnx, is_rounded, quantise
 from seqloom.tools.onnx.export import export_onnx
 
@@ -47,9 +46,9 @@ def compare_times(first, second, x):
     for number in range(ROUNDS + 3):
         pair = []
         for session in (first, second) if number % 2 else (second, first):
-            start = time.perf_counter()
+            start = Stopwatch()
             run_file(session, x)
-            pair.append(time.perf_counter() - start)
+            pair.append(start.seconds)
         seconds.append(pair if number % 2 else pair[::-1])
     seconds = seconds[3:]
     return median(a for a, _ in seconds), median(a / b for a, b in seconds)

@@ -11,13 +11,13 @@ import contextlib
 import io
 import statistics
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from research.record import build_parser, write_record
+from research.record import PROCESSOR, THREAD, Stopwatch, build_parser, measure, take_plain_step, write_record
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.data.task import Split
 from seqloom.lab.kinds.settings import TrainSettings
@@ -35,12 +35,8 @@ CASES = {
 }
 
 
-def now():
-    return time.perf_counter(), time.process_time()
-
-
-def since(start):
-    return [b - a for a, b in zip(start, now(), strict=True)]
+def start_clocks():
+    return Stopwatch(), Stopwatch(PROCESSOR)
 
 
 def by_hand(task, settings):
@@ -48,25 +44,21 @@ def by_hand(task, settings):
     model = build(task, settings).model
     model.train()
     steps = build_optimiser(model, settings)
-    start = now()
+    clocks = start_clocks()
     for number, batch in enumerate(task.batches("train", batch=settings.batch, seed=settings.seed)):
         if number == settings.steps:
             break
-        loss = nn.functional.cross_entropy(model(batch.x, batch.lengths), batch.y)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
-        steps.step()
-        steps.zero_grad(set_to_none=True)
-    return since(start)
+        take_plain_step(nn.functional.cross_entropy(model(batch.x, batch.lengths), batch.y), steps, settings.clip)
+    return [clock.seconds for clock in clocks]
 
 
 def by_lab(task, settings, folder):
     spent = []
 
     def time_epoch(self, epoch=Training._train_epoch):
-        start = now()
+        clocks = start_clocks()
         epoch(self)
-        spent.append(since(start))
+        spent.append([clock.seconds for clock in clocks])
 
     whole, Training._train_epoch = Training._train_epoch, time_epoch
     try:
@@ -85,17 +77,12 @@ def single(task, settings):
     batch = next(iter(task.batches("train", batch=settings.batch)))
 
     def hand(number):
-        nn.functional.cross_entropy(model(batch.x, batch.lengths), batch.y).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
-        steps.step()
-        steps.zero_grad(set_to_none=True)
+        take_plain_step(nn.functional.cross_entropy(model(batch.x, batch.lengths), batch.y), steps, settings.clip)
 
     times = [], []
     for number in range(settings.steps):
         for seconds, one in zip(times, (hand, lambda n: lab.step([batch], n, settings.lr)), strict=True):
-            start = time.thread_time()
-            one(number)
-            seconds.append(time.thread_time() - start)
+            seconds.append(measure(partial(one, number), clock=THREAD))
     return times
 
 

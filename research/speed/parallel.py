@@ -14,7 +14,6 @@ import copy
 import gzip
 import math
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
@@ -25,9 +24,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import seqloom
-from research.record import build_parser, print_row, write_record
+from research.record import Stopwatch, build_parser, print_row, write_record
 from research.speed.workloads import time_sides
 from seqloom.kernels.parallel.experience import recall
+from seqloom.lab.training.update import Update
 
 WIDTH = 64
 WARM = 6  # calls of a layer before it is timed
@@ -159,17 +159,14 @@ def train(task: Task, cell: str, given: argparse.Namespace, each: Callable[[int,
     """Return a trained network and its last loss."""
     torch.manual_seed(0)
     net = Network(task.name, cell, given.hidden).to(given.device)
-    optimiser = torch.optim.Adam(net.parameters(), 3e-3)
+    update = Update(net.parameters(), torch.optim.Adam(net.parameters(), 3e-3), clip=1.0)
     loss = torch.zeros(())
     for i in range(given.updates):
         if each is not None:
             each(i, net)
         rows = torch.randint(task.x.shape[1], (64,), device=task.x.device)
         loss = net.loss(task.x[:, rows], task.to[:, rows])
-        optimiser.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        optimiser.step()
+        update.take_step(loss)
     return net, float(loss.detach())
 
 
@@ -304,7 +301,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=math.inf, help="stop after so many seconds")
     given = parser.parse_args()
     torch.set_flush_denormal(True)
-    began, rows = time.monotonic(), []
+    began, rows = Stopwatch(), []
 
     def list_rows() -> Iterator[dict[str, Any]]:
         if given.shapes:
@@ -321,5 +318,5 @@ def main() -> None:
         rows.append(row)
         print_row(row)
         write_record(given.json, threads=torch.get_num_threads(), rows=rows)
-        if time.monotonic() - began > given.limit:
+        if began.seconds > given.limit:
             break

@@ -14,7 +14,6 @@ the start, and the mean reward of the episodes that ended in it. A training stop
 
 import json
 import sys
-import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from research.record import build_parser, describe_run, format_record, print_row
+from research.record import PROCESSOR, Stopwatch, build_parser, describe_run, format_record, print_row
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from recurrent_ppo import RepeatPrevious
@@ -58,20 +57,20 @@ class Curve(BaseCallback):
         super().__init__()
         self.file, self.limit = file, seconds
         self.episodes: list[float] = []
-        self.wall, self.processor = time.perf_counter(), time.process_time()
+        self.wall, self.processor = Stopwatch(), Stopwatch(PROCESSOR)
         self.rollout_s = self.began = 0.0
         self.row: dict[str, float] = {}
 
     def _on_step(self) -> bool:
         self.episodes += [info["episode"]["r"] for info in self.locals["infos"] if "episode" in info]
-        return time.perf_counter() - self.wall < self.limit
+        return self.wall.seconds < self.limit
 
     def _on_rollout_start(self) -> None:
         self.write()
-        self.began = time.process_time()
+        self.began = Stopwatch(PROCESSOR)
 
     def _on_rollout_end(self) -> None:
-        self.rollout_s += time.process_time() - self.began
+        self.rollout_s += self.began.seconds
         self.row = {"frames": self.num_timesteps, "reward": round(float(np.mean(self.episodes)), 4)}
         self.episodes = []
 
@@ -82,8 +81,8 @@ class Curve(BaseCallback):
         """Append the last rollout, whose update is over now."""
         if self.row:
             self.row |= {
-                "seconds": round(time.perf_counter() - self.wall, 3),
-                "processor_s": round(time.process_time() - self.processor, 3),
+                "seconds": round(self.wall.seconds, 3),
+                "processor_s": round(self.processor.seconds, 3),
                 "rollout_s": round(self.rollout_s, 3),
             }
             with self.file.open("a") as lines:

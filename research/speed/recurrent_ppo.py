@@ -8,14 +8,13 @@ alone. `--defaults` takes RecurrentPPO's own sizes: rollouts of 128 steps in 8 c
 """
 
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from research.record import build_parser, print_row, write_record
+from research.record import PROCESSOR, Stopwatch, build_parser, print_row, write_record
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from recurrent_ppo import RepeatPrevious
@@ -49,15 +48,15 @@ class Side:
         collect, times = self.model.collect_rollouts, []
 
         def timed(*args: Any, **settings: Any) -> bool:
-            start = time.process_time()
+            start = Stopwatch(PROCESSOR)
             result = collect(*args, **settings)
-            times.append(time.process_time() - start)
+            times.append(start.seconds)
             return result
 
         self.model.collect_rollouts = timed
-        start = time.process_time()
+        start = Stopwatch(PROCESSOR)
         self.model.learn(self.frames, reset_num_timesteps=False)
-        self.update.append(time.process_time() - start - times[0])
+        self.update.append(start.seconds - times[0])
         self.rollout.append(times[0])
         self.model.collect_rollouts = collect
         self.rewards.append(

@@ -17,7 +17,6 @@ import random
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from pathlib import Path
 from statistics import median
@@ -59,7 +58,7 @@ def build(body, length=None):
 
 async def be_hostile(port, seconds, rows):
     """Send what a hostile client sends for some seconds, and return the statuses of the answers."""
-    statuses, end = Counter(), time.monotonic() + seconds
+    statuses, watch = Counter(), record.Stopwatch()
     large = build(json.dumps({"rows": rows}).encode())
 
     async def send(address, request, wait):
@@ -68,7 +67,7 @@ async def be_hostile(port, seconds, rows):
             reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
             writer.write(request)
             try:
-                async with asyncio.timeout(min(wait, max(0.0, end - time.monotonic()))):
+                async with asyncio.timeout(min(wait, max(0.0, seconds - watch.seconds))):
                     statuses[(await reader.readline()).decode()[9:12]] += 1
                     await reader.read()
             except TimeoutError:
@@ -78,7 +77,7 @@ async def be_hostile(port, seconds, rows):
             statuses["closed"] += 1
 
     async def repeat(address, make_request, wait, pause):
-        while time.monotonic() < end:
+        while watch.seconds < seconds:
             await send(address, make_request(), wait)
             await asyncio.sleep(pause)
 

@@ -10,11 +10,10 @@ All take turns in one process, and the fastest round of each counts.
 
 import argparse
 import itertools
-import time
 
 import torch
 
-from research.record import build_parser, write_record
+from research.record import PROCESSOR, WALL, build_parser, write_record
 from seqloom.cells import AttnRNNCell
 from seqloom.core.job import ScanJob
 from seqloom.kernels.registry import find_kernel
@@ -59,6 +58,6 @@ def measure(slots: int, hidden: int, batch: int, args: argparse.Namespace) -> di
 
 def now(device: str) -> float:
     if device == "cpu":
-        return time.process_time()
+        return PROCESSOR()
     torch.cuda.synchronize()
-    return time.perf_counter()
+    return WALL()

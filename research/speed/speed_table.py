@@ -20,7 +20,6 @@ import multiprocessing
 import random
 import statistics
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -31,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 import seqloom
-from research.record import build_parser, measure, print_row, write_record
+from research.record import Stopwatch, build_parser, measure, print_row, write_record
 from research.speed.other_layers import LOOP_STEPS, LOOPS, OTHERS
 from seqloom.tools.explain import explain
 
@@ -268,7 +267,7 @@ def time_layer(
         calls: dict[tuple[str, str, int], Callable[[], float]] = {}
         for cell, kernel in layers:
             more = {"kernel": kernel} if cell in CELLS | NORMALISED else {}
-            begin = time.perf_counter()
+            begin = Stopwatch()
             try:
                 layer, x = build(cell, dtype, args.device, hidden, batch, args.length, **more)
                 call = partial(run_forward if pass_ == "forward" else run_both, layer, x, torch.ones_like(x))
@@ -277,7 +276,7 @@ def time_layer(
                 if mode == "graph":
                     call = record_graph(call)
                 seconds = warm_up(call, args.device)
-                print(f"{cell} {pass_}: prepared in {time.perf_counter() - begin:.1f} s", file=sys.stderr, flush=True)
+                print(f"{cell} {pass_}: prepared in {begin.seconds:.1f} s", file=sys.stderr, flush=True)
             except Exception as error:  # the other layers are timed
                 where = {"type": name, "cell": cell, "kernel": kernel, "hidden": hidden, "batch": batch}
                 refused.append(where | {"mode": mode, "pass": pass_, "why": f"{type(error).__name__}: {error}"[:300]})
@@ -288,8 +287,8 @@ def time_layer(
             timed = partial(measure, call, 1 if seconds > LONG_CALL else CALLS, args.device)
             calls[cell, name_kernel(layer, x, pass_ == "both") if more else kernel, len(x)] = timed
         times: dict[tuple[str, str, int], list[float]] = {key: [] for key in calls}
-        end, rounds, turns = time.perf_counter() + args.seconds, 0, [*calls.items()]
-        while rounds < args.rounds or (rounds < MOST_ROUNDS and time.perf_counter() < end):
+        begin, rounds, turns = Stopwatch(), 0, [*calls.items()]
+        while rounds < args.rounds or (rounds < MOST_ROUNDS and begin.seconds < args.seconds):
             rounds += 1
             random.Random(rounds).shuffle(turns)  # nobody is always after the same one
             for key, timed in turns:
@@ -306,8 +305,8 @@ def time_layer(
 
 def warm_up(call: Callable[[], object], device: str) -> float:
     """Call until everything is compiled, prepared and recorded; return the seconds of the last call."""
-    begin, calls, seconds = time.perf_counter(), 0, 0.0
-    while calls < LEAST_CALLS or (calls < WARM_CALLS and time.perf_counter() - begin < WARM_SECONDS):
+    begin, calls, seconds = Stopwatch(), 0, 0.0
+    while calls < LEAST_CALLS or (calls < WARM_CALLS and begin.seconds < WARM_SECONDS):
         seconds = measure(call, 1, device)
         calls += 1
     return seconds

@@ -10,7 +10,6 @@ makes.
 """
 
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import seqloom
-from research.record import build_parser, print_row, write_record
+from research.record import Stopwatch, build_parser, print_row, take_plain_step, write_record
 from research.speed.call_overhead import low
 
 WORDS, WIDTH, LAYERS, ROWS, STEPS = 10_000, 200, 2, 20, 35
@@ -76,10 +75,7 @@ class TrainLanguageModel:
         logits, state = self.model(words, self.state)
         self.state = (state[0].detach(), state[1].detach())
         loss = F.cross_entropy(logits.flatten(0, 1), after.flatten())
-        self.optimiser.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), 0.25)
-        self.optimiser.step()
+        take_plain_step(loss, self.optimiser, 0.25)
         return loss.detach()
 
 
@@ -134,10 +130,7 @@ class TrainPolicy:
             gain = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
             entropy = -(chances.exp() * chances).sum(-1).mean()
             loss = -gain + 0.5 * F.mse_loss(values, goal) - 0.01 * entropy
-            self.optimiser.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
-            self.optimiser.step()
+            take_plain_step(loss, self.optimiser, 0.5)
         return loss.detach()
 
 
@@ -164,21 +157,21 @@ def compare(
     times: list[list[float]] = [[], [], []]
     losses = [0.0, 0.0, 0.0]
     parts, seconds = limit
-    started = time.perf_counter()
+    started = Stopwatch()
     for part in range(parts + 1):
-        if part > LEAST_PARTS and time.perf_counter() - started > seconds:
+        if part > LEAST_PARTS and started.seconds > seconds:
             break
         for i in [(part + k) % 3 for k in range(3)][
             :: 1 if part % 2 else -1
         ]:  # each side first, in the middle and last
             torch.manual_seed(part)  # all sides drop the same units
             wait()
-            start = time.perf_counter()
+            start = Stopwatch()
             for _ in range(calls):
                 loss = sides[i]()
             wait()
             if part:  # the first one warms up
-                times[i].append(1e3 * (time.perf_counter() - start) / calls)
+                times[i].append(1e3 * start.seconds / calls)
             losses[i] = float(loss)
     row: dict[str, object] = {"task": name, "device": device, "parts": len(times[0]), "calls": calls}
     row |= {"torch_ms": round(min(times[0]), 3), "seqloom_ms": round(min(times[1]), 3)}

@@ -13,7 +13,7 @@ time.
 import json
 import os
 import subprocess
-import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import seqloom
 import seqloom.cells
-from research.record import build_parser, describe_run, print_row, start_again
+from research.record import PROCESSOR, Stopwatch, build_parser, describe_run, print_row, start_again
 from seqloom.core.cell import Cell
 from seqloom.tools.timing import time_call
 
@@ -104,9 +104,9 @@ def time_run(run: Any, settings: Any) -> float:
         return 1e3 * min(time_call(run, settings.device) for _ in range(settings.rounds))
     times = []
     for _ in range(settings.rounds):
-        begun = time.process_time()
+        begun = Stopwatch(PROCESSOR)
         run()
-        times.append(time.process_time() - begun)
+        times.append(begun.seconds)
     return 1e3 * min(times)
 
 
@@ -122,6 +122,24 @@ def prepare(names: list[str], settings: Any) -> None:
     started = [subprocess.Popen([*start_again(), *own, "--cells", *part]) for part in parts if part]
     for process in started:
         process.wait()
+
+
+def summarise_times(record: Mapping[str, Any], dtype: str) -> dict[str, Any]:
+    """Return the content of src/seqloom/lab/bench/cell_times.json, from a record of this command.
+
+    Args:
+        record: The record.
+        dtype: The type whose rows to take.
+    """
+    steps, machine = record["steps"], record["hardware"]
+    rows = [row for row in record["rows"] if row["dtype"] == dtype and "both_ms" in row]
+    on = ", ".join(gpu["name"] for gpu in machine["gpus"]) or f"one thread of {machine['cpu']}"
+    on += f" ({record['note']})" if "note" in record else ""
+    return {
+        "us_per_step": {row["cell"]: round(1e3 * row["both_ms"] / steps, 2) for row in rows},
+        "about": f"{record['batch']} rows, {steps} steps, {record['hidden']} inputs and units, {dtype}, {on}",
+        "source": {"command": record["command"], "date": record["date"]},
+    }
 
 
 def main() -> None:
@@ -140,7 +158,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=float("inf"), help="stop after this many seconds")
     parser.add_argument("--resume", type=Path, help="record of an earlier run: its cells are not timed again")
     settings = parser.parse_args()
-    begun = time.monotonic()
+    begun = Stopwatch()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     default = sorted(Cell.registry) if settings.alone else [*THEIRS, *OTHERS, *FAMOUS]
     names = default if settings.cells is None else settings.cells
@@ -148,11 +166,11 @@ def main() -> None:
     timed = {(row["cell"], row["dtype"]) for row in rows}
     if settings.prepare:
         prepare([name for name in names if any((name, dtype) not in timed for dtype in settings.dtypes)], settings)
-        print(f"compiled in {time.monotonic() - begun:.0f} s", flush=True)
+        print(f"compiled in {begun.seconds:.0f} s", flush=True)
     record = {} if settings.warm else describe_run(steps=settings.steps, batch=settings.batch, hidden=settings.hidden)
     for dtype in settings.dtypes:
         for name in (name for name in names if (name, dtype) not in timed):
-            if time.monotonic() - begun > EARLY_STOP * settings.limit:
+            if begun.seconds > EARLY_STOP * settings.limit:
                 break
             try:
                 rows.append(measure(name, getattr(torch, dtype), settings))

@@ -5,14 +5,13 @@ sizes for both; times include everything from the data to the optimiser. Twice: 
 with its weights in float32 under autocast.
 """
 
-import time
 from itertools import product
 
 import torch
 from torch import nn
 
 import seqloom
-from research.record import build_parser, print_row, write_record
+from research.record import Stopwatch, build_parser, print_row, take_plain_step, write_record
 
 H, T, B, STEPS, WARM = 128, 512, 64, 300, 20
 
@@ -36,18 +35,15 @@ def train(name: str, layer: nn.Module, precision: str) -> dict[str, float | str]
     for step in range(STEPS):
         if step == WARM:
             torch.cuda.synchronize()
-            start = time.perf_counter()
+            start = Stopwatch()
         x, y = batch(noise)
         with torch.autocast("cuda", torch.bfloat16, enabled=precision == "autocast"):
             prediction = head(layer(first(x).to(kind))[0][:, -1].to(x.dtype))
         loss = nn.functional.mse_loss(prediction.float().squeeze(1), y)
-        optimiser.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
+        take_plain_step(loss, optimiser, 1.0)
         losses.append(loss.detach())
     torch.cuda.synchronize()
-    seconds = (time.perf_counter() - start) / (STEPS - WARM)
+    seconds = start.seconds / (STEPS - WARM)
     return {
         "layer": name,
         "precision": precision,

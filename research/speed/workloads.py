@@ -15,7 +15,6 @@ import math
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import seqloom
-from research.record import build_parser, print_row, start_again, write_record
+from research.record import Stopwatch, build_parser, print_row, start_again, take_plain_step, write_record
 from seqloom.kernels import heuristics
 
 WORDS = 10_000
@@ -289,14 +288,11 @@ class Side:
         self.steps = 0
 
     def __call__(self) -> Tensor:
-        self.optimiser.zero_grad()
         given, right = self.batches[self.steps % len(self.batches)]
         self.steps += 1
         with torch.autocast(self.device.type, self.amp) if self.amp else nullcontext():
             loss = self.load.loss(self.model(*given), right)
-        self.scaler.scale(loss).backward()
-        self.scaler.step(self.optimiser)
-        self.scaler.update()
+        take_plain_step(loss, self.optimiser, scaler=self.scaler)
         return loss.detach()
 
 
@@ -311,20 +307,20 @@ def time_sides(calls: list[Callable[[], object]], device: torch.device, seconds:
         for call in calls:
             call()
     wait(device)
-    began = time.perf_counter()
+    began = Stopwatch()
     for call in calls:
         call()
     wait(device)
-    many = max(1, math.ceil(0.02 * len(calls) / (time.perf_counter() - began)))  # parts of 20 ms
+    many = max(1, math.ceil(0.02 * len(calls) / began.seconds))  # parts of 20 ms
     times: list[list[float]] = [[] for _ in calls]
-    end, part = time.perf_counter() + seconds, 0
-    while part < 3 or time.perf_counter() < end:
+    began, part = Stopwatch(), 0
+    while part < 3 or began.seconds < seconds:
         for i in [(part + k) % len(calls) for k in range(len(calls))]:
-            start = time.perf_counter()
+            start = Stopwatch()
             for _ in range(many):
                 calls[i]()
             wait(device)
-            times[i].append(1e3 * (time.perf_counter() - start) / many)
+            times[i].append(1e3 * start.seconds / many)
         part += 1
     return times
 
@@ -332,11 +328,11 @@ def time_sides(calls: list[Callable[[], object]], device: torch.device, seconds:
 def time_steps(side: Side, steps: int, device: torch.device) -> float:
     """Return the milliseconds of a step, for the next ones of a side."""
     wait(device)
-    began = time.perf_counter()
+    began = Stopwatch()
     for _ in range(steps):
         side()
     wait(device)
-    return 1e3 * (time.perf_counter() - began) / steps
+    return 1e3 * began.seconds / steps
 
 
 def summarize(times: list[list[float]], names: list[str]) -> dict[str, float]:
@@ -446,13 +442,13 @@ def main() -> None:
     cases: list[Any] = list(list_layers(given)) if given.layers else list(product(names, given.precisions))
     if given.part is not None:
         return compile_part(given, cases)
-    began = time.monotonic()
+    began = Stopwatch()
     if given.prepare:
         prepare(given)
-        print(f"compiled in {time.monotonic() - began:.0f} s", flush=True)
+        print(f"compiled in {began.seconds:.0f} s", flush=True)
     rows: list[dict[str, object]] = []
     for case in cases:
-        if time.monotonic() - began > given.limit:
+        if began.seconds > given.limit:
             break
         try:
             rows.append(compare_layer(case, given) if given.layers else compare(*case, given))

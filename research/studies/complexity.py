@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from research.record import PROCESSOR, Stopwatch
 from research.studies.study import Study
 from research.studies.support.forms import CHUNK, FORMS, HEADS, KERNEL, WINDOW, Count, Form
 from research.studies.support.ledger import Ledger
@@ -229,11 +229,11 @@ def _call(layer: nn.Module, x: Tensor) -> None:
 
 def _seconds(call: Callable[[], None]) -> float:
     """Return the processor time of the fastest call of a round, independent of other programs."""
-    best, begun = math.inf, time.perf_counter()
-    while best == math.inf or time.perf_counter() < begun + ROUND:
-        start = time.process_time()
+    best, begun = math.inf, Stopwatch()
+    while best == math.inf or begun.seconds < ROUND:
+        start = Stopwatch(PROCESSOR)
         call()
-        best = min(best, time.process_time() - start)
+        best = min(best, start.seconds)
     return best
 
 

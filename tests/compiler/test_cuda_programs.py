@@ -13,7 +13,7 @@ from seqloom.cells.lookup import find_cell
 from seqloom.compiler import ir
 from seqloom.compiler.cuda import write_cuda
 from seqloom.compiler.ir import Access, Buffer, Instruction, Nest, Place, Product, Program, Reduction, Register, Store
-from seqloom.compiler.plan import Memory, Scan
+from seqloom.compiler.plan import BufferMemory, Scan
 from seqloom.compiler.schedule import plan
 from seqloom.compiler.staging import stage
 from seqloom.compiler.trace import Extras, step_tensors, trace
@@ -48,7 +48,7 @@ def form(request, monkeypatch):
 def scan_of(program):
     """The program with memory of its own for every buffer; those named alike are rows of the same memory."""
     names = list(dict.fromkeys(b.name for b in program.buffers))
-    return Scan(program, tuple(Memory("stored", names.index(b.name)) for b in program.buffers))
+    return Scan(program, tuple(BufferMemory("stored", names.index(b.name)) for b in program.buffers))
 
 
 def check(program, lengths, dtype=FP32, tolerance=2e-5):

@@ -4,7 +4,7 @@ import pytest
 
 from seqloom.compiler.cuda import write_cuda
 from seqloom.compiler.ir import Access, Buffer, Instruction, Nest, Place, Program, Reduction, Register, Store
-from seqloom.compiler.plan import Memory, Scan
+from seqloom.compiler.plan import BufferMemory, Scan
 
 N = 8
 OWN, REVERSED, FIRST_HALF, LAST_HALF = (0, (1,)), (N - 1, (-1,)), (0, (1,)), (N // 2, (1,))
@@ -13,7 +13,7 @@ OWN, REVERSED, FIRST_HALF, LAST_HALF = (0, (1,)), (N - 1, (-1,)), (0, (1,)), (N 
 def is_flat(*nests):
     """Return whether every thread needs only what it wrote itself: the kernel then has threads for units, not rows."""
     buffers = (Buffer("x", Place.TIME, N), Buffer("h", Place.TIME, N), Buffer("y", Place.TIME, N))
-    scan = Scan(Program(buffers, nests), tuple(Memory("stored", k) for k in range(3)))
+    scan = Scan(Program(buffers, nests), tuple(BufferMemory("stored", k) for k in range(3)))
     return write_cuda(scan, "float32").units > 0
 
 

@@ -33,7 +33,7 @@ def test_a_compiled_cell_is_at_most_twice_as_far_from_float64_as_the_loop(kind, 
     cell = cells.cell_of(kind, H)
     job = job_of(cell, 19, 12, dtype, wishes_of(kind))
     cell = cell.cuda()
-    assert isinstance(gated.find(cell.to(dtype), job), gated.Prepared)
+    assert isinstance(gated.find(cell.to(dtype), job), gated.FittingCell)
     ratio, part = cells.worst(cell, job, dtype)
     assert ratio < 2, part
 
@@ -50,7 +50,7 @@ def test_it_runs_under_autocast():
     job = job_of(cell.cpu(), 9, 7, torch.float32, "lengths")
     cell = cell.cuda()
     with torch.autocast("cuda", BF16):
-        assert isinstance(gated.find(cell, job), gated.Prepared)
+        assert isinstance(gated.find(cell, job), gated.FittingCell)
         mine, loops = (cells.everything(run, cell, job) for run in (cells.run_gated, cells.loop.run))
     for part, t in loops.items():
         assert (mine[part] - t).norm() <= 0.03 * t.norm(), part

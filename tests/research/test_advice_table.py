@@ -1,11 +1,12 @@
 import json
 
 from research.speed import advice as script
+from research.speed.advice_records import collect
 from seqloom.lab.advise import measurements
 
 
 def test_the_measurements_of_the_package_are_those_of_the_records():
-    assert measurements.collect(script.RESULTS) == json.loads(measurements.FILE.read_text())
+    assert collect(script.RESULTS) == json.loads(measurements.FILE.read_text())
 
 
 def row(name, mean, baseline=False):

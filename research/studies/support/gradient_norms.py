@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from research.studies.support.summary import summarise
 from seqloom.lab.report.page import Chart, Curve, Dots, PageBlock
-from seqloom.lab.stats.intervals import summarise
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.tools.measure import initial_gradient_norm
 

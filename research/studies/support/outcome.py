@@ -10,10 +10,10 @@ from typing import Any
 
 from research.studies.support.counts import Count, compare_counts, count_hits
 from research.studies.support.metric import TrialMetric
+from research.studies.support.summary import Summary, holm, summarise
 from research.studies.support.unpaired import Change, Scale, compare_on_scale, compare_ranks
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
-from seqloom.lab.stats.intervals import Summary, holm, summarise
 
 LEVEL = 0.05  # significance level for corrected p values
 LISTED = 2  # differences that a verdict names for each pair of models

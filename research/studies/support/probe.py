@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from seqloom.lab.training.update import Update
+
 PENALTIES = (1e-4, 1e-2, 1e-1)  # of the squared weights; the best on validation rows is used
 STEPS, RATE = 100, 0.1  # of Adam on all rows; the loss is convex, and whitened features make its steps few
 MIN_SHARE = 1e-10  # of the largest variance: directions with less are left out
@@ -42,13 +44,12 @@ def fit_probes(features: Tensor, labels: Tensor, classes: int, train: int, valid
         b = scaled.new_zeros(places, 1, R * classes).requires_grad_()
         penalty = scaled.new_tensor(PENALTIES).view(1, 1, R, 1)
         optimiser = torch.optim.Adam([W, b], RATE)
+        update = Update([W, b], optimiser)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, STEPS)
         for _ in range(STEPS):
-            optimiser.zero_grad()
             losses = _losses(scaled[:, :train], labels[:train], W, b, classes)
             size = (W.unflatten(2, (R, classes)).square() * penalty).sum()
-            (losses.mean(1).sum() + size).backward()
-            optimiser.step()
+            update.take_step(losses.mean(1).sum() + size)
             schedule.step()
     with torch.no_grad():
         chosen = _losses(scaled[:, train : train + valid], labels[train : train + valid], W, b, classes).mean(1)

@@ -12,9 +12,9 @@ from research.studies.support.conditions import Condition
 from research.studies.support.counts import Count, compare_counts, count_hits
 from research.studies.support.mixers import HEADS, NEGATIVE, is_linear
 from research.studies.support.outcome import LEVEL, Group, Trial, groups
+from research.studies.support.summary import holm
 from research.studies.support.unpaired import SMALLEST, Change, compare_on_scale
 from seqloom.lab.report.page import Chart, Curve, PageBlock, Table
-from seqloom.lab.stats.intervals import holm
 
 if TYPE_CHECKING:
     from research.studies.state import State

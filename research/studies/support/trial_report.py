@@ -9,9 +9,9 @@ from research.studies.support.conditions import TEST, VALID, Condition, TrialSet
 from research.studies.support.contenders import CUDNN
 from research.studies.support.metric import TrialMetric
 from research.studies.support.outcome import EFFECTS, Group, Trial, groups, tabulate_contests
+from research.studies.support.summary import summarise
 from seqloom.core.plurals import count
 from seqloom.lab.report.page import Chart, Curve, Dots, PageBlock, Table
-from seqloom.lab.stats.intervals import summarise
 
 EDGES_NAMED = 4  # more of them are only counted
 

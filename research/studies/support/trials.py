@@ -33,8 +33,8 @@ from research.studies.support.outcome import Contest, Trial, contests, format_co
 from research.studies.support.reproduction import describe_reproduction
 from seqloom.lab.jobs.cpu import use_one_thread
 from seqloom.lab.report.page import PageBlock
-from seqloom.lab.training.many import TrainedModel, train_many
-from seqloom.lab.training.recipe import Recipe, SmallTraining
+from seqloom.lab.training.many import train_many
+from seqloom.lab.training.recipe import Recipe, SmallTraining, TrainedModel
 
 Tensors = tuple[Tensor, ...]
 Draw = Callable[[torch.Generator, torch.device], Tensors]

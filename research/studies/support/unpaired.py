@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from seqloom.lab.stats.intervals import Difference
+from research.studies.support.summary import Difference
 
 Scale = Literal["plain", "log", "logit"]
 SMALLEST = 1e-12  # a continuous error below it is as good as 0

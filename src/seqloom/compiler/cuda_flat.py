@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from seqloom.compiler.cuda_writer import PLACES, PRELUDE, Writer, is_same, overlap, write_index
+from seqloom.compiler.cuda_writer import PLACES, PRELUDE, CudaWriter, is_same, overlap, write_index
 from seqloom.compiler.ir import Access, Place
 from seqloom.compiler.staging import Staged
 
@@ -18,7 +18,7 @@ DEEPEST = 8  # steps whose inputs are loaded in advance
 _OTHER_SIDE = {Place.BEFORE: Place.AFTER, Place.AFTER: Place.BEFORE}
 
 
-class FlatScan(Writer):
+class FlatScan(CudaWriter):
     """Write a kernel that runs all steps of a program in which a thread needs only what it wrote itself."""
 
     def __init__(self, staged: Staged, type_: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from seqloom.compiler.cuda_writer import PLACES, Writer, is_same, overlap, write_index, write_literal
+from seqloom.compiler.cuda_writer import PLACES, CudaWriter, is_same, overlap, write_index, write_literal
 from seqloom.compiler.ir import Access, Nest, Place, Register
 from seqloom.compiler.staging import Staged
 
@@ -16,7 +16,7 @@ LONG = 256  # several warps combine this many values or more
 _NEUTRAL = {"sum": 0.0, "maximum": -math.inf, "minimum": math.inf}
 
 
-class Segments(Writer):
+class Segments(CudaWriter):
     """The nests of each segment as a function that some threads of a block, the lanes, run for one row.
 
     Args:

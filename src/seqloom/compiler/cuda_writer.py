@@ -40,7 +40,7 @@ DEV Real round_to_type(Real v) {{ return widen<TYPE>(narrow<TYPE>(v)); }}
 """
 
 
-class Writer:
+class CudaWriter:
     """Base class of both CUDA C++ writers."""
 
     def __init__(self, staged: Staged, type_: str) -> None:

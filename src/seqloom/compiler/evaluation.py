@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from seqloom.compiler.nodes import UnsupportedError
-from seqloom.compiler.plan import RESHAPES, Call, Plan, find_operator, references
+from seqloom.compiler.plan import RESHAPES, OperatorCall, Plan, find_operator, references
 
 LONGEST_SUM = 512  # maximum number of products that `multiply_heads` adds up sequentially
 FACTORIES = {"arange", "full", "ones", "scalar_tensor", "zeros"}  # operators without a tensor argument
@@ -45,7 +45,7 @@ class Step(NamedTuple):
     arguments: tuple[object, ...]
     references: tuple[tuple[int, int], ...]
     named: dict[str, Any]
-    call: Call | None
+    call: OperatorCall | None
     kind: str
 
 
@@ -144,14 +144,14 @@ def _convert(values: list[Any], positions: Iterable[tuple[int, int]], dtype: tor
             values[i] = t.to(dtype)
 
 
-def _simplify(plan: Plan) -> dict[int, Call]:
+def _simplify(plan: Plan) -> dict[int, OperatorCall]:
     """Combine calls of a plan that torch runs faster as a single call."""
     uses = Counter(n for call in plan.calls.values() for n in references(call))
     uses.update(m.node for scan in (plan.infer, plan.train, plan.reverse) for m in scan.memory)
     uses.update(plan.results.values())
     calls = dict(plan.calls)
 
-    def source(a: object, operator: str) -> Call | None:
+    def source(a: object, operator: str) -> OperatorCall | None:
         call = plan.calls.get(a["node"]) if isinstance(a, dict) and "node" in a else None
         return call if call is not None and call.operator == operator else None
 
@@ -160,23 +160,23 @@ def _simplify(plan: Plan) -> dict[int, Call]:
         first = call.arguments[0] if call.arguments else None
         root = _find_root(n, plan)
         if root != n:
-            calls[n] = Call(SAME, ({"node": root},))
+            calls[n] = OperatorCall(SAME, ({"node": root},))
             continue
         if call.operator == "sum.dim_IntList" and isinstance(first, dict):
             # two biases of one gate have the same gradient, each in separate memory
             earlier = sums.setdefault((_find_root(first["node"], plan), repr((call.arguments[1:], call.named))), n)
             if earlier != n:
-                calls[n] = Call("clone.default", ({"node": earlier},))
+                calls[n] = OperatorCall("clone.default", ({"node": earlier},))
             continue
         turned = source(first, call.operator)
         if call.operator == "permute.default" and turned is not None and turned.arguments[1:] == call.arguments[1:]:
             if call.arguments[1] == [1, 0]:
-                calls[n] = Call(SAME, turned.arguments[:1])
+                calls[n] = OperatorCall(SAME, turned.arguments[:1])
         elif call.operator == "add.Tensor" and not call.named and len(call.arguments) == 2:
             for a, b in (call.arguments, call.arguments[::-1]):
                 product, bias = source(a, "mm.default"), plan.values.get(b["node"]) if isinstance(b, dict) else None
                 if product and isinstance(a, dict) and uses[a["node"]] == 1 and bias and len(bias.sizes) == 1:
-                    calls[n] = Call(ADD_PRODUCT, (b, *product.arguments))
+                    calls[n] = OperatorCall(ADD_PRODUCT, (b, *product.arguments))
     return calls
 
 
@@ -191,7 +191,7 @@ def _find_root(n: int, plan: Plan) -> int:
     return root
 
 
-def _prepare(node: int, call: Call) -> Step:
+def _prepare(node: int, call: OperatorCall) -> Step:
     function = _FUNCTIONS.get(call.operator) or find_operator(call.operator)
     positions = tuple((i, a["node"]) for i, a in enumerate(call.arguments) if isinstance(a, dict) and "node" in a)
     rest = [a for a in call.arguments if not (isinstance(a, dict) and "node" in a)] + [a for _, a in call.named]

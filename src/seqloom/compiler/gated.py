@@ -30,7 +30,7 @@ class Plane:
 
 
 @dataclass(frozen=True)
-class Gate:
+class UnitGate:
     """One gate of a product with the state: one element per unit.
 
     Attributes:
@@ -62,7 +62,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class GatedCell:
+class GatedProgram:
     """A cell as the gated kernels run it.
 
     Attributes:
@@ -75,14 +75,14 @@ class GatedCell:
     """
 
     inputs: tuple[Plane, ...]
-    gates: tuple[Gate, ...]
+    gates: tuple[UnitGate, ...]
     vectors: tuple[Plane, ...]
     states: tuple[int, ...]
     output: int
     unit: Unit
 
 
-def fit_gated(plan: Plan, hidden: int) -> GatedCell:
+def fit_gated(plan: Plan, hidden: int) -> GatedProgram:
     """Express a compiled cell as code for one unit.
 
     Args:
@@ -111,7 +111,7 @@ class _Reader:
         self.products: dict[int, Product] = {}  # by the buffer of the result
         self.seen: set[tuple[int, bool]] = set()  # the states that products read, and whether the mask is applied
 
-    def read(self) -> GatedCell:
+    def read(self) -> GatedProgram:
         output = self._find_output()
         for part in self.program.parts:
             if isinstance(part, Product):
@@ -267,7 +267,7 @@ class _Reader:
 
     def _number(
         self, states: tuple[int, ...], output: int, after: Sequence[Argument], biases: Mapping[int, Plane]
-    ) -> GatedCell:
+    ) -> GatedProgram:
         """Renumber leaves and registers; planes of one node stand side by side, so that torch need not copy them."""
         values = [*(a for i in self.body for a in i.arguments), *after]
         used = {a.buffer for a in values if isinstance(a, Access)}
@@ -298,17 +298,17 @@ class _Reader:
         body = [Instruction(i.operator, registers[i.out], tuple(map(rename, i.arguments))) for i in self.body]
         unit = Unit(tuple(names), tuple(body), tuple(map(rename, after)))
         gates = tuple(self._gate(k, biases.get(k)) for k in order["u"])
-        return GatedCell(self._planes(order["x"]), gates, self._planes(order["v"]), states, output, unit)
+        return GatedProgram(self._planes(order["x"]), gates, self._planes(order["v"]), states, output, unit)
 
     def _planes(self, leaves: Sequence[int]) -> tuple[Plane, ...]:
         return tuple(key for k in leaves if isinstance(key := self.keys[k][1], Plane))
 
-    def _gate(self, leaf: int, bias: Plane | None) -> Gate:
+    def _gate(self, leaf: int, bias: Plane | None) -> UnitGate:
         key = self.keys[leaf][1]
         assert isinstance(key, tuple)
         number, offset = key
         weight = self.memory[self.products[number].weight]
-        return Gate(weight.node, weight.transposed, offset, bias)
+        return UnitGate(weight.node, weight.transposed, offset, bias)
 
 
 def _reads(a: Argument, leaf: int) -> bool:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx
 
 from seqloom.compiler.fingerprint import digest_compiler
-from seqloom.compiler.gated import GatedCell, Unit
+from seqloom.compiler.gated import GatedProgram, Unit
 from seqloom.compiler.ir import Access, Argument, Instruction, Register
 from seqloom.compiler.nests import Body
 from seqloom.compiler.nodes import COPIES, UnsupportedError, constant_value, kind, name_of, operands
@@ -87,7 +87,7 @@ def run_unit(unit: Unit, leaves: Sequence[Tensor]) -> list[Tensor]:
     return [find(a) for a in unit.after]
 
 
-def find_unit(cell: GatedCell) -> str:
+def find_unit(cell: GatedProgram) -> str:
     """Return the result of `write_unit`, from the cache folder if possible: loading autograd takes seconds."""
     key = hashlib.sha256(f"{digest_compiler()}\n{cell!r}".encode()).hexdigest()
     path = cache_folder("cells") / f"{key}.cuh"
@@ -99,7 +99,7 @@ def find_unit(cell: GatedCell) -> str:
     return text
 
 
-def write_unit(cell: GatedCell) -> str:
+def write_unit(cell: GatedProgram) -> str:
     """Return the text of gated/<cell>.cuh: the equations of one unit and their derivative.
 
     Raises:

@@ -37,7 +37,7 @@ class Read(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class GuardedRead:
     """A read, and the object that it reads from."""
 
     read: Read
@@ -90,11 +90,11 @@ class Guards:
         places: What it has read; the current values are recorded.
     """
 
-    def __init__(self, places: Iterable[Place] = ()) -> None:
+    def __init__(self, places: Iterable[GuardedRead] = ()) -> None:
         self.places = tuple(places)
         self._same: list[tuple[Any, Any, list[str], tuple[object, ...], bool]] = []  # compared by identity
         self._absent: list[tuple[Any, frozenset[str]]] = []
-        self._frozen: list[tuple[Place, str, object]] = []
+        self._frozen: list[tuple[GuardedRead, str, object]] = []
         for place in self.places:
             values = {name: place.look_up(name) for name in place.read.names}
             fast = [n for n, v in values.items() if place.read.kind in ("global", "class") and _is_fixed(v)]
@@ -106,7 +106,7 @@ class Guards:
             rest = set(values) - {*fast, *absent}
             self._frozen += [(place, n, freeze(values[n])) for n in values if n in rest]
 
-    def _add_fast(self, place: Place, names: list[str], values: Mapping[str, object]) -> None:
+    def _add_fast(self, place: GuardedRead, names: list[str], values: Mapping[str, object]) -> None:
         get: Any = operator.itemgetter if place.read.kind == "global" else operator.attrgetter
         if place.read.kind == "class":
             values = {n: getattr(place.space, n) for n in names}
@@ -154,11 +154,11 @@ def read_guards(data: Mapping[str, Any]) -> Guards | None:
     spaces = [_find_space(read) for read in reads]
     if any(space is MISSING for space in spaces):
         return None
-    places = [Place(read, space) for read, space in zip(reads, spaces, strict=True)]
+    places = [GuardedRead(read, space) for read, space in zip(reads, spaces, strict=True)]
     return Guards(places) if _digest(places) == data["digest"] else None
 
 
-def _digest(places: Sequence[Place]) -> str | None:
+def _digest(places: Sequence[GuardedRead]) -> str | None:
     texts = [(place.read, write(place.look_up(name))) for place in places for name in place.read.names]
     if any(text is None for _, text in texts):
         return None

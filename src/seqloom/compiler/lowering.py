@@ -43,7 +43,7 @@ MOST_PIECES = 16  # vectors of more units than this are not cut into units
 
 
 @dataclass(frozen=True)
-class Source:
+class BufferSource:
     """Where the memory of a buffer comes from.
 
     Attributes:
@@ -65,13 +65,13 @@ class Lowered:
     """A program, and where the memory of its buffers comes from."""
 
     program: Program
-    sources: list[Source]
+    sources: list[BufferSource]
 
 
 def lower(
     nodes: Sequence[fx.Node],
-    wanted: Mapping[fx.Node, Source],
-    memory: Mapping[fx.Node, tuple[Source, Place]],
+    wanted: Mapping[fx.Node, BufferSource],
+    memory: Mapping[fx.Node, tuple[BufferSource, Place]],
     saved: Iterable[fx.Node],
     unit: int,
     reverse: bool,
@@ -98,8 +98,8 @@ class _Lowering:
     def __init__(
         self,
         nodes: Sequence[fx.Node],
-        wanted: Mapping[fx.Node, Source],
-        memory: Mapping[fx.Node, tuple[Source, Place]],
+        wanted: Mapping[fx.Node, BufferSource],
+        memory: Mapping[fx.Node, tuple[BufferSource, Place]],
         saved: set[fx.Node],
         unit: int,
         reverse: bool,
@@ -114,8 +114,8 @@ class _Lowering:
     def run(self) -> Lowered:
         while True:
             self.buffers: list[Buffer] = []
-            self.sources: list[Source] = []
-            self.numbers: dict[tuple[Source, Place], int] = {}
+            self.sources: list[BufferSource] = []
+            self.numbers: dict[tuple[BufferSource, Place], int] = {}
             try:
                 self._place()
                 parts = self._emit()
@@ -204,7 +204,7 @@ class _Lowering:
 
     # --- buffers ---
 
-    def _number(self, source: Source, buffer: Buffer) -> int:
+    def _number(self, source: BufferSource, buffer: Buffer) -> int:
         key = source, buffer.place
         if key not in self.numbers:
             self.numbers[key] = len(self.buffers)
@@ -220,9 +220,9 @@ class _Lowering:
             source = self.wanted[n]
             place = Place.BEFORE if self.reverse else Place.AFTER
         elif n in self.inside:
-            source, place = Source("stored", n), Place.TIME if n in self.saved else Place.ROW
+            source, place = BufferSource("stored", n), Place.TIME if n in self.saved else Place.ROW
         else:
-            source, place = Source("value", n), Place.TIME if batch(n) is not None else Place.WEIGHT
+            source, place = BufferSource("value", n), Place.TIME if batch(n) is not None else Place.WEIGHT
         size = count(n) if batch(n) is not None else math.prod(shape(n))
         return self._number(source, Buffer(title_of(n), place, size))
 
@@ -258,7 +258,7 @@ class _Lowering:
                 f"step multiplies several rows at once in a way that the compiler does not know{line_of(n)}"
             )
         number = self._number(
-            Source("weight", weight, transposed=left), Buffer(title_of(weight), Place.WEIGHT, heads * K * N)
+            BufferSource("weight", weight, transposed=left), Buffer(title_of(weight), Place.WEIGHT, heads * K * N)
         )
         return Product(self._buffer_of(source), offset, number, self._buffer_of(n), heads, K, N, rows)
 

@@ -31,7 +31,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Call:
+class OperatorCall:
     """A call of one of torch's operators: `operator(*arguments, **named)`.
 
     Arguments are numbers, None, strings, lists, and references: {"node": 3} is a node's value, {"rows": 2} twice the
@@ -44,8 +44,8 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Memory:
-    """What a buffer of a program is: `lowering.Source` with a node's number.
+class BufferMemory:
+    """What a buffer of a program is: `lowering.BufferSource` with a node's number.
 
     Attributes:
         kind: "state", "gradient", "value", "weight" or "stored".
@@ -65,7 +65,7 @@ class Scan:
     """A program with the memory of its buffers."""
 
     program: Program
-    memory: tuple[Memory, ...]
+    memory: tuple[BufferMemory, ...]
 
     def nodes(self) -> list[int]:
         """Return the indices of the nodes that must have a value before the program runs."""
@@ -94,7 +94,7 @@ class Plan:
         is_loaded: Whether it was read from disk.
     """
 
-    calls: dict[int, Call]
+    calls: dict[int, OperatorCall]
     values: dict[int, Value]
     inputs: dict[str, int]
     weights: dict[str, int]
@@ -157,7 +157,7 @@ def find_operator(name: str) -> Callable[..., object]:
     return function
 
 
-def references(call: Call) -> list[int]:
+def references(call: OperatorCall) -> list[int]:
     """Return the indices of the nodes that a call uses."""
     return _references((call.arguments, call.named))
 

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-from seqloom.compiler.guards import Place, Read, look_up_class, name_place
+from seqloom.compiler.guards import GuardedRead, Read, look_up_class, name_place
 from seqloom.compiler.nodes import UnsupportedError
 from seqloom.compiler.values import MISSING, Freezer, is_known, is_users_module, list_user_classes
 from seqloom.core.cell import Cell
@@ -80,7 +80,7 @@ def _name_operator(i: dis.Instruction) -> tuple[str, ...]:
     return (f"__{_OTHERS[i.opname]}__",) if i.opname in _OTHERS else ()
 
 
-def find_places(watched: Watched, cell: Cell) -> list[Place]:
+def find_places(watched: Watched, cell: Cell) -> list[GuardedRead]:
     """Return every name that a step of a cell may have read outside the cell.
 
     Raises:
@@ -93,13 +93,15 @@ def find_places(watched: Watched, cell: Cell) -> list[Place]:
         finder.find()
     finder.check_known()
     places = [
-        Place(Read(kind, name_place(space), tuple(names)), space) for kind, space, names in finder.spaces.values()
+        GuardedRead(Read(kind, name_place(space), tuple(names)), space) for kind, space, names in finder.spaces.values()
     ]
     if watched.environment:
-        places.append(Place(Read("environment", "", tuple(sorted(watched.environment))), None))
+        places.append(GuardedRead(Read("environment", "", tuple(sorted(watched.environment))), None))
     if watched.has_flags:
-        places.append(Place(Read("flags", "", ("",)), None))
-    return places + [Place(Read("variable", v.name, ("",)), v) for v in watched.variables if id(v) not in finder.seen]
+        places.append(GuardedRead(Read("flags", "", ("",)), None))
+    return places + [
+        GuardedRead(Read("variable", v.name, ("",)), v) for v in watched.variables if id(v) not in finder.seen
+    ]
 
 
 class _Finder:

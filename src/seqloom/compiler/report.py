@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from seqloom.compiler.ir import Access, Argument, Instruction, Nest, Product, Program, Register
-from seqloom.compiler.plan import RESHAPES, Call, Plan, references
+from seqloom.compiler.plan import RESHAPES, OperatorCall, Plan, references
 from seqloom.core.plurals import count
 
 _COMPARISONS = {"gt": ">", "lt": "<", "ge": ">=", "le": "<=", "eq": "==", "ne": "!="}
@@ -44,7 +44,7 @@ def write_calls(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def _write_call(call: Call, titles: Mapping[int, str]) -> str:
+def _write_call(call: OperatorCall, titles: Mapping[int, str]) -> str:
     name = call.operator.partition(".")[0]
 
     def write(a: object) -> str:

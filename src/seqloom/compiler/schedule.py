@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from seqloom.compiler.ir import Place
-from seqloom.compiler.lowering import Lowered, Source, lower
+from seqloom.compiler.lowering import BufferSource, Lowered, lower
 from seqloom.compiler.nodes import (
     COSTLY,
     ROWS,
@@ -30,14 +30,14 @@ from seqloom.compiler.nodes import (
     row,
     shape,
 )
-from seqloom.compiler.plan import PURE, Call, Memory, Plan, Scan, Value
+from seqloom.compiler.plan import PURE, BufferMemory, OperatorCall, Plan, Scan, Value
 from seqloom.compiler.rows import check_rows
-from seqloom.compiler.trace import Trace, aten
+from seqloom.compiler.trace import JointGraph, aten
 
 ONCE = ("mask", "start")  # inputs with one value per row for all steps
 
 
-def plan(trace: Trace, is_wide: bool = False) -> Plan:
+def plan(trace: JointGraph, is_wide: bool = False) -> Plan:
     """Turn a traced step into programs and calls.
 
     Args:
@@ -74,7 +74,7 @@ class _Stage(NamedTuple):
 
 
 class _Schedule:
-    def __init__(self, trace: Trace, is_wide: bool = False) -> None:
+    def __init__(self, trace: JointGraph, is_wide: bool = False) -> None:
         self.trace, self.graph, self.is_wide = trace, trace.graph, is_wide
         with self.graph.inserting_before(self.graph.output_node()):  # each result of a loop has a separate node
             self.after = [self._copy(n, s) for n, s in zip(trace.after, trace.states, strict=True)]
@@ -127,18 +127,18 @@ class _Schedule:
         known = {n for pair in self.twins for n in pair}  # the states after the step lie in memory
         for_y = self._saved([t.y], known)
         saved = self._saved([t.y, *self.dbefore, *self.gradients], known)
-        states = {s: (Source("state", index=i), Place.BEFORE) for i, s in enumerate(t.states)}
-        once = {n: (Source("value", n), Place.ROW) for n in t.starts}
-        once |= {n: (Source("value", n), Place.ROW) for name, n in t.others.items() if name == "mask"}
-        wanted = {n: Source("state", index=i) for i, n in enumerate(self.after)}
+        states = {s: (BufferSource("state", index=i), Place.BEFORE) for i, s in enumerate(t.states)}
+        once = {n: (BufferSource("value", n), Place.ROW) for n in t.starts}
+        once |= {n: (BufferSource("value", n), Place.ROW) for name, n in t.others.items() if name == "mask"}
+        wanted = {n: BufferSource("state", index=i) for i, n in enumerate(self.after)}
         infer = lower(self.forward, wanted, states | once, for_y, self.unit, reverse=False)
         train = lower(self.forward, wanted, states | once, saved, self.unit, reverse=False)
-        memory = states | once | {n: (Source("stored", n), Place.TIME) for n in saved}
+        memory = states | once | {n: (BufferSource("stored", n), Place.TIME) for n in saved}
         for i, pair in enumerate(self.twins):
             for n in pair:
                 if n not in memory and n not in t.states:
-                    memory[n] = Source("state", index=i), Place.AFTER
-        memory |= {n: (Source("gradient", index=i), Place.AFTER) for i, n in enumerate(t.dafter)}
+                    memory[n] = BufferSource("state", index=i), Place.AFTER
+        memory |= {n: (BufferSource("gradient", index=i), Place.AFTER) for i, n in enumerate(t.dafter)}
 
         def in_reverse(n: fx.Node) -> bool:
             if n in self.carried or n in self.dbefore:
@@ -152,7 +152,7 @@ class _Schedule:
             inside = self._above([*self.dbefore, *added], lambda n: n in added or in_reverse(n))
         asked = self._boundary(set(inside), set(memory))
         inside = sorted({*inside, *asked}, key=self.order.__getitem__)
-        wanted = {n: Source("gradient", index=i) for i, n in enumerate(self.dbefore)}
+        wanted = {n: BufferSource("gradient", index=i) for i, n in enumerate(self.dbefore)}
         reverse = lower(inside, wanted, memory, asked, self.unit, reverse=True)
         stages = [
             _Stage(infer, [], for_y, [t.y]),
@@ -268,7 +268,7 @@ class _Schedule:
 
     def _scan(self, low: Lowered) -> Scan:
         sources = [(s.kind, -1 if s.node is None else self.order[s.node], s.index, s.transposed) for s in low.sources]
-        return Scan(low.program, tuple(Memory(*source) for source in sources))
+        return Scan(low.program, tuple(BufferMemory(*source) for source in sources))
 
     def _computed_by_torch(self, ends: Sequence[fx.Node], memory: set[fx.Node]) -> set[fx.Node]:
         nodes: set[fx.Node] = set()
@@ -282,7 +282,7 @@ class _Schedule:
                 todo += n.all_input_nodes
         return nodes
 
-    def _call(self, n: fx.Node) -> Call:
+    def _call(self, n: fx.Node) -> OperatorCall:
         skipped = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
         named = {k: v for k, v in n.kwargs.items() if k not in skipped and v is not None}
         if name_of(n) not in PURE | {"getitem"}:
@@ -290,7 +290,7 @@ class _Schedule:
         arguments = tuple(self._argument(a) for a in operands(n))
         target: Any = n.target
         name = "getitem" if name_of(n) == "getitem" else f"{name_of(n)}.{target._overloadname}"
-        return Call(name, arguments, tuple((k, self._argument(v)) for k, v in named.items()))
+        return OperatorCall(name, arguments, tuple((k, self._argument(v)) for k, v in named.items()))
 
     def _argument(self, a: object) -> object:
         if isinstance(a, fx.Node):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from seqloom.compiler.inlining import drop_unread, inline_single
 from seqloom.compiler.ir import Access, Argument, Buffer, Instruction, Nest, Place, Product, Program, Reduction, Store
-from seqloom.compiler.plan import Memory, Scan
+from seqloom.compiler.plan import BufferMemory, Scan
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Staged:
     """
 
     buffers: tuple[Buffer, ...]
-    memory: tuple[Memory, ...]
+    memory: tuple[BufferMemory, ...]
     segments: tuple[Segment, ...]
     reverse: bool
     products_inside: bool = False  # whether the kernel that runs the nests multiplies too
@@ -102,7 +102,7 @@ class _Staging:
 
     def _add_buffer(self, name: str, size: int) -> int:
         self.buffers.append(Buffer(name, Place.ROW, size))
-        self.memory.append(Memory("stored", -len(self.buffers)))
+        self.memory.append(BufferMemory("stored", -len(self.buffers)))
         return len(self.buffers) - 1
 
     def _find_mirrors(self) -> None:

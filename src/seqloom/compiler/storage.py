@@ -25,7 +25,7 @@ from seqloom.compiler.ir import (
     Register,
     Store,
 )
-from seqloom.compiler.plan import Call, Memory, Plan, Scan, Value
+from seqloom.compiler.plan import BufferMemory, OperatorCall, Plan, Scan, Value
 from seqloom.compiler.validity import check_plan
 from seqloom.compiler.watch import Seen
 from seqloom.core.cache import cache_folder, read_cached, write_cached
@@ -144,7 +144,7 @@ def _encode(plan: Plan) -> dict[str, Any]:
 def _decode(data: Mapping[str, Any]) -> Plan:
     infer, train, reverse = (_decode_scan(scan) for scan in data["scans"])
     return Plan(
-        {_int(n): Call(name, tuple(arguments), _pairs(named)) for n, name, arguments, named in data["calls"]},
+        {_int(n): OperatorCall(name, tuple(arguments), _pairs(named)) for n, name, arguments, named in data["calls"]},
         {_int(n): Value(_int_or_none(batch), _ints(sizes), _bool(truth)) for n, batch, sizes, truth in data["values"]},
         _numbers(data["inputs"]),
         _numbers(data["weights"]),
@@ -199,7 +199,9 @@ def _encode_scan(scan: Scan) -> dict[str, Any]:
 def _decode_scan(data: Mapping[str, Any]) -> Scan:
     buffers = tuple(Buffer(name, Place(place), _int(size)) for name, place, size in data["buffers"])
     program = Program(buffers, tuple(_decode_part(part) for part in data["parts"]), _bool(data["reverse"]))
-    memory = (Memory(kind, _int(node), _int(index), _bool(turned)) for kind, node, index, turned in data["memory"])
+    memory = (
+        BufferMemory(kind, _int(node), _int(index), _bool(turned)) for kind, node, index, turned in data["memory"]
+    )
     return Scan(program, tuple(memory))
 
 

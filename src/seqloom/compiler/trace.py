@@ -53,7 +53,7 @@ class Extras(NamedTuple):
 
 
 @dataclass
-class Trace:
+class JointGraph:
     """A joint graph: a step, and the gradients of its inputs from those of its outputs.
 
     Attributes:
@@ -102,7 +102,7 @@ def step_tensors(cell: Cell) -> dict[str, Tensor]:
     return own
 
 
-def trace(cell: Cell, x: Tensor, state: State, extras: Extras, projects: bool = False) -> Trace:
+def trace(cell: Cell, x: Tensor, state: State, extras: Extras, projects: bool = False) -> JointGraph:
     """Trace a cell.
 
     Args:
@@ -291,7 +291,7 @@ def _is_zero(gradient: fx.Node | None) -> bool:
     return gradient is not None and kind(gradient) == "constant" and constant_value(gradient) == 0
 
 
-def _trace_joint(plain: fx.GraphModule, inputs: _Inputs, seen: Seen) -> Trace:
+def _trace_joint(plain: fx.GraphModule, inputs: _Inputs, seen: Seen) -> JointGraph:
     """Trace the step together with its vector-Jacobian product."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -329,7 +329,7 @@ def _trace_joint(plain: fx.GraphModule, inputs: _Inputs, seen: Seen) -> Trace:
     outputs = list(operands(graph.output_node())[0])
     grads = {n: None if _is_zero(g) else g for n, g in zip(inputs.names, outputs[1 + k :], strict=True)}
     starts = [f"start_{i}" for i in range(k) if f"start_{i}" in named]
-    return Trace(
+    return JointGraph(
         graph,
         named["x"],
         [named[f"state_{i}"] for i in range(k)],

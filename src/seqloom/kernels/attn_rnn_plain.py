@@ -33,7 +33,7 @@ class Equations:
 
 
 @dataclass(frozen=True)
-class Inside:
+class StepValues:
     """Intermediate values of one step (B, ...) or of all steps (B, T, ...)."""
 
     h: Tensor
@@ -46,12 +46,12 @@ class Inside:
     o: Tensor
     g: Tensor
 
-    def steps(self) -> list[Inside]:
+    def steps(self) -> list[StepValues]:
         """Split values of all steps (B, T, ...) into one entry per step."""
-        return [Inside(*parts) for parts in zip(*(part.unbind(1) for part in vars(self).values()), strict=True)]
+        return [StepValues(*parts) for parts in zip(*(part.unbind(1) for part in vars(self).values()), strict=True)]
 
 
-def compute_inside(cell: Cell | Equations, h: Tensor, seen: Tensor, u: Tensor, own: Sequence[Tensor]) -> Inside:
+def compute_inside(cell: Cell | Equations, h: Tensor, seen: Tensor, u: Tensor, own: Sequence[Tensor]) -> StepValues:
     """Compute the intermediate values of steps.
 
     Args:
@@ -72,7 +72,7 @@ def compute_inside(cell: Cell | Equations, h: Tensor, seen: Tensor, u: Tensor, o
     s = F.linear(aC, Wo, bo)
     o = F.gelu(s)
     g = torch.sigmoid(F.linear(torch.cat([seen, o], -1), Wg, bg))
-    return Inside(h, u, q, C, p, aC, s, o, g)
+    return StepValues(h, u, q, C, p, aC, s, o, g)
 
 
 def step_forward(cell: Cell | Equations, h: Tensor, seen: Tensor, u: Tensor, own: Sequence[Tensor]) -> Tensor:
@@ -95,7 +95,7 @@ class Slopes:
         return [Slopes(*parts) for parts in zip(*(part.unbind(1) for part in vars(self).values()), strict=True)]
 
 
-def compute_slopes(at: Inside, own: Sequence[Tensor]) -> Slopes:
+def compute_slopes(at: StepValues, own: Sequence[Tensor]) -> Slopes:
     """Compute the derivatives of gelu, gate and norm."""
     scale, bias = own[6:]
     cdf = 0.5 * (1 + torch.erf(at.s * math.sqrt(0.5)))
@@ -108,7 +108,7 @@ def compute_slopes(at: Inside, own: Sequence[Tensor]) -> Slopes:
 
 
 def step_backward(
-    cell: Cell | Equations, at: Inside, slopes: Slopes, dh: Tensor, own: Sequence[Tensor]
+    cell: Cell | Equations, at: StepValues, slopes: Slopes, dh: Tensor, own: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
     """Run a backward step: from dh' to the gradients of h, seen, q, s, the gate's sigmoid input, n and u."""
     Wq, _, Wo, _, Wg, _, scale, _ = own
@@ -130,7 +130,7 @@ def step_backward(
     return past + dch, dgh + dq @ Wq, dq, ds, dg, dn, du
 
 
-def _split_context(cell: Cell | Equations, at: Inside, dC: Tensor) -> tuple[Tensor, Tensor]:
+def _split_context(cell: Cell | Equations, at: StepValues, dC: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients of h and u from that of the context C."""
     m = at.h.shape[-2]
     rows = dict(zip(cell.context, dC.split([1 if part == "x" else m for part in cell.context], -2), strict=True))
@@ -147,7 +147,7 @@ def _sum(parts: list[Tensor], like: Tensor) -> Tensor:
 
 
 def weight_gradients(
-    at: Inside, seen: Tensor, slopes: Slopes, grads: Sequence[Tensor], own: Sequence[Tensor]
+    at: StepValues, seen: Tensor, slopes: Slopes, grads: Sequence[Tensor], own: Sequence[Tensor]
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of the weights, in their order.
 

@@ -146,7 +146,7 @@ class Stack:
         return [found.x, *found.states, *found.weights]
 
 
-class Projected(Stack):
+class ProjectedStack(Stack):
     """One cell over its projected input (B, T, P), with the states in the cell's form, as in a job."""
 
     @property

@@ -52,6 +52,18 @@ def write_as_flags(text: str) -> str:
     return OPTION_WITH_VALUE.sub(r"--\1 ", OPTION.sub(lambda m: "--" + m[1].replace("_", "-"), text))
 
 
+def format_flags(options: Mapping[str, Any]) -> list[str]:
+    """Return options as the words of a command line: target="a" as --target a, x=False as --no-x."""
+    flags: list[str] = []
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            flags.append(flag if value else f"--no-{flag[2:]}")
+        else:
+            flags += [flag, ",".join(value) if isinstance(value, list | tuple) else str(value)]
+    return flags
+
+
 def describe_invalid(name: str, message: str) -> str:
     """Say what is wrong with a setting: "--seeds must be at least 1".
 

@@ -29,7 +29,7 @@ NOT_CAUSAL = {"causal": False}
 
 
 @dataclass(frozen=True)
-class Entry:
+class LayerEntry:
     """How to build a layer."""
 
     kind: Callable[..., nn.Module]
@@ -39,9 +39,9 @@ class Entry:
     description: str = ""  # default: the first line of the class's docstring
 
 
-def _transformer(attention: str, position: str, feature: str, causal: bool = True) -> Entry:
+def _transformer(attention: str, position: str, feature: str, causal: bool = True) -> LayerEntry:
     settings = {"attention": attention, "position": position, "causal": causal}
-    return Entry(
+    return LayerEntry(
         Transformer,
         settings,
         NOT_CAUSAL if causal else None,
@@ -50,14 +50,14 @@ def _transformer(attention: str, position: str, feature: str, causal: bool = Tru
     )
 
 
-def _linear(name: str, kind: type[Mixer]) -> Entry:
+def _linear(name: str, kind: type[Mixer]) -> LayerEntry:
     title = (kind.__doc__ or "").strip().partition("\n")[0]
     settings = {"attention": name, "position": None, "causal": True}
-    return Entry(Transformer, settings, needs_projection=True, description=title)
+    return LayerEntry(Transformer, settings, needs_projection=True, description=title)
 
 
 LAYERS = {
-    "tcn": Entry(TCN),
+    "tcn": LayerEntry(TCN),
     "transformer": _transformer("dense", "rotary", "attention to all earlier steps"),
     "local_transformer": _transformer("local", "rotary", "attention to nearby steps"),
     "linear_transformer": _transformer("linear", "sinusoidal", "linear attention and a state of fixed size"),
@@ -66,11 +66,11 @@ LAYERS = {
         "linformer", "sinusoidal", "a fixed number of keys and values for the whole sequence", causal=False
     ),
     **{name: _linear(name, kind) for name, kind in Mixer.registry.items()},
-    "transformer_xl": Entry(TransformerXL, needs_projection=True),
-    "memory_transformer": Entry(MemoryTransformer, needs_projection=True),
-    "hybrid": Entry(Hybrid, ahead=NOT_CAUSAL),
-    "conv_rnn": Entry(ConvRNN, ahead={"bidirectional": True}),
-    "rnn_then_attention": Entry(RNNThenAttention, ahead=NOT_CAUSAL),
+    "transformer_xl": LayerEntry(TransformerXL, needs_projection=True),
+    "memory_transformer": LayerEntry(MemoryTransformer, needs_projection=True),
+    "hybrid": LayerEntry(Hybrid, ahead=NOT_CAUSAL),
+    "conv_rnn": LayerEntry(ConvRNN, ahead={"bidirectional": True}),
+    "rnn_then_attention": LayerEntry(RNNThenAttention, ahead=NOT_CAUSAL),
 }
 
 

@@ -37,7 +37,7 @@ class SeriesScale(nn.Module):
             raise UserError(f"scale must be one of {', '.join(SCALES)}, got {kind!r}")
         self.kind, self.plain = kind, plain
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Terms]:
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, ScaleTerms]:
         """Normalise x (B, T, D), and return the terms that invert it."""
         if x.dim() != 3 or not x.shape[1]:
             raise InputError(f"a series must be (B, T, D) with at least one step, got {tuple(x.shape)}")
@@ -54,7 +54,7 @@ class SeriesScale(nn.Module):
             unit = (((x - shift) * real).square().sum(1, keepdim=True) / n + EPS).sqrt()
         if self.plain:
             shift[..., -self.plain :], unit[..., -self.plain :] = 0.0, 1.0
-        terms = Terms(shift.detach(), unit.detach())
+        terms = ScaleTerms(shift.detach(), unit.detach())
         return terms.apply(x) * real, terms
 
     def extra_repr(self) -> str:
@@ -62,7 +62,7 @@ class SeriesScale(nn.Module):
 
 
 @dataclass(frozen=True, eq=False)
-class Terms:
+class ScaleTerms:
     """The normalisation of a batch of series: shift and unit, (B, 1, D) each."""
 
     shift: Tensor

@@ -15,8 +15,7 @@ from seqloom.core.job import ScanJob
 from seqloom.core.precision import useful_autocast, why_not_autocast
 from seqloom.kernels.cpu.step import count_most_rows
 from seqloom.kernels.dispatch import Choice, choose
-from seqloom.kernels.linear.choice import Choice as LinearChoice
-from seqloom.kernels.linear.choice import record_choices
+from seqloom.kernels.linear.choice import LinearChoice, record_choices
 from seqloom.kernels.parallel.experience import find_steps, recall
 from seqloom.kernels.runner import run_job
 from seqloom.layers.linear.layer import Mixer

@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from seqloom.lab.advise.measurements import FILE, collect, load_measurements
+from research.speed.advice_records import collect
+from seqloom.lab.advise.measurements import FILE, load_measurements
 
 RESULTS = Path(__file__).parents[3] / "research" / "results"
 

@@ -7,7 +7,7 @@ import pytest
 from advise_data import facts
 
 from seqloom.lab.advise import output
-from seqloom.lab.advise.advice import LINEAR, Advice, Recommendation
+from seqloom.lab.advise.advice import LINEAR, Advice, RankedModel
 from seqloom.lab.advise.baseline import Baseline
 from seqloom.lab.advise.output import summarise
 from seqloom.lab.advise.quick_training import QuickResult
@@ -16,7 +16,7 @@ BASELINE = Baseline("accuracy", 0.912, "logistic regression", 0.5, "class freque
 
 
 def advice(first, baseline):
-    models = [Recommendation(name, 1.0) for name in (first, "gru", "lstm", "rnn")]
+    models = [RankedModel(name, 1.0) for name in (first, "gru", "lstm", "rnn")]
     return Advice(facts(baseline=baseline), [], models, 10, 1.0)
 
 
@@ -36,8 +36,8 @@ def test_a_linear_model_that_was_not_measured_is_recommended_without_a_score():
 
 
 def test_json_has_no_numbers_that_are_not_finite():
-    model = Recommendation("gru", -math.inf, trial=QuickResult(steps=3, score=math.nan))
+    model = RankedModel("gru", -math.inf, trial=QuickResult(steps=3, score=math.nan))
     record = output._model_document(model)
     assert record["points"] is None and record["trial"]["score"] is None and record["trial"]["steps"] == 3
     json.dumps(record, allow_nan=False)
-    assert output._model_document(Recommendation("gru", 1.5))["points"] == 1.5
+    assert output._model_document(RankedModel("gru", 1.5))["points"] == 1.5

@@ -6,12 +6,12 @@ from advise_data import facts
 from seqloom.lab.advise.advice import LOSS_NOISE, RACE_POINTS, score_race, sum_points
 from seqloom.lab.advise.baseline import Baseline
 from seqloom.lab.advise.quick_training import QuickResult
-from seqloom.lab.advise.rules import MatchedRule, Rule
+from seqloom.lab.advise.rules import AdviceRule, MatchedRule
 
 
 def rule(**worth):
     return MatchedRule(
-        Rule("r", "s", "", lambda _: "here", {k.replace("_2", ":2"): v for k, v in worth.items()}), "here", ""
+        AdviceRule("r", "s", "", lambda _: "here", {k.replace("_2", ":2"): v for k, v in worth.items()}), "here", ""
     )
 
 

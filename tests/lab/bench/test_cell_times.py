@@ -1,7 +1,8 @@
 """Stored times of cells have known names and come from a record."""
 
+from research.speed.torchrecurrent_cells import summarise_times
 from seqloom.core.cell import Cell
-from seqloom.lab.bench.cell_times import read_cell_times, summarise_times
+from seqloom.lab.bench.cell_times import read_cell_times
 
 RECORD = {
     "steps": 200,

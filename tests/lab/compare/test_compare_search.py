@@ -10,15 +10,15 @@ import torch
 from seqloom import Cell
 from seqloom.cli.commands.compare import compare
 from seqloom.lab.compare import rung, search, significance, timing
+from seqloom.lab.compare.execution import score_quick_baselines
 from seqloom.lab.compare.folder import choose_name, resume_comparison, start_comparison, store_models
 from seqloom.lab.compare.jobs import CandidateTrial
 from seqloom.lab.compare.leaderboard import build_leaderboard
 from seqloom.lab.compare.page import build_document, build_page
 from seqloom.lab.compare.plan import plan_steps
-from seqloom.lab.compare.quick_answer import score_quick_baselines
 from seqloom.lab.compare.results import collect_results
 from seqloom.lab.compare.rung import Deadline, Rung
-from seqloom.lab.compare.search import Comparison
+from seqloom.lab.compare.search import Search
 from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.data.digits import DigitsTask
 from seqloom.lab.files import checkpoint
@@ -272,7 +272,7 @@ def test_without_time_for_any_job_the_simplest_baseline_answers(tmp_path):
 @pytest.mark.slow
 def test_on_a_machine_that_becomes_slower_the_last_trainings_are_skipped(tmp_path, monkeypatch):
     monkeypatch.setattr(search, "SPEED_SECONDS", 0.0)
-    monkeypatch.setattr(Comparison, "_make_plan", lambda self: plan_steps(tuple(self.speeds), 9, 2, 1))
+    monkeypatch.setattr(Search, "_make_plan", lambda self: plan_steps(tuple(self.speeds), 9, 2, 1))
     settings = CompareSettings(models="rnn,gru", budget="10m", seeds=2, tune=1)
     slow = {"baseline": 1.0, "speed": 1.0, "latency": 1.0, "": 200.0}
     comparison = run_with_clock(settings, tmp_path / "c", slow)

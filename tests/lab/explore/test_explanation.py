@@ -14,7 +14,7 @@ from seqloom.core.errors import UserError
 from seqloom.lab.explore.contributions import integrate_gradients, remove_windows
 from seqloom.lab.explore.explanation import Request, explain, pack_array
 from seqloom.lab.explore.rows import find_similar, list_rows, read_row_states
-from seqloom.lab.explore.subject import MAX_STEPS, Subject, cut_batch, open_subject
+from seqloom.lab.explore.subject import MAX_STEPS, Subject, open_subject
 from seqloom.lab.training.model import build
 from seqloom.tools.intervene import Clamp
 
@@ -269,4 +269,4 @@ def _target(subject, example):
     from seqloom.lab.explore.contributions import choose_target
 
     with torch.no_grad():
-        return choose_target(subject, subject.compute_outputs(cut_batch(example.batch, 5)))
+        return choose_target(subject, subject.compute_outputs(example.batch.cut(5)))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from seqloom.lab.export.runner import results, rows
-from seqloom.lab.export.runner.rows import END, FIRST_ID, UNKNOWN, InputError, fill_gaps, make_encoder
+from seqloom.lab.export.runner.rows import END, FIRST_ID, UNKNOWN, RowError, fill_gaps, make_encoder
 from seqloom.lab.kinds.registry import KINDS
 
 SCALE = {"mean": [1.0], "deviation": [2.0], "missing": [False]}
@@ -43,9 +43,9 @@ def test_letters_of_a_long_word_are_those_of_both_ends(tmp_path):
 
 @pytest.mark.parametrize(("unit", "value"), [("words", 3), ("tokens", 3), ("tokens", ["a", 3])])
 def test_what_is_not_a_text_is_refused(tmp_path, unit, value):
-    with pytest.raises(InputError, match="is not a"):
+    with pytest.raises(RowError, match="is not a"):
         make_text(tmp_path, unit).encode(value)
-    with pytest.raises(InputError, match="no column 'text'; it has words"):
+    with pytest.raises(RowError, match="no column 'text'; it has words"):
         make_text(tmp_path, unit).encode({"words": "good"})
 
 
@@ -57,7 +57,7 @@ def test_several_texts_are_joined_with_ends_between_them(tmp_path):
     assert encoder.encode({"one": "a b", "two": "b"})["x"].tolist() == [a, b, END, b]
     assert encoder.encode({"one": "", "two": "b"})["x"].tolist() == [END, b]
     assert encoder.encode({"one": "", "two": ""})["x"].tolist() == []
-    with pytest.raises(InputError, match="give an object with the columns one, two"):
+    with pytest.raises(RowError, match="give an object with the columns one, two"):
         encoder.encode("a b")
 
 
@@ -94,7 +94,7 @@ def test_columns_are_the_features_of_a_step(tmp_path):
     ],
 )
 def test_numbers_of_another_shape_are_refused(tmp_path, columns, wide, row, message):
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(RowError, match=message):
         make_series(tmp_path, columns, wide).encode(row)
 
 
@@ -114,9 +114,9 @@ def test_the_future_of_known_columns_is_read(tmp_path):
     arrays = table.encode({"y": [1, 3], "k": [7, 8, 9, 10]})
     assert arrays["x"].tolist() == [[0.0, 7.0], [1.0, 8.0]]
     assert arrays["future"].tolist() == [[9.0], [10.0]]
-    with pytest.raises(InputError, match="column 'k': give a list of 4 values"):
+    with pytest.raises(RowError, match="column 'k': give a list of 4 values"):
         table.encode({"y": [1, 3], "k": [7, 8]})
-    with pytest.raises(InputError, match="give an object with the columns y, k"):
+    with pytest.raises(RowError, match="give an object with the columns y, k"):
         table.encode([[1, 7], [3, 8]])
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from seqloom.lab.serve.turns import Job, Turns
+from seqloom.lab.serve.turns import RequestRows, Turns
 
 
 class Line:
@@ -12,7 +12,7 @@ class Line:
         self.turns = Turns(most_rows, most_steps)
 
     def add(self, name, rows=1, steps=10, client="client", key="key"):
-        job = Job(key, [name] * rows, [steps] * rows, client, None)
+        job = RequestRows(key, [name] * rows, [steps] * rows, client, None)
         self.turns.add(job)
         return job
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 from scipy import stats as scipy_stats
 
-from seqloom.lab.stats.intervals import Interval, holm, mean_interval, summarise
+from research.studies.support.summary import holm, summarise
+from seqloom.lab.stats.intervals import Interval, mean_interval
 
 
 def test_two_values_give_the_t_interval_with_one_degree_of_freedom():

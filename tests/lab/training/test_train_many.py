@@ -12,8 +12,8 @@ from torch import nn
 import seqloom
 from seqloom.core.cell import Cell
 from seqloom.lab.training import many
-from seqloom.lab.training.many import LOSS_SPANS, NO_MEMORY, TrainedModel, train_many
-from seqloom.lab.training.recipe import Recipe, SmallTraining
+from seqloom.lab.training.many import NO_MEMORY, train_many
+from seqloom.lab.training.recipe import LOSS_SPANS, Recipe, SmallTraining, TrainedModel
 
 
 class Adder(nn.Module):

@@ -18,7 +18,7 @@ from seqloom.lab.data.pipeline.reading import Reading
 
 if TYPE_CHECKING:  # they need torch, which takes long to import
     from seqloom.lab.compare.rows import Results
-    from seqloom.lab.compare.search import Comparison
+    from seqloom.lab.compare.search import Search
 
 
 @print_warnings
@@ -73,7 +73,7 @@ def compare(
     return 0 if results.models or results.baselines else 1
 
 
-def _print_next_steps(comparison: Comparison, results: Results, finished: bool) -> None:
+def _print_next_steps(comparison: Search, results: Results, finished: bool) -> None:
     from seqloom.lab.compare.page import list_next, shorten_path
 
     console.note(f"\nreport: {shorten_path(comparison.folder / 'report.html')}")

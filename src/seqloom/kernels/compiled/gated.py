@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from seqloom.compiler.compile import compile_for, discard, find_guards
 from seqloom.compiler.evaluation import Evaluator, Known
 from seqloom.compiler.fingerprint import Key, fingerprint, why_not_frozen, why_not_now
-from seqloom.compiler.gated import GatedCell, Plane, fit_gated
+from seqloom.compiler.gated import GatedProgram, Plane, fit_gated
 from seqloom.compiler.gated_text import find_unit, run_unit
 from seqloom.compiler.guards import NO_GUARDS, Guards
 from seqloom.compiler.nodes import UnsupportedError
@@ -41,7 +41,7 @@ GRID_MOST_GATES = 4  # on a grid, the weights of more gates do not fit into a bl
 MOST = 256  # maximum number of cells that a process keeps
 
 
-def find(cell: Cell, job: ScanJob) -> Prepared | str:
+def find(cell: Cell, job: ScanJob) -> FittingCell | str:
     """Return a cell as the gated kernels run it, or why this cell or job cannot run in them."""
     reason = why_not_job(cell, job)
     if reason is not None:
@@ -63,7 +63,7 @@ def why_not_fit(cell: Cell, job: ScanJob) -> str | None:
         return str(error)
 
 
-def _why_not_zoneout(prepared: Prepared, cell: Cell, job: ScanJob) -> str | None:
+def _why_not_zoneout(prepared: FittingCell, cell: Cell, job: ScanJob) -> str | None:
     if not job.keep:
         return None
     probe = tuple(empty(1, cell.hidden_size) for _ in job.state)
@@ -71,7 +71,7 @@ def _why_not_zoneout(prepared: Prepared, cell: Cell, job: ScanJob) -> str | None
     return None if is_state else "with zoneout the output must be one of the states"
 
 
-def run(cell: Cell, job: ScanJob, prepared: Prepared) -> tuple[Tensor, State]:
+def run(cell: Cell, job: ScanJob, prepared: FittingCell) -> tuple[Tensor, State]:
     """Run a cell that `find` has returned over the job's sequences."""
     dtype = autocast_dtype(job.x.device.type) or job.x.dtype
     setting = _choose_setting(prepared.kind, cell.hidden_size, dtype, job)
@@ -88,7 +88,7 @@ def _choose_setting(kind: Kind, hidden: int, dtype: torch.dtype, job: ScanJob) -
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class FittingCell:
     """A cell that fits the gated kernels.
 
     Attributes:
@@ -98,7 +98,7 @@ class Prepared:
     """
 
     plan: Plan
-    fitted: GatedCell
+    fitted: GatedProgram
     kind: Kind
 
     @property
@@ -230,10 +230,10 @@ def _convert(t: Tensor, dtype: torch.dtype) -> Tensor:
     return t.to(dtype) if t.is_floating_point() else t
 
 
-_prepared: dict[Key, tuple[Prepared | str, Guards]] = {}
+_prepared: dict[Key, tuple[FittingCell | str, Guards]] = {}
 
 
-def prepare(cell: Cell, job: ScanJob) -> Prepared:
+def prepare(cell: Cell, job: ScanJob) -> FittingCell:
     """Compile a cell for the gated kernels, or return what an earlier call compiled.
 
     Raises:
@@ -242,7 +242,7 @@ def prepare(cell: Cell, job: ScanJob) -> Prepared:
     extras = Extras(mask=job.mask is not None, dt=job.dt is not None)  # the kernels have resets, zoneout and lengths
     key = (fingerprint(cell), job.x.shape[2:], extras, *(s.shape[1:] for s in job.state))
     known, guards = _prepared.get(key, (None, NO_GUARDS))
-    if isinstance(known, Prepared) and is_discarded(known.plan):
+    if isinstance(known, FittingCell) and is_discarded(known.plan):
         known = None
     result = why_not_now() or (known if guards.hold() else None) or why_not_frozen(cell)
     if result is None:
@@ -253,7 +253,7 @@ def prepare(cell: Cell, job: ScanJob) -> Prepared:
                 result = _compile(cell, job, extras)
         except UnsupportedError as error:
             result = str(error)
-        _prepared[key] = result, find_guards(result.plan) if isinstance(result, Prepared) else NO_GUARDS
+        _prepared[key] = result, find_guards(result.plan) if isinstance(result, FittingCell) else NO_GUARDS
     if isinstance(result, str):
         raise UnsupportedError(result)
     return result
@@ -274,7 +274,7 @@ def _carry_output(kind: type[Cell]) -> type[Cell]:
     return carried
 
 
-def _compile(cell: Cell, job: ScanJob, extras: Extras) -> Prepared:
+def _compile(cell: Cell, job: ScanJob, extras: Extras) -> FittingCell:
     def example(t: Tensor) -> Tensor:  # in float32: a trace in 16 bits has conversions
         return t.detach().to("cpu", torch.float32) if t.is_floating_point() else t.detach().cpu()
 
@@ -304,4 +304,4 @@ def _compile(cell: Cell, job: ScanJob, extras: Extras) -> Prepared:
         output=fitted.output,
         unit=find_unit(fitted),
     )
-    return Prepared(compiled, fitted, kind)
+    return FittingCell(compiled, fitted, kind)

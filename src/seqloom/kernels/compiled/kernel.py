@@ -19,7 +19,7 @@ from seqloom.core.precision import autocast_dtype
 from seqloom.core.weights import bind_weights, read_tensors
 from seqloom.kernels import heuristics, loop
 from seqloom.kernels.compiled import gated
-from seqloom.kernels.compiled.gated import Prepared
+from seqloom.kernels.compiled.gated import FittingCell
 from seqloom.kernels.compiled.gpu import run_on_gpu, why_not_gpu
 from seqloom.kernels.compiled.packing import Packing
 from seqloom.kernels.compiled.run import Compiled
@@ -51,13 +51,13 @@ class Found:
         is_unfit: Whether it turned out not to fit the cell, so that another one was found.
     """
 
-    def __init__(self, code: Prepared | Compiled) -> None:
+    def __init__(self, code: FittingCell | Compiled) -> None:
         self.code, self.is_unfit = code, False
 
     def __call__(self, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
         """Run the cell over the job's sequences."""
         try:
-            if isinstance(self.code, Prepared):
+            if isinstance(self.code, FittingCell):
                 return gated.run(cell, job, self.code)
             return _run_in_type(self.code, cell, job)
         except UnfitError as error:
@@ -66,11 +66,11 @@ class Found:
         return run(cell, job)
 
 
-def _find(cell: Cell, job: ScanJob) -> Prepared | Compiled | str:
+def _find(cell: Cell, job: ScanJob) -> FittingCell | Compiled | str:
     """Return the cell in the form of the gated GPU kernels, or its programs, or why it has neither."""
     if job.x.is_cuda:
         prepared = gated.find(cell, job)
-        if isinstance(prepared, Prepared):
+        if isinstance(prepared, FittingCell):
             try:
                 if _is_valid(prepared, cell, job):
                     return prepared
@@ -96,7 +96,7 @@ def _find(cell: Cell, job: ScanJob) -> Prepared | Compiled | str:
         return _find_again(plan, error, cell, job)
 
 
-def _find_again(plan: Plan, error: Exception, cell: Cell, job: ScanJob) -> Prepared | Compiled | str:
+def _find_again(plan: Plan, error: Exception, cell: Cell, job: ScanJob) -> FittingCell | Compiled | str:
     """Retrace a cell whose stored plan cannot be used; raise the error if the plan was traced in this process."""
     if not plan.is_loaded:
         raise error
@@ -104,7 +104,7 @@ def _find_again(plan: Plan, error: Exception, cell: Cell, job: ScanJob) -> Prepa
     return _find(cell, job)
 
 
-def _is_valid(prepared: Prepared, cell: Cell, job: ScanJob) -> bool:
+def _is_valid(prepared: FittingCell, cell: Cell, job: ScanJob) -> bool:
     return prepared.verdicts.find(cell, job, partial(gated.run, prepared=prepared)) is None
 
 

@@ -18,7 +18,7 @@ from seqloom.compiler.evaluation import PRODUCTS, Step, keep_same
 from seqloom.core.memory import IS_POISONED
 from seqloom.kernels.autograd import Call, Gradients
 from seqloom.kernels.compiled.packing import Packing
-from seqloom.kernels.compiled.run import Compiled, CompiledScan, Saved
+from seqloom.kernels.compiled.run import Compiled, CompiledSaved, CompiledScan
 from seqloom.kernels.compiled.stages import Stage, as_node
 from seqloom.kernels.cpu.engine import split_threads
 from seqloom.kernels.cpu.kept_memory import LEAST_BYTES
@@ -169,7 +169,7 @@ class LeanScan(CompiledScan):
     def _turn(self, t: Any) -> Any:  # noqa: ANN401  # Tensor or None
         return t.transpose(0, 1) if self.is_time_first and t is not None else t
 
-    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], Saved | None]:
+    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], CompiledSaved | None]:
         """Return the outputs in the layer's order and the last states, and what the backward pass needs."""
         x, train, is_time_first = call.x, call.train, self.is_time_first
         T, B = x.shape[:2] if is_time_first else (x.shape[1], x.shape[0])
@@ -188,9 +188,9 @@ class LeanScan(CompiledScan):
         if not train:
             return (y, *last), None
         values = tuple(known[n] for n in self.compiled.saved)
-        return (y, *last), Saved(rows, (), tuple(states), values, packing, None)
+        return (y, *last), CompiledSaved(rows, (), tuple(states), values, packing, None)
 
-    def backward(self, call: Call, saved: Saved, grads: Sequence[Tensor | None], needs: Gradients) -> Gradients:
+    def backward(self, call: Call, saved: CompiledSaved, grads: Sequence[Tensor | None], needs: Gradients) -> Gradients:
         """Return the gradients of the input, the states and the weights."""
         call.x = self._turn(call.x)
         found = super().backward(call, saved, (self._turn(grads[0]), *grads[1:]), needs)

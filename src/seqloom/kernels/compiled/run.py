@@ -83,7 +83,7 @@ class Compiled(Stages):
         return y, tuple(last)
 
 
-class Saved(NamedTuple):
+class CompiledSaved(NamedTuple):
     """What the backward pass needs.
 
     Attributes:
@@ -119,7 +119,7 @@ class CompiledScan:
     enter: Enter | None
     slow: Callable[[Call], Flat] | None
 
-    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], Saved | None]:
+    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], CompiledSaved | None]:
         """Return the outputs (B, T, H) and the last states, and what the backward pass needs."""
         compiled, x, entered = self.compiled, call.x, None
         packing = Packing.of(x.shape[0], x.shape[1], call.lengths, x.device, x.stride(1) > x.stride(0))
@@ -135,9 +135,9 @@ class CompiledScan:
         y, last, states, known = compiled.run_forward(named, call.states, packing, compiled.train)
         values = tuple(known[n] for n in compiled.saved)
         seen = (x, *call.states, *call.weights, rows, *start, *states, *values)
-        return (_release(y, seen), *last), Saved(rows, tuple(start), tuple(states), values, packing, entered)
+        return (_release(y, seen), *last), CompiledSaved(rows, tuple(start), tuple(states), values, packing, entered)
 
-    def backward(self, call: Call, saved: Saved, grads: Sequence[Tensor | None], needs: Gradients) -> Gradients:
+    def backward(self, call: Call, saved: CompiledSaved, grads: Sequence[Tensor | None], needs: Gradients) -> Gradients:
         """Return the gradients of the input, the states, the weights and the time spans."""
         with torch.no_grad():
             return _run_backward(self, call, saved, grads, needs)
@@ -217,7 +217,7 @@ def _release(y: Tensor, saved: Sequence[Tensor]) -> Tensor:
 
 
 def _run_backward(
-    scan: CompiledScan, call: Call, saved: Saved, grads: Sequence[Tensor | None], needs: Gradients
+    scan: CompiledScan, call: Call, saved: CompiledSaved, grads: Sequence[Tensor | None], needs: Gradients
 ) -> Gradients:
     """Run the reverse program, and what torch computes after it; returns what `CompiledScan.backward` returns."""
     compiled, packing, entered, plan = scan.compiled, saved.packing, saved.entered, scan.compiled.plan

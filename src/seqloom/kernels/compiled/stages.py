@@ -12,7 +12,7 @@ from torch import Tensor
 
 from seqloom.compiler.evaluation import VIEWS, Evaluator, Step, evaluate
 from seqloom.compiler.ir import Buffer, Place
-from seqloom.compiler.plan import Memory, Plan, Scan, UnfitError, Value
+from seqloom.compiler.plan import BufferMemory, Plan, Scan, UnfitError, Value
 from seqloom.core.memory import new_empty
 from seqloom.kernels.compiled.packing import Packing
 from seqloom.kernels.compiled.validation import Verdicts
@@ -124,17 +124,17 @@ class Stages:
             tuple((n, i) for i, nodes in enumerate(plan.after) for n in nodes if n in needed),
         )
 
-    def _source(self, buffer: Buffer, memory: Memory, is_written: bool, rows: Mapping[int, str]) -> Source:
+    def _source(self, buffer: Buffer, memory: BufferMemory, is_written: bool, rows: Mapping[int, str]) -> StageSource:
         if memory.kind in ("state", "gradient"):
-            return Source(memory.kind, memory.index, buffer.size)
+            return StageSource(memory.kind, memory.index, buffer.size)
         value, size = self.plan.values.get(memory.node), buffer.size
         if memory.kind == "stored" and is_written:  # even if torch has already computed the same node
-            return Source("new" if buffer.place is Place.TIME else "scratch", memory.node, size, value)
+            return StageSource("new" if buffer.place is Place.TIME else "scratch", memory.node, size, value)
         if buffer.place is Place.ROW:
-            return Source("row", memory.node, size, name=rows[memory.node])
+            return StageSource("row", memory.node, size, name=rows[memory.node])
         if memory.kind == "weight":
-            return Source("weight", memory.node, size, is_transposed=memory.transposed)
-        return Source("shared" if buffer.place is Place.WEIGHT else "rows", memory.node, size, value)
+            return StageSource("weight", memory.node, size, is_transposed=memory.transposed)
+        return StageSource("shared" if buffer.place is Place.WEIGHT else "rows", memory.node, size, value)
 
     # --- running ---
 
@@ -228,7 +228,7 @@ class Stages:
                 if kind == "before":
                     known[n] = packing.states_before(memory["state"][name])
 
-    def _read(self, s: Source, t: Tensor, packing: Packing) -> Tensor:
+    def _read(self, s: StageSource, t: Tensor, packing: Packing) -> Tensor:
         """Return the memory of a value as a program expects it."""
         rows = 1
         if s.kind == "rows":
@@ -245,13 +245,13 @@ class Stages:
         return t
 
 
-def _check_length(s: Source, t: Tensor, rows: int) -> None:
+def _check_length(s: StageSource, t: Tensor, rows: int) -> None:
     """Raise an error if a tensor is not as long as a program says: programs read and write by address."""
     if t.numel() != rows * s.size:
         raise UnfitError(f"a program needs {rows} x {s.size} numbers, got {tuple(t.shape)}")
 
 
-class Source(NamedTuple):
+class StageSource(NamedTuple):
     """Where the memory of a program's buffer comes from.
 
     Attributes:
@@ -287,7 +287,7 @@ class Stage:
     """
 
     scan: Scan
-    sources: tuple[Source, ...]
+    sources: tuple[StageSource, ...]
     leaves: tuple[tuple[int, str, Any], ...]
     first: tuple[Step, ...]
     then: tuple[Step, ...]

@@ -66,7 +66,7 @@ TRIES = 32  # maximum number of other roundings; a value near a threshold crosse
 LOOP_FAILS = "the loop fails"  # prefix of a verdict that does not concern the compiled cell
 
 
-class Kind(NamedTuple):
+class CallKind(NamedTuple):
     """The kinds of call that are checked one by one.
 
     Attributes:
@@ -86,7 +86,7 @@ class Kind(NamedTuple):
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, job: ScanJob) -> Kind:
+    def of(cls, job: ScanJob) -> CallKind:
         """Return the kind of a call."""
         device = job.x.device.type
         return cls(
@@ -113,7 +113,7 @@ class Verdicts:
 
     plan: Plan
     form: str = "programs"
-    known: dict[Kind, Verdict] = field(default_factory=dict)
+    known: dict[CallKind, Verdict] = field(default_factory=dict)
 
     def find(self, cell: Cell, job: ScanJob, run: Run) -> Verdict:
         """Return why the compiled cell must not be used; None if it matches the loop.
@@ -128,7 +128,7 @@ class Verdicts:
         """
         if type(cell).__module__.startswith("seqloom.") and (job.x.is_cuda or not self.plan.is_loaded):
             return None  # checked by the project's own tests
-        kind = Kind.of(job)
+        kind = CallKind.of(job)
         if kind not in self.known:
             if job.x.is_cuda and torch.cuda.is_current_stream_capturing():
                 return "a CUDA graph is being recorded before the compiled cell was checked; call the layer once before"
@@ -144,7 +144,7 @@ class Verdicts:
                 )
         return self.known[kind]
 
-    def _check(self, cell: Cell, job: ScanJob, run: Run, kind: Kind) -> Verdict:
+    def _check(self, cell: Cell, job: ScanJob, run: Run, kind: CallKind) -> Verdict:
         text = " ".join(map(str, (*kind, self.form, _digest_code(job.x.device))))
         if text in load_checks(self.plan):
             return None
@@ -166,7 +166,7 @@ def _digest_code(device: torch.device) -> str:
     return hashlib.sha256(b"".join((*words, name.encode()))).hexdigest()
 
 
-def check_alone(cell: Cell, job: ScanJob, run: Run, kind: Kind) -> Verdict:
+def check_alone(cell: Cell, job: ScanJob, run: Run, kind: CallKind) -> Verdict:
     """Check a compiled cell in another thread, free of the caller's modes: hooks, autocast, inference mode."""
 
     def work() -> Verdict:
@@ -186,7 +186,7 @@ def check_alone(cell: Cell, job: ScanJob, run: Run, kind: Kind) -> Verdict:
         return pool.submit(copy_context().run, work).result()
 
 
-def check(cell: Cell, job: ScanJob, run: Run, kind: Kind) -> Verdict:
+def check(cell: Cell, job: ScanJob, run: Run, kind: CallKind) -> Verdict:
     """Compare a compiled cell with the loop; return the difference, or None."""
     case = _Case(cell, job, kind)
     try:
@@ -254,7 +254,7 @@ class _Case:
         kind: The kind.
     """
 
-    def __init__(self, cell: Cell, job: ScanJob, kind: Kind) -> None:
+    def __init__(self, cell: Cell, job: ScanJob, kind: CallKind) -> None:
         self.cell, self.kind = cell, kind
         self.random = torch.Generator().manual_seed(0)
         rows = min(job.x.shape[0], MOST_ROWS) if job.x.is_cuda else B

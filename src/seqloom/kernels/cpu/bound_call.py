@@ -18,9 +18,9 @@ from seqloom.kernels.cpu.bound_step import (
     EXTENSION_FUNCTIONS,
     PYTHON_FUNCTIONS,
     TORCH_FUNCTIONS,
-    Form,
-    Kind,
     Settings,
+    StepForm,
+    StepKind,
     describe_form,
     describe_kind,
     load_interface,
@@ -36,12 +36,12 @@ class _BoundCell(ctypes.Structure):
 
 
 class _CallKind(ctypes.Structure):
-    _fields_ = [("train", ctypes.c_int64), ("x", Form), ("h", Form * 2), ("call", ctypes.c_void_p)]
+    _fields_ = [("train", ctypes.c_int64), ("x", StepForm), ("h", StepForm * 2), ("call", ctypes.c_void_p)]
 
 
 class _BoundLayer(ctypes.Structure):
     _fields_ = [
-        *(("interface", ctypes.c_void_p), ("kind", Kind)),
+        *(("interface", ctypes.c_void_p), ("kind", StepKind)),
         *((name, ctypes.c_int64) for name in ("states", "weights", "cells", "modules")),
         *((name, ctypes.c_void_p) for name in ("addresses", "forms", "parameters")),
         ("settings", Settings),
@@ -105,7 +105,7 @@ class BoundLayer(Generic[Known]):
             return
         bind, table, native = loaded
         addresses = (ctypes.c_uint64 * len(weights))(*(w.data_ptr() for w in weights))
-        forms = (Form * len(weights))(*(describe_form(w.shape) for w in weights))
+        forms = (StepForm * len(weights))(*(describe_form(w.shape) for w in weights))
         own, values = Settings(settings), [Settings(each) for _, each in cells]
         records = (_BoundCell * len(cells))()
         for record, (each, _), known in zip(records, cells, values, strict=True):
@@ -137,7 +137,7 @@ class BoundLayer(Generic[Known]):
             place = list(self.known).index(kind)
         elif (place := len(self.known)) < MOST_KINDS:
             call = self.calls[place]
-            call.train, call.x, call.h = train, describe_form(x), (Form * 2)(*map(describe_form, state_shapes))
+            call.train, call.x, call.h = train, describe_form(x), (StepForm * 2)(*map(describe_form, state_shapes))
         else:
             return
         self.calls[place].call = id(known)  # before the object that it replaces is released

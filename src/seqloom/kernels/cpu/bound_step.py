@@ -96,13 +96,13 @@ Interface = ctypes.c_void_p * (FUNCTIONS + len(TRANSFORM_KEYS) + len(OBJECTS))
 BoundStep = Callable[[dict[str, Any], Any, Any], tuple[Any, Any] | None]  # __dict__ of the layer, input, state
 
 
-class Form(ctypes.Structure):
+class StepForm(ctypes.Structure):
     """Form of csrc/bound_step.hpp: the sizes and strides of a tensor with at most four dimensions."""
 
     _fields_ = [("dimensions", ctypes.c_int64), ("sizes", ctypes.c_int64 * 4), ("strides", ctypes.c_int64 * 4)]
 
 
-class Kind(ctypes.Structure):
+class StepKind(ctypes.Structure):
     """Kind of csrc/bound_step.hpp."""
 
     _fields_ = [(name, ctypes.c_int64) for name in ("type", "size", "layout", "device", "index")]
@@ -124,8 +124,8 @@ class _BoundStep(ctypes.Structure):
     _fields_ = [
         *(("interface", ctypes.c_void_p), ("layers", ctypes.c_void_p)),
         *((name, ctypes.c_int64) for name in ("count", "rows", "states", "numbers")),
-        ("kind", Kind),
-        *((name, Form) for name in ("x", "y", "h")),
+        ("kind", StepKind),
+        *((name, StepForm) for name in ("x", "y", "h")),
         *(("weights", ctypes.c_int64), ("addresses", ctypes.c_void_p), ("settings", Settings)),
     ]
 
@@ -216,14 +216,14 @@ def bind_step(
     return bound
 
 
-def describe_form(shape: Sequence[int]) -> Form:
+def describe_form(shape: Sequence[int]) -> StepForm:
     """Return the form of a contiguous tensor."""
     strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
-    return Form(len(shape), (ctypes.c_int64 * 4)(*shape), (ctypes.c_int64 * 4)(*strides))
+    return StepForm(len(shape), (ctypes.c_int64 * 4)(*shape), (ctypes.c_int64 * 4)(*strides))
 
 
-def describe_kind(native: ctypes.CDLL, t: Tensor) -> Kind:
+def describe_kind(native: ctypes.CDLL, t: Tensor) -> StepKind:
     """Return the numbers by which torch's C functions name the type, layout and device of a strided tensor."""
     number_type = getattr(native, f"aoti_torch_dtype_{str(t.dtype).removeprefix('torch.')}")
     device = getattr(native, f"aoti_torch_device_type_{t.device.type}")
-    return Kind(number_type(), t.itemsize, native.aoti_torch_layout_strided(), device(), t.device.index or 0)
+    return StepKind(number_type(), t.itemsize, native.aoti_torch_layout_strided(), device(), t.device.index or 0)

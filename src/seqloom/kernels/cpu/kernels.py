@@ -15,7 +15,7 @@ from seqloom.kernels.autograd import make_call, run_prepared
 from seqloom.kernels.cpu.engine import why_not_cpu
 from seqloom.kernels.cpu.prepared import ENGINE_WEIGHTS, PreparedStack
 from seqloom.kernels.fused import is_traced, why_not_fused
-from seqloom.kernels.stack import Projected
+from seqloom.kernels.stack import ProjectedStack
 
 HAS_ONEDNN_LSTM = platform.machine().lower() in ("x86_64", "amd64")
 
@@ -54,7 +54,7 @@ class OnCpu:
         own = cell.own_parameters()
         read = [name for name in ENGINE_WEIGHTS[self.name] if name in own]
         weights = [own[name].contiguous() for name in read]
-        stack = Projected([cell], [{name: i for i, name in enumerate(read)}], x.shape, True, 1)
+        stack = ProjectedStack([cell], [{name: i for i, name in enumerate(read)}], x.shape, True, 1)
         states, starts = (tuple(s.contiguous() for s in part) for part in (job.state, starts))
         call = make_call(job, x, states, weights, starts)
         call.train = call.train or is_traced()

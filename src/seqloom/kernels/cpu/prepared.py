@@ -25,7 +25,7 @@ from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES
 from seqloom.kernels.autograd import Call, Gradients, Maybe, run_prepared
 from seqloom.kernels.cpu.engine import CELLS, TYPES, Args, load_library, record_size, split_threads
 from seqloom.kernels.cpu.kept_memory import LEAST_BYTES, kept_memory
-from seqloom.kernels.stack import Projected, Stack
+from seqloom.kernels.stack import ProjectedStack, Stack
 
 # The names of the weights that the engine reads, in its order.
 ENGINE_WEIGHTS = {
@@ -67,7 +67,7 @@ def why_not_stack(cell: Cell) -> str | None:
     return engine if isinstance(engine, str) else None
 
 
-class Saved(NamedTuple):
+class CPUSaved(NamedTuple):
     """What the backward pass needs of each cell: its input, the input's product, outputs, second state and record."""
 
     inputs: tuple[Maybe, ...]
@@ -78,7 +78,7 @@ class Saved(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class CellPart:
     """One cell in one direction: the indices of its weights in the stack, and the arguments that do not change."""
 
     cell: Cell
@@ -126,14 +126,14 @@ class PreparedStack:
         self.templates = self._fill_templates(self.addresses)
         self.step = self.lines * self.H * self.dtype.itemsize  # bytes between the states of two cells
         self.starts: State = ()  # zeros
-        if not isinstance(stack, Projected):
+        if not isinstance(stack, ProjectedStack):
             start = first.initial_state(new_empty(weights[0].detach(), self.B, 1))
             if any(bool(s.any()) for s in start):
                 self.starts = stack.start(weights[0].detach())
 
-    def _prepare(self, index: int, weights: Sequence[Tensor]) -> Part:
+    def _prepare(self, index: int, weights: Sequence[Tensor]) -> CellPart:
         cell, names, backwards = self.stack.cells[index], self.stack.names[index], index % self.ways == 1
-        is_projected = isinstance(self.stack, Projected)
+        is_projected = isinstance(self.stack, ProjectedStack)
         weight, bias = (None, None) if is_projected else INPUT_WEIGHTS[cell.name]
         args = Args(self.lines, self.T, self.H, self.split.columns, slots=self.slots)
         args.time_first, args.backwards = not self.batch_first, backwards
@@ -147,7 +147,7 @@ class PreparedStack:
         record = self.like.expand(size) if size * self.dtype.itemsize <= heuristics.SAVED_BYTES else None
         width = self.stack.shape[-1] if is_projected else self.H
         width = len(weights[names[weight]]) if weight in names else width
-        return Part(
+        return CellPart(
             cell,
             CELLS.index(cell.name),
             names.get(weight) if weight else None,
@@ -236,11 +236,11 @@ class PreparedStack:
                 args.start[k] = _address(t) + index * self.step
         return args
 
-    def _describe_memory(self, part: Part) -> str:
+    def _describe_memory(self, part: CellPart) -> str:
         name = part.cell.name
         return f"the CPU engine could not allocate memory for {name} with batch {self.B} and hidden size {self.H}"
 
-    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], Saved | None]:
+    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], CPUSaved | None]:
         """Return the output and the last states, and what the backward pass needs."""
         train, x = call.train, call.x
         end = [_empty_like(self.h_like) for _ in range(self.states)]
@@ -268,13 +268,13 @@ class PreparedStack:
             x = x.unflatten(0, (-1, self.slots)).sum(1)
         elif train and self.copies_output:
             x = x.clone()  # as torch's, which callers may change in place
-        return (x, *end), Saved(*zip(*saved, strict=True)) if train else None
+        return (x, *end), CPUSaved(*zip(*saved, strict=True)) if train else None
 
     def _split_slots(self, t: Tensor) -> Tensor:
         """Return one row for each slot of (B, ...)."""
         return t if self.slots == 1 else t.repeat_interleave(self.slots, 0)
 
-    def _project(self, part: Part, x: Tensor, weights: Sequence[Tensor], train: bool) -> Tensor:
+    def _project(self, part: CellPart, x: Tensor, weights: Sequence[Tensor], train: bool) -> Tensor:
         """Return the product of the input and a cell's weight, with its bias."""
         assert part.weight is not None
         weight, bias = weights[part.weight], None if part.bias is None else weights[part.bias]
@@ -288,7 +288,7 @@ class PreparedStack:
             torch.addmm(bias, rows, weight.t(), out=products)
         return gx
 
-    def backward(self, call: Call, saved: Saved, grads: Sequence[Maybe], needs: Gradients) -> Gradients:
+    def backward(self, call: Call, saved: CPUSaved, grads: Sequence[Maybe], needs: Gradients) -> Gradients:
         """Return the gradients of x, the states, the weights and the states after a reset."""
         dy, *dend = [None if d is None else d.contiguous() for d in grads]
         weights, templates = call.weights, self.templates
@@ -343,7 +343,7 @@ class PreparedStack:
 
     def _differentiate_product(
         self,
-        part: Part,
+        part: CellPart,
         x: Tensor,
         dgx: Tensor,
         weights: Sequence[Any],

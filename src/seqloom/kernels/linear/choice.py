@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Choice:
+class LinearChoice:
     """The chosen kernel, what it does in one phrase, and why each faster one was rejected."""
 
     name: str
@@ -22,13 +22,13 @@ class Choice:
 
 
 class _Notes(threading.local):
-    choices: list[Choice] | None = None
+    choices: list[LinearChoice] | None = None
 
 
 _notes = _Notes()
 
 
-def note(choice: Choice) -> None:
+def note(choice: LinearChoice) -> None:
     """Add a choice to the list of the current `record_choices`, if there is one."""
     if _notes.choices is not None:
         _notes.choices.append(choice)
@@ -40,7 +40,7 @@ def is_recording() -> bool:
 
 
 @contextmanager
-def record_choices() -> Iterator[list[Choice]]:
+def record_choices() -> Iterator[list[LinearChoice]]:
     """Collect the kernels of all linear recurrences that run inside, in order."""
     before, _notes.choices = _notes.choices, []
     try:

@@ -11,7 +11,7 @@ from seqloom.core.checks import read_saved
 from seqloom.core.masks import make_mask
 from seqloom.kernels.fused import why_not_fused
 from seqloom.kernels.linear import engine
-from seqloom.kernels.linear.choice import Choice, note
+from seqloom.kernels.linear.choice import LinearChoice, note
 from seqloom.kernels.parallel.linear import linear_scan
 from seqloom.kernels.scan import scan_steps
 
@@ -64,7 +64,7 @@ def scan_pairs(
         a, b, h = (torch.view_as_complex(t.contiguous()) for t in (a, b, h))
         y, end = scan_diagonal(a.expand(b.shape), b, h, lengths=lengths, reset=reset)
         return torch.view_as_real(y), torch.view_as_real(end)
-    note(Choice("export", "torch's scan operator"))
+    note(LinearChoice("export", "torch's scan operator"))
     a = a.expand(b.shape)  # ONNX has no complex numbers
     if reset is not None:
         a = a.masked_fill(reset[:, :, None, None], 0)
@@ -95,16 +95,16 @@ def _step_complex(h: Tensor, parts: list[Tensor]) -> tuple[Tensor, Tensor]:
     return h, h
 
 
-def _choose(a: Tensor) -> Choice:
+def _choose(a: Tensor) -> LinearChoice:
     if torch.compiler.is_exporting():
-        return Choice("export", "torch's scan operator")
+        return LinearChoice("export", "torch's scan operator")
     reason = engine.why_not_tensors((a,))
     if reason is None:
-        return Choice("cpu", "the C++ engine, step by step")
+        return LinearChoice("cpu", "the C++ engine, step by step")
     rejected = (("cpu", reason),)
     if a.shape[1] == 1:
-        return Choice("step", "one step", rejected)
-    return Choice("scan", "an associative scan", rejected)
+        return LinearChoice("step", "one step", rejected)
+    return LinearChoice("scan", "an associative scan", rejected)
 
 
 def _forward(a: Tensor, b: Tensor, h: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 from seqloom.core.errors import UserError
 from seqloom.kernels.fused import why_not_counted
 from seqloom.kernels.linear import chunk, engine, exported, flash, recurrent
-from seqloom.kernels.linear.choice import Choice, note
+from seqloom.kernels.linear.choice import LinearChoice, note
 from seqloom.kernels.linear.job import LinearJob
 
 
@@ -65,7 +65,7 @@ def run_linear(job: LinearJob, kernel: str = "auto") -> tuple[Tensor, Tensor]:
     return chosen.code.run(job)
 
 
-def choose_linear(job: LinearJob, kernel: str = "auto") -> tuple[LinearKernel, Choice]:
+def choose_linear(job: LinearJob, kernel: str = "auto") -> tuple[LinearKernel, LinearChoice]:
     """Return the fastest kernel that fits, or the named one, and why faster ones do not run."""
     if kernel != "auto":
         named = next((k for k in KERNELS if k.name == kernel), None)
@@ -74,12 +74,12 @@ def choose_linear(job: LinearJob, kernel: str = "auto") -> tuple[LinearKernel, C
         reason = named.code.why_not(job)
         if reason is not None:
             raise UserError(f"kernel {kernel!r} cannot run this: {reason}")
-        return named, Choice(named.name, named.description)
+        return named, LinearChoice(named.name, named.description)
     rejected: list[tuple[str, str]] = []
     for entry in KERNELS:
         reason = entry.code.why_not(job) or _why_not_auto(entry.name, job)
         if reason is None:
-            return entry, Choice(entry.name, entry.description, tuple(rejected))
+            return entry, LinearChoice(entry.name, entry.description, tuple(rejected))
         rejected.append((entry.name, reason))
     raise AssertionError("the definition runs everything")
 

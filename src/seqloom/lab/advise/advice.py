@@ -46,7 +46,7 @@ VALIDATION_COST = 1.1  # factor on the training time for validations
 
 
 @dataclass(frozen=True)
-class Recommendation:
+class RankedModel:
     """One model: its points, the reasons for them, and its cost on this machine."""
 
     name: str  # as `seqloom compare --models` takes it, or "linear"
@@ -64,7 +64,7 @@ class Advice:
 
     facts: Facts
     rules: list[MatchedRule]
-    models: list[Recommendation]
+    models: list[RankedModel]
     gradient_steps: int
     seconds: float
 
@@ -144,15 +144,15 @@ def _rank(
     rules: list[MatchedRule],
     settings: Mapping[str, TrainSettings],
     trials: Mapping[str, QuickResult],
-) -> list[Recommendation]:
+) -> list[RankedModel]:
     race = score_race(trials, facts, len(sample) - sample.fit)
-    models = [Recommendation(LINEAR, sum_points(LINEAR, rules), _reasons(LINEAR, rules))] if facts.baseline else []
+    models = [RankedModel(LINEAR, sum_points(LINEAR, rules), _reasons(LINEAR, rules))] if facts.baseline else []
     for name, one in settings.items():
         trial, place = trials.get(name, NOT_TRIED), race.get(name, 0.0)
         cost = VALIDATION_COST * trial.step_seconds * _total_steps(sample.task, facts, one)
         points = -math.inf if trial.failed else sum_points(name, rules) + place
         seconds = cost if math.isfinite(cost) else None
-        models.append(Recommendation(name, points, _reasons(name, rules), one, trial, seconds, place))
+        models.append(RankedModel(name, points, _reasons(name, rules), one, trial, seconds, place))
     return sorted(models, key=lambda m: (-m.points, m.seconds or math.inf))
 
 

@@ -9,12 +9,12 @@ from dataclasses import asdict
 from typing import Any
 
 from seqloom.core.plurals import count, list_some
-from seqloom.lab.advise.advice import LINEAR, Advice, Recommendation
+from seqloom.lab.advise.advice import LINEAR, Advice, RankedModel
 from seqloom.lab.advise.curve import REACH_SHARE, DistanceCurve
 from seqloom.lab.advise.facts import Facts
 from seqloom.lab.advise.measurements import load_measurements
 from seqloom.lab.advise.rules import MatchedRule
-from seqloom.lab.console import format_seconds
+from seqloom.lab.console import format_flags, format_seconds
 from seqloom.lab.kinds.settings import TrainSettings
 
 RECOMMENDED = 3  # models to try first
@@ -99,11 +99,11 @@ def describe_unknown(advice: Advice) -> str:
     return f"Not tried for lack of time: {list_some(names)}. --seconds allows more." if names else ""
 
 
-def _is_unknown(m: Recommendation) -> bool:
+def _is_unknown(m: RankedModel) -> bool:
     return m.name != LINEAR and m.seconds is None and not m.trial.failed and not m.reasons
 
 
-def _size(m: Recommendation) -> str:
+def _size(m: RankedModel) -> str:
     if m.settings is None:
         return ""
     parameters = f", {m.trial.parameters:,} parameters" if m.trial.parameters else ""
@@ -119,7 +119,7 @@ def _memory(count: int) -> str:
     return f"{count / 1e6:,.{1 if count < 10e6 else 0}f} MB" if count else ""
 
 
-def _score(advice: Advice, m: Recommendation) -> str:
+def _score(advice: Advice, m: RankedModel) -> str:
     b = advice.facts.baseline
     if m.name == LINEAR and b is not None:
         return f"{b.linear:.3f}"
@@ -154,7 +154,7 @@ def build_commands(advice: Advice, data: str, options: Mapping[str, Any]) -> lis
     # Baselines are part of every comparison, so `linear` need not be named.
     names = [m.name for m in advice.models[:RECOMMENDED] if m.settings is not None]
     best = next(m.settings for m in advice.models if m.settings is not None)
-    flags = _format_flags(options)
+    flags = format_flags(options)
     models = ["--models", ",".join(names)] if names else []
     compare, train = (
         ["seqloom", "compare", data, *flags, *models],
@@ -167,18 +167,7 @@ def _train_flags(settings: TrainSettings) -> list[str]:
     """Return the model, and the settings that differ from the defaults of `seqloom train`, as flags."""
     defaults = TrainSettings().model_dump()
     values = settings.model_dump().items()
-    return _format_flags({name: value for name, value in values if value != defaults[name] or name == "model"})
-
-
-def _format_flags(options: Mapping[str, Any]) -> list[str]:
-    flags: list[str] = []
-    for name, value in options.items():
-        flag = f"--{name.replace('_', '-')}"
-        if isinstance(value, bool):
-            flags.append(flag if value else f"--no-{flag[2:]}")
-        else:
-            flags += [flag, ",".join(value) if isinstance(value, tuple) else f"{value}"]
-    return flags
+    return format_flags({name: value for name, value in values if value != defaults[name] or name == "model"})
 
 
 def build_document(advice: Advice) -> dict[str, Any]:
@@ -205,7 +194,7 @@ def _rule_document(matched: MatchedRule) -> dict[str, Any]:
     }
 
 
-def _model_document(model: Recommendation) -> dict[str, Any]:
+def _model_document(model: RankedModel) -> dict[str, Any]:
     return {
         "model": model.name,
         "points": _finite_or_none(model.points),

@@ -35,7 +35,7 @@ ALL_KNOWN, MOST_KNOWN = 0.97, 0.5  # shares of the possible improvement that a l
 
 
 @dataclass(frozen=True)
-class Rule:
+class AdviceRule:
     """A condition on the facts, with points for the models it speaks for or against."""
 
     name: str
@@ -57,7 +57,7 @@ class Rule:
 class MatchedRule:
     """A rule that applies to some facts, with the reason and the evidence."""
 
-    rule: Rule
+    rule: AdviceRule
     because: str
     reason: str
 
@@ -68,7 +68,7 @@ class MatchedRule:
         return next((self.rule.points[name] for name in names if name in self.rule.points), 0.0)
 
 
-def match_rules(rules: tuple[Rule, ...], facts: Facts, measurements: Measurements) -> list[MatchedRule]:
+def match_rules(rules: tuple[AdviceRule, ...], facts: Facts, measurements: Measurements) -> list[MatchedRule]:
     """Return the rules that apply, in their order."""
     matched = [(rule, rule.when(facts)) for rule in rules]
     return [MatchedRule(rule, because, rule.reason(measurements)) for rule, because in matched if because]
@@ -152,28 +152,28 @@ LONG_TIME = "8,192 steps on one CPU thread take {} ms with an RNN layer, {} Attn
 LONG_TIME_KEYS = ("long.rnn", "long.attn_rnn", "long.tcn", "long.transformer")
 
 RULES = (
-    Rule(
+    AdviceRule(
         "a linear model suffices",
         DATA,
         "use a linear model; no recurrent or attention model is needed",
         _linear_suffices,
         {"linear": 4.0},
     ),
-    Rule(
+    AdviceRule(
         "words decide the class",
         DATA,
         "the class depends more on words and phrases than on their order: try a linear model first",
         _words_decide,
         {"linear": 3.0},
     ),
-    Rule(
+    AdviceRule(
         "linear forecast",
         DATA,
         "a linear map from the past to the future is hard to beat",
         _linear_forecast,
         {"linear": 2.0},
     ),
-    Rule(
+    AdviceRule(
         "memory needed",
         ATTN_RNN,
         "AttnRNN preserves its gradient over many steps",
@@ -185,7 +185,7 @@ RULES = (
             *("gradient.attn_rnn.64", "gradient.gru.64", "gradient.lstm.64"),
         ),
     ),
-    Rule(
+    AdviceRule(
         "a plain RNN forgets",
         FAMILY + "5.1",
         f"an RNN gets much worse beyond {RNN_MEMORY} steps",
@@ -194,7 +194,7 @@ RULES = (
         ADDING.format(T=20) + "{}, of 50 {}; before training, |dL/dh_0| over 32 steps is {}",
         ("adding.rnn.20", "adding.rnn.50", "gradient.rnn.32"),
     ),
-    Rule(
+    AdviceRule(
         "context on both sides",
         NOTES + "4",
         "reading both ways uses what comes before and after",
@@ -203,28 +203,28 @@ RULES = (
         "transcription of spoken digits: digit error bi_gru {} %, bi_lstm {} %, bi_transformer {} % (one seed each)",
         tuple(f"transcribe.spoken digits.{name}" for name in ("bi_gru", "bi_lstm", "bi_transformer")),
     ),
-    Rule(
+    AdviceRule(
         "whole sequence available",
         NOTES + "4",
         "reading both ways represents a sequence better",
         _whole_sequence,
         {"bi_gru": 0.25, "bi_lstm": 0.25, "bi_attn_rnn": 0.25},
     ),
-    Rule(
+    AdviceRule(
         "few examples",
         NOTES + "5",
         "larger models need more data and more regularisation",
         lambda f: _examples_below(f, FEW_EXAMPLES),
         {"transformer": -1.0, "linear_transformer": -1.0, "local_transformer": -1.0},
     ),
-    Rule(
+    AdviceRule(
         "one layer first",
         NOTES + "5",
         "more layers take more time and make gradients worse",
         lambda f: _examples_below(f, DEEP_EXAMPLES),
         {"gru:2": -0.5, "lstm:2": -0.5, "attn_rnn:2": -0.5},
     ),
-    Rule(
+    AdviceRule(
         "sequence to sequence",
         COURSE,
         "use an encoder and a decoder with attention between them",
@@ -233,7 +233,7 @@ RULES = (
         "Multi30k de-en, BLEU: GRU {}, with additive attention {}, Transformer {} (one seed each)",
         ("translate.none", "translate.additive", "translate.transformer"),
     ),
-    Rule(
+    AdviceRule(
         "short sequences",
         FAMILY + "7.1",
         f"below {FAMILY_SHORT} steps, for a simple task with little compute, use an RNN",
@@ -242,7 +242,7 @@ RULES = (
         ADDING.format(T=20) + "RNN {}, GRU {}, AttnRNN {}; " + STEP_TIME + ", so an RNN saves little",
         ("adding.rnn.20", "adding.gru.20", "adding.attn_rnn.20", *STEP_TIME_KEYS),
     ),
-    Rule(
+    AdviceRule(
         "long dependencies",
         FAMILY + "7.2",
         f"for dependencies over more than {FAMILY_LONG} steps, use an LSTM",
@@ -254,7 +254,7 @@ RULES = (
             *("adding.lstm.200", "adding.gru.200", "adding.attn_rnn.200"),
         ),
     ),
-    Rule(
+    AdviceRule(
         "medium sequences",
         FAMILY + "7.3",
         "for sequences of medium length, where training time and parameters matter, use a GRU",
@@ -263,7 +263,7 @@ RULES = (
         "a GRU has three quarters of an LSTM's parameters; " + STEP_TIME,
         STEP_TIME_KEYS,
     ),
-    Rule(
+    AdviceRule(
         "very long sequences",
         FAMILY + "7.4",
         "for very long sequences, use a Transformer or a TCN",
@@ -272,7 +272,7 @@ RULES = (
         LONG_TIME,
         LONG_TIME_KEYS,
     ),
-    Rule(
+    AdviceRule(
         "very long sequences with a small state",
         DELTA,
         "for very long sequences and streams, a linear recurrence trains in parallel and keeps a state of fixed size",
@@ -282,14 +282,14 @@ RULES = (
         "AttnRNN {}, an LSTM {}, a Transformer with rotary positions {}",
         ("text.gated_deltanet", "text.mamba2", "text.attn_rnn", "text.lstm", "text.transformer"),
     ),
-    Rule(
+    AdviceRule(
         "parallel computing",
         FAMILY + "7.4",
         "where steps can be computed in parallel, use a Transformer or a TCN",
         _gpu,
         {"tcn": 0.5, "transformer": 0.5},
     ),
-    Rule(
+    AdviceRule(
         "short sequences",
         NOTES + "7",
         f"below {NOTES_SHORT} steps, use a plain RNN: simple and efficient",
@@ -298,7 +298,7 @@ RULES = (
         ADDING.format(T=20) + "RNN {}, GRU {}; of 50: RNN {}, GRU {}: 50 steps are too many for an RNN",
         ("adding.rnn.20", "adding.gru.20", "adding.rnn.50", "adding.gru.50"),
     ),
-    Rule(
+    AdviceRule(
         "medium sequences",
         NOTES + "7",
         f"for {NOTES_SHORT} to {NOTES_LONG} steps, use an LSTM or a GRU",
@@ -307,7 +307,7 @@ RULES = (
         ADDING.format(T=200) + "LSTM {}, GRU {}, AttnRNN {}",
         ("adding.lstm.200", "adding.gru.200", "adding.attn_rnn.200"),
     ),
-    Rule(
+    AdviceRule(
         "long sequences",
         NOTES + "7",
         f"for more than {NOTES_LONG} steps, use a Transformer",
@@ -316,7 +316,7 @@ RULES = (
         LONG_TIME,
         LONG_TIME_KEYS,
     ),
-    Rule(
+    AdviceRule(
         "sequence labelling",
         NOTES + "7",
         "for a label at every step, use a bidirectional LSTM",
@@ -325,7 +325,7 @@ RULES = (
         "tagging accuracy on UD English-EWT: bi_lstm {} %, bi_attn_rnn {} % (one seed each)",
         ("tag.ewt.bi_lstm", "tag.ewt.bi_attn_rnn"),
     ),
-    Rule(
+    AdviceRule(
         "parallel computing",
         NOTES + "7",
         "where steps are to be computed in parallel, use a Transformer",

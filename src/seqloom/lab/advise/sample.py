@@ -25,7 +25,7 @@ HELD_OUT = 0.3  # share of the examples for scoring
 
 
 @dataclass(frozen=True, eq=False)
-class Example:
+class SampleRow:
     """One sequence without padding, its target, and further inputs of the task.
 
     The further inputs are the times between steps, the letters (T, C) of words, or the known future (S, F) of a
@@ -44,7 +44,7 @@ class Sample:
     """Examples in random order; the first `fit` are for fitting, the others for scoring."""
 
     task: Task
-    examples: Sequence[Example]
+    examples: Sequence[SampleRow]
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -101,7 +101,7 @@ def draw_sample(task: Task, rows: int = MOST_EXAMPLES, steps: int = MOST_STEPS, 
     """
     if kind_of(task).is_per_row and kind_of(task).is_per_step(task):
         raise UserError("there is no advice for several labels at each step; `seqloom compare` tries the models")
-    examples: list[Example] = []
+    examples: list[SampleRow] = []
     for split in [name for name in ("valid", "train") if name in task.splits]:
         most = rows if split == "train" else rows // 8  # validation splits are small and often sorted
         steps_drawn = 0
@@ -117,7 +117,7 @@ def draw_sample(task: Task, rows: int = MOST_EXAMPLES, steps: int = MOST_STEPS, 
     return Sample(task, [examples[i] for i in order])
 
 
-def _examples(task: Task, batch: Batch) -> list[Example]:
+def _examples(task: Task, batch: Batch) -> list[SampleRow]:
     """Return the rows of a batch that have both an input and a target."""
     assert batch.y is not None
     examples = []
@@ -131,5 +131,5 @@ def _examples(task: Task, batch: Batch) -> list[Example]:
         if n and known:
             spans, letters = (None if t is None else t[b, :n] for t in (batch.timespans, batch.letters))
             future = None if batch.future is None else batch.future[b]
-            examples.append(Example(batch.x[b, :n], y, spans, letters, future))
+            examples.append(SampleRow(batch.x[b, :n], y, spans, letters, future))
     return examples

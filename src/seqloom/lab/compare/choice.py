@@ -10,7 +10,7 @@ from seqloom.lab.compare.significance import Estimate
 
 
 @dataclass(frozen=True)
-class Choice:
+class ModelChoice:
     """The recommended row, and what it was compared with.
 
     Attributes:
@@ -30,7 +30,7 @@ class Choice:
     is_certain: bool
 
 
-def choose_row(results: Results) -> Choice | None:
+def choose_row(results: Results) -> ModelChoice | None:
     """Choose the row to recommend; None if nothing has a test score.
 
     The best model and the best baseline are those of the validation rows. The model is recommended if it leads the
@@ -40,7 +40,7 @@ def choose_row(results: Results) -> Choice | None:
     simple = min((row for row in results.baselines if row.name not in BLIND), key=lambda row: row.rank, default=None)
     best = results.models[0] if results.models else None
     if best is None and simple is None:
-        return None if trivial is None else Choice(trivial, trivial, None, (), False, False)
+        return None if trivial is None else ModelChoice(trivial, trivial, None, (), False, False)
     similar: list[Row] = []
     rival = simple
     if best is None or (simple is not None and lead_of(results, best, simple).mean <= margin_of(results, best)):
@@ -50,10 +50,10 @@ def choose_row(results: Results) -> Choice | None:
         similar = [row for row in results.models[1:] if _is_similar(results, best, row, simple)]
         row = min([best, *similar], key=lambda row: row.latency or (float("inf"),) * 2)
     if trivial is None:
-        return Choice(row, None, rival, tuple(similar), True, True)
+        return ModelChoice(row, None, rival, tuple(similar), True, True)
     lead = lead_of(results, row, trivial)
     has_learned = lead.mean > margin_of(results, row)
-    return Choice(row, trivial, rival, tuple(similar), has_learned, has_learned and lead.is_significant)
+    return ModelChoice(row, trivial, rival, tuple(similar), has_learned, has_learned and lead.is_significant)
 
 
 def state_rule(results: Results) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -13,16 +13,16 @@ from typing import Any
 
 from seqloom.core.plurals import count
 from seqloom.lab import console, report
+from seqloom.lab.compare.baselines.registry import QUICK
 from seqloom.lab.compare.folder import discard_comparison, resume_comparison, start_comparison, store_models
 from seqloom.lab.compare.page import build_document, build_page, shorten_path
-from seqloom.lab.compare.quick_answer import score_quick_baselines
 from seqloom.lab.compare.results import collect_results
 from seqloom.lab.compare.rows import Results
-from seqloom.lab.compare.search import Comparison
+from seqloom.lab.compare.search import Search
 from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.data.description import describe_task
 from seqloom.lab.jobs import runner
-from seqloom.lab.jobs.job import Result
+from seqloom.lab.jobs.job import Job, Result
 from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.stats.metrics import METRICS
 
@@ -38,7 +38,7 @@ def open_comparison(
     resume: bool = False,
     trust: bool = False,
     began: tuple[float, float] | None = None,
-) -> Comparison:
+) -> Search:
     """Start a comparison, or continue one.
 
     Args:
@@ -62,7 +62,7 @@ def open_comparison(
     return comparison
 
 
-def describe_comparison(comparison: Comparison) -> list[str]:
+def describe_comparison(comparison: Search) -> list[str]:
     """Describe the data, and say where the comparison is stored, in lines."""
     lines = [*describe_task(comparison.task, console.text_width()), ""]
     lines.append(f"comparing in {shorten_path(comparison.folder)}")
@@ -71,7 +71,7 @@ def describe_comparison(comparison: Comparison) -> list[str]:
     return lines
 
 
-def run_comparison(comparison: Comparison, settings: CompareSettings, *, resume: bool = False) -> bool:
+def run_comparison(comparison: Search, settings: CompareSettings, *, resume: bool = False) -> bool:
     """Run all jobs; return False if they were interrupted (Ctrl-C).
 
     A comparison that fails before its plan is removed, unless it was resumed.
@@ -90,7 +90,7 @@ def run_comparison(comparison: Comparison, settings: CompareSettings, *, resume:
     return True
 
 
-def _run_jobs(comparison: Comparison, settings: CompareSettings) -> None:
+def _run_jobs(comparison: Search, settings: CompareSettings) -> None:
     """Run all jobs and report each result."""
     # --workers without --ray moves a resumed comparison from Ray to this machine.
     ray = settings.ray or (comparison.settings.ray if settings.workers is None else None)
@@ -115,7 +115,34 @@ def _run_jobs(comparison: Comparison, settings: CompareSettings) -> None:
             tell(describe_result(comparison, result))
 
 
-def write_report(comparison: Comparison, finished: bool) -> tuple[Results, dict[str, Any]]:
+def score_quick_baselines(comparison: Search) -> Iterator[Result]:
+    """Fit the baselines that take milliseconds in this process, unless a baseline has been scored.
+
+    On a busy machine the workers may need a short budget to start, and no job ends. This process has imported all that
+    a baseline needs. The first one is fitted even if time is up, the others only until then.
+
+    Args:
+        comparison: The comparison, whose jobs have ended. The caller puts each result into its `results`.
+
+    Returns:
+        The results, one by one.
+    """
+
+    def is_scored() -> bool:
+        results = [comparison.results.get(job.key) for job in comparison.baseline_jobs]
+        return any(result is not None and result.value is not None for result in results)
+
+    def list_jobs() -> Iterator[Job]:
+        for job in [] if is_scored() else comparison.baseline_jobs:
+            if is_scored() and comparison.seconds_left <= 0:
+                return
+            if job.settings["name"] in QUICK and job.key not in comparison.results:
+                yield job
+
+    return runner.run(list_jobs(), runner.Here(), comparison.folder / "jobs")
+
+
+def write_report(comparison: Search, finished: bool) -> tuple[Results, dict[str, Any]]:
     """Write the report and keep the best runs; return the results and the stored document."""
     results = collect_results(comparison)
     if not finished:
@@ -133,7 +160,7 @@ def read_document(folder: Path) -> dict[str, Any]:
     return stored
 
 
-def describe_result(comparison: Comparison, result: Result) -> str:
+def describe_result(comparison: Search, result: Result) -> str:
     """Describe a finished job in one line, with its score, its time or its error."""
     title, value = comparison.job_factory.titles.get(result.key, result.key), result.value
     if value is None:

@@ -30,7 +30,7 @@ from seqloom.lab.compare.data import STRIDES, sample_held_out
 from seqloom.lab.compare.folds import add_fold, open_folds
 from seqloom.lab.compare.held_out import choose_strides
 from seqloom.lab.compare.rows import Results, Row
-from seqloom.lab.compare.search import Comparison
+from seqloom.lab.compare.search import Search
 from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.data.registry import open_data, reopen
 from seqloom.lab.data.task import Task
@@ -67,7 +67,7 @@ def start_comparison(
     settings: CompareSettings,
     out: Path | None,
     began: float | None = None,
-) -> Comparison:
+) -> Search:
     """Create a comparison and its folder.
 
     Args:
@@ -97,7 +97,7 @@ def start_comparison(
     source = (source or {}) | ({STRIDES: strides} if strides else {})
     files = cells.read_files(settings.models)
     models = cells.load_copies(folder.resolve(), settings.models, files)
-    comparison = Comparison(folder, settings, source, sample_held_out(task, strides), workers, began, models=models)
+    comparison = Search(folder, settings, source, sample_held_out(task, strides), workers, began, models=models)
     for name in [*comparison.candidates, *baselines(task)]:
         if (folder / choose_name(name)).exists():
             raise UserError(f"--out: {folder / choose_name(name)} exists; choose another folder")
@@ -143,7 +143,7 @@ def resume_comparison(
     out: Path | None,
     trust: bool = False,
     began: float | None = None,
-) -> Comparison:
+) -> Search:
     """Open an interrupted comparison with its stored settings.
 
     Args:
@@ -187,7 +187,7 @@ def resume_comparison(
     with sealed.interpret(folder / COMPARISON_FILE):
         task = sample_held_out(task, strides)
     try:
-        return Comparison(folder, before, source, task, workers, began, models=models)
+        return Search(folder, before, source, task, workers, began, models=models)
     except UserError as error:
         raise UserError(f"{folder / COMPARISON_FILE}: {error}") from error
 
@@ -204,7 +204,7 @@ def _check_runs(folder: Path, trust: bool) -> None:
             remember(code)
 
 
-def discard_comparison(comparison: Comparison) -> None:
+def discard_comparison(comparison: Search) -> None:
     """Remove the files of a comparison that failed before its plan, so that a corrected command can use its folder."""
     jobs, runs = comparison.folder / "jobs", comparison.folder / "runs"
     for folder in chain(jobs.glob("baseline-*"), jobs.glob("speed-*"), runs.glob("baseline-*")):
@@ -254,7 +254,7 @@ def choose_name(model: str) -> str:
     return name if ".py" in name else name.lower()
 
 
-def find_run_of(comparison: Comparison, row: Row) -> Path | None:
+def find_run_of(comparison: Search, row: Row) -> Path | None:
     """Return the run of a row: that of the seed or settings with the best validation score."""
     factory = comparison.job_factory
     if row.baseline:
@@ -267,7 +267,7 @@ def find_run_of(comparison: Comparison, row: Row) -> Path | None:
     return factory.run_folder(min(trials, key=comparison.rank_of)) if trials else None
 
 
-def store_models(comparison: Comparison, results: Results) -> Path | None:
+def store_models(comparison: Search, results: Results) -> Path | None:
     """Put the run of each row into the folder under the row's name, and the recommended one as `best`.
 
     Other runs that were stopped early are removed; the results of their jobs hold their curves.

@@ -21,7 +21,7 @@ from seqloom.lab.compare.jobs import baseline_key
 from seqloom.lab.compare.leaderboard import build_leaderboard, caption
 from seqloom.lab.compare.plan import longer_budget
 from seqloom.lab.compare.rows import Results, Row
-from seqloom.lab.compare.search import Comparison
+from seqloom.lab.compare.search import Search
 from seqloom.lab.compare.significance import Estimate
 from seqloom.lab.compare.verdict import write_verdict
 from seqloom.lab.console import format_seconds
@@ -36,7 +36,7 @@ from seqloom.lab.training.run import Run
 from seqloom.tools import doctor
 
 
-def build_page(comparison: Comparison, results: Results, finished: bool) -> Page:
+def build_page(comparison: Search, results: Results, finished: bool) -> Page:
     """Build the report page; errors of the recommended row are analysed if the comparison has finished in time."""
     metric = results.metric
     note = caption(results, comparison.seeds, comparison.valid_rows)
@@ -77,7 +77,7 @@ def _find_interval(test: Estimate, metric: Metric) -> tuple[float, float]:
     return (max(0.0, low), min(1.0, high)) if metric.percent else (low, high)
 
 
-def _analyse_errors(comparison: Comparison, results: Results) -> list[PageBlock]:
+def _analyse_errors(comparison: Search, results: Results) -> list[PageBlock]:
     row = next((row for row in results.rows if row.name == results.chosen), None)
     run = None if row is None else find_run_of(comparison, row)
     folder = None if row is None else _find_scores(comparison, row)
@@ -97,7 +97,7 @@ def _analyse_errors(comparison: Comparison, results: Results) -> list[PageBlock]
     return analyse_errors(model, comparison.task, columns, comparison.batch, is_late, out_of_fold, read)
 
 
-def find_folds(comparison: Comparison, row: Row) -> dict[int, Path]:
+def find_folds(comparison: Search, row: Row) -> dict[int, Path]:
     """Return the folders with the scores of the test rows of each fold."""
     if row.baseline:
         folders = {k: comparison.folder / "jobs" / baseline_key(row.name, k) for k in range(comparison.folds)}
@@ -106,7 +106,7 @@ def find_folds(comparison: Comparison, row: Row) -> dict[int, Path]:
     return {t.seed: folder for t in finals if (folder := comparison.final_folder(t))}
 
 
-def _find_scores(comparison: Comparison, row: Row) -> Path | None:
+def _find_scores(comparison: Search, row: Row) -> Path | None:
     """Return the folder with the scores of the test rows of the run that `find_run_of` returns."""
     if row.baseline:
         return comparison.folder / "jobs" / baseline_key(row.name)
@@ -115,7 +115,7 @@ def _find_scores(comparison: Comparison, row: Row) -> Path | None:
     return next((comparison.final_folder(t) for t in trials if comparison.job_factory.run_folder(t) == run), None)
 
 
-def list_next(comparison: Comparison, results: Results) -> list[tuple[str, str]]:
+def list_next(comparison: Search, results: Results) -> list[tuple[str, str]]:
     """List the commands to run next, each with its purpose."""
     folder = shorten_path(comparison.folder)
     kind = kind_of(comparison.task)
@@ -151,7 +151,7 @@ def shorten_path(path: Path) -> Path:
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
-def _learning_curves(comparison: Comparison, results: Results) -> list[Curve]:
+def _learning_curves(comparison: Search, results: Results) -> list[Curve]:
     """Return the validation curve of every trained model: its best settings, first seed."""
     curves = []
     name = results.metric.name
@@ -168,7 +168,7 @@ def _learning_curves(comparison: Comparison, results: Results) -> list[Curve]:
     return curves
 
 
-def _describe_method(comparison: Comparison) -> list[str]:
+def _describe_method(comparison: Search) -> list[str]:
     plan = comparison.plan
     paragraphs = [
         "All models have about the same number of parameters, not counting embeddings and output layers over tokens. "
@@ -193,7 +193,7 @@ def _describe_method(comparison: Comparison) -> list[str]:
     return paragraphs
 
 
-def _facts(comparison: Comparison) -> dict[str, Any]:
+def _facts(comparison: Search) -> dict[str, Any]:
     return {
         "command": command(comparison),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -206,7 +206,7 @@ def _facts(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def command(comparison: Comparison, settings: Mapping[str, Any] | None = None) -> str:
+def command(comparison: Search, settings: Mapping[str, Any] | None = None) -> str:
     """Return the command line of this comparison, with other `settings` if they are given."""
     data, options = comparison.source["data"], comparison.source["options"]
     words = ["seqloom", "compare", ",".join(data) if isinstance(data, list) else str(data)]
@@ -220,7 +220,7 @@ def command(comparison: Comparison, settings: Mapping[str, Any] | None = None) -
     return shlex.join([*words, *comparison.settings.model_copy(update=changed).to_flags()])
 
 
-def build_document(comparison: Comparison, results: Results, finished: bool) -> dict[str, Any]:
+def build_document(comparison: Search, results: Results, finished: bool) -> dict[str, Any]:
     """Build study.json: everything needed to check the leaderboard and to reproduce it."""
     names = {row.name: choose_name(row.name) for row in results.rows if find_run_of(comparison, row)}
     return _facts(comparison) | {

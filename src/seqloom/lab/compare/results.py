@@ -12,17 +12,17 @@ from seqloom.lab.compare import row_scores
 from seqloom.lab.compare.choice import mark_choice
 from seqloom.lab.compare.folds import find_common_folds, join_folds
 from seqloom.lab.compare.jobs import baseline_key, latency_key
-from seqloom.lab.compare.metric import rank
+from seqloom.lab.compare.objective import rank
 from seqloom.lab.compare.plan import longer_budget
 from seqloom.lab.compare.rows import Results, Row
-from seqloom.lab.compare.search import Comparison
+from seqloom.lab.compare.search import Search
 from seqloom.lab.compare.significance import bootstrap, estimate
 from seqloom.lab.console import format_seconds
 from seqloom.lab.kinds.baselines.registry import baselines
 from seqloom.lab.kinds.registry import kind_of
 
 
-def collect_results(comparison: Comparison) -> Results:
+def collect_results(comparison: Search) -> Results:
     """Collect the results so far."""
     entries = [*_collect_baselines(comparison), *_collect_models(comparison)]
     metric = comparison.metric
@@ -66,7 +66,7 @@ def collect_results(comparison: Comparison) -> Results:
 Entry = tuple[Row, Mapping[int, Mapping[str, Any]], Mapping[int, Path]]
 
 
-def _collect_baselines(comparison: Comparison) -> Iterator[Entry]:
+def _collect_baselines(comparison: Search) -> Iterator[Entry]:
     for name in baselines(comparison.task):
         result = comparison.results.get(baseline_key(name))
         row = Row(name, name, baseline=True)
@@ -105,7 +105,7 @@ def _count_ranking_rows(comparison: Comparison) -> int:
     return min((part.get("rows", 0) for part in parts), default=0)
 
 
-def _collect_models(comparison: Comparison) -> Iterator[Entry]:
+def _collect_models(comparison: Search) -> Iterator[Entry]:
     for name, candidate in comparison.candidates.items():
         size, speed = comparison.sizes.get(name), comparison.speeds.get(name)
         row = Row(name, candidate.label(size.hidden) if size else name, baseline=False)
@@ -119,7 +119,7 @@ def _collect_models(comparison: Comparison) -> Iterator[Entry]:
             yield _collect_model(comparison, row)
 
 
-def _collect_model(comparison: Comparison, row: Row) -> Entry:
+def _collect_model(comparison: Search, row: Row) -> Entry:
     """Collect the final trainings of a model, or its best trial if it did not reach the finals."""
     assert comparison.plan is not None
     finals = next((ts for ts in comparison.finalists if ts[0].candidate.name == row.name), [])

@@ -16,10 +16,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from seqloom.lab.compare.aim import resolve_aim
 from seqloom.lab.compare.folds import add_fold
 from seqloom.lab.compare.jobs import CandidateTrial, JobFactory, rung_key
-from seqloom.lab.compare.metric import rank
+from seqloom.lab.compare.objective import rank, resolve_aim
 from seqloom.lab.compare.plan import (
     JOB_OVERHEAD,
     Limits,
@@ -59,7 +58,7 @@ PLAN_FILE = "plan.json"
 Jobs = Iterator[Job | None]
 
 
-class Comparison:
+class Search:
     """A comparison of models on one task, in one folder.
 
     `jobs()` yields the work; whoever runs a job must put its result into `results`.

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from seqloom.core.errors import UserError
+from seqloom.lab.console import format_flags
 
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 SECONDS = {"h": 3600, "m": 60, "s": 1}
@@ -83,11 +84,8 @@ class CompareSettings(BaseModel):
 
     def to_flags(self) -> list[str]:
         """Return the settings that differ from the defaults as command-line flags."""
-        values = {name: value for name, value in self.model_dump(exclude_defaults=True).items() if value is not None}
-        pairs = [
-            (f"--{n.replace('_', '-')}", ",".join(v) if isinstance(v, tuple) else str(v)) for n, v in values.items()
-        ]
-        return [word for pair in pairs for word in pair]
+        values = self.model_dump(exclude_defaults=True)
+        return format_flags({name: value for name, value in values.items() if value is not None})
 
 
 def parse_seconds(text: str) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from seqloom.lab.compare.choice import Choice, choose_row, lead_of, margin_of
+from seqloom.lab.compare.choice import ModelChoice, choose_row, lead_of, margin_of
 from seqloom.lab.compare.leaderboard import format_interval, format_lead
 from seqloom.lab.compare.rows import Results, Row
 
@@ -25,7 +25,7 @@ def write_verdict(results: Results, finished: bool = True) -> str:
     return _join_sentences(text, _name_better_rows(results, choice), _doubt(results, choice), more)
 
 
-def _say_nothing_learned(results: Results, choice: Choice) -> str:
+def _say_nothing_learned(results: Results, choice: ModelChoice) -> str:
     trivial = choice.trivial
     assert trivial is not None
     if choice.row is trivial:
@@ -42,7 +42,7 @@ def _say_nothing_learned(results: Results, choice: Choice) -> str:
     return _join_sentences(text, rows, more, "`seqloom look` shows which columns are input and target.")
 
 
-def _recommend_baseline(results: Results, choice: Choice) -> str:
+def _recommend_baseline(results: Results, choice: ModelChoice) -> str:
     row, model = choice.row, choice.rival
     if model is None:
         why = "there was no time to train a model" if results.is_short else "no model was trained to the end"
@@ -63,7 +63,7 @@ def _recommend_baseline(results: Results, choice: Choice) -> str:
     )
 
 
-def _recommend_model(results: Results, choice: Choice) -> str:
+def _recommend_model(results: Results, choice: ModelChoice) -> str:
     best, *others = results.models
     row, similar = choice.row, choice.similar
     above = "" if choice.rival is None else _compare_with_baseline(results, row, choice.rival)
@@ -90,7 +90,7 @@ def _compare_with_baseline(results: Results, row: Row, baseline: Row) -> str:
     )
 
 
-def _name_better_rows(results: Results, choice: Choice) -> str:
+def _name_better_rows(results: Results, choice: ModelChoice) -> str:
     """Name rows that lead the recommended one on the test rows although validation did not choose them."""
     better = [row for row in results.rows if row.test is not None and _is_clearly_better(results, row, choice.row)]
     if not better:
@@ -103,7 +103,7 @@ def _name_better_rows(results: Results, choice: Choice) -> str:
     )
 
 
-def _doubt(results: Results, choice: Choice) -> str:
+def _doubt(results: Results, choice: ModelChoice) -> str:
     """Return a warning if the recommended model is not significantly better than the trivial one."""
     if choice.is_certain or choice.trivial is None:
         return ""

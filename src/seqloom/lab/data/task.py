@@ -274,6 +274,12 @@ class Batch:
         """Return some examples, given by their indices in the batch or a mask (B,)."""
         return self._map_tensors(lambda tensor: tensor[rows])
 
+    def cut(self, steps: int) -> Batch:
+        """Return the first steps of the inputs, without targets."""
+        stepwise = {name: getattr(self, name) for name in ("x", "timespans", "letters")}
+        changes: dict[str, Any] = {name: t[:, :steps] for name, t in stepwise.items() if t is not None}
+        return replace(self, **changes, lengths=self.lengths.clamp(max=steps), y=None)
+
     def _map_tensors(self, change: Callable[[Tensor], Tensor]) -> Batch:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         changed: dict[str, Any] = {name: change(v) for name, v in values.items() if isinstance(v, Tensor)}

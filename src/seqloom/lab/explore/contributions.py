@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.lab.data.task import PAD, UNKNOWN, Batch
-from seqloom.lab.explore.subject import Example, Outputs, Subject, cut_batch, repeat_batch
+from seqloom.lab.explore.subject import Example, ModelOutputs, Subject, repeat_batch
 from seqloom.layers.layer import Layer
 
 MAX_PREFIXES = 200  # prefixes of a long sequence whose output is computed
@@ -37,10 +37,12 @@ class Target:
     step: int | None = None
 
 
-Run = Callable[[Batch], Outputs]
+Run = Callable[[Batch], ModelOutputs]
 
 
-def choose_target(subject: Subject, outputs: Outputs, output: int | None = None, step: int | None = None) -> Target:
+def choose_target(
+    subject: Subject, outputs: ModelOutputs, output: int | None = None, step: int | None = None
+) -> Target:
     """Return the target that the user chose, or the model's prediction."""
     values = outputs.values[0]
     if values.ndim == 1:
@@ -58,7 +60,7 @@ def _limit(number: int | None, count: int, default: int) -> int:
     return default if number is None or not 0 <= number < count else number
 
 
-def read_target(outputs: Outputs, target: Target) -> Tensor:
+def read_target(outputs: ModelOutputs, target: Target) -> Tensor:
     """Return the target's value for each row, (B,)."""
     values = outputs.values if target.step is None else outputs.values[:, target.step]
     return values[:, target.output]
@@ -70,7 +72,7 @@ def compute_growth(run: Run, example: Example) -> tuple[list[int], Tensor]:
     n = len(example.steps)
     count = min(n, MAX_PREFIXES, _divide_budget(n // 2 + 1))
     ends = sorted({round((i + 1) * n / count) for i in range(count)})
-    rows = [cut_batch(example.batch, end) for end in ends]
+    rows = [example.batch.cut(end) for end in ends]
     values = torch.cat([run(batch).values for batch in _stack_prefixes(example.batch, [len(r.x[0]) for r in rows])])
     return [end - 1 for end in ends], values
 
@@ -86,7 +88,7 @@ def _stack_prefixes(batch: Batch, ends: Sequence[int]) -> list[Batch]:
     while at < len(ends):
         count = max(1, min(len(ends) - at, BATCH_STEPS // ends[min(at + 63, len(ends) - 1)], 64))
         some = torch.tensor(ends[at : at + count])
-        rows = cut_batch(repeat_batch(batch, count), int(some[-1]))
+        rows = repeat_batch(batch, count).cut(int(some[-1]))
         padding = torch.arange(rows.x.shape[1]) >= some.unsqueeze(1)
         x = rows.x.masked_fill(padding if rows.x.ndim == 2 else padding.unsqueeze(-1), 0)
         batches.append(replace(rows, x=x, lengths=some))

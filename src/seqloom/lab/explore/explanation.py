@@ -23,7 +23,7 @@ from seqloom.lab.explore.contributions import (
 )
 from seqloom.lab.explore.finding import Statement, describe
 from seqloom.lab.explore.inside import Array, Inside, look_inside
-from seqloom.lab.explore.subject import Example, Outputs, Subject
+from seqloom.lab.explore.subject import Example, ModelOutputs, Subject
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.tools.intervene import Clamp, record
 from seqloom.tools.trace import has_weights
@@ -74,14 +74,14 @@ def _read_clamp(document: Mapping[str, Any]) -> Clamp:
 
 
 @dataclass(eq=False)
-class Explanation:
+class RowExplanation:
     """A document for the page, and its arrays by name: (T, units), (heads, T, S) or (T, features)."""
 
     document: dict[str, Any]
     arrays: dict[str, Array] = field(default_factory=dict)
 
 
-def explain(subject: Subject, example: Example, request: Request = Request()) -> Explanation:
+def explain(subject: Subject, example: Example, request: Request = Request()) -> RowExplanation:
     """Explain what a model does with one input.
 
     Args:
@@ -99,7 +99,7 @@ def explain(subject: Subject, example: Example, request: Request = Request()) ->
         return _explain(subject, example, request)
 
 
-def _explain(subject: Subject, example: Example, request: Request) -> Explanation:
+def _explain(subject: Subject, example: Example, request: Request) -> RowExplanation:
     notes = list(example.notes)
     with torch.no_grad():
         plain = subject.compute_outputs(example.batch)
@@ -141,17 +141,17 @@ def _explain(subject: Subject, example: Example, request: Request) -> Explanatio
         "arrays": {name: _describe_array(array) for name, array in arrays.items()},
         "features": list(subject.features),
     }
-    return Explanation(document, arrays)
+    return RowExplanation(document, arrays)
 
 
-def _run(subject: Subject, request: Request, wanted: Tensor | None, batch: Any) -> Outputs:  # noqa: ANN401  # a Batch
+def _run(subject: Subject, request: Request, wanted: Tensor | None, batch: Any) -> ModelOutputs:  # noqa: ANN401  # a Batch
     if not request.intervenes:
         return subject.compute_outputs(batch, wanted)
     with record(subject.network, request.clamps, request.uniform_attention):
         return subject.compute_outputs(batch, wanted)
 
 
-def _has_step_outputs(subject: Subject, outputs: Outputs) -> bool:
+def _has_step_outputs(subject: Subject, outputs: ModelOutputs) -> bool:
     """Return whether the outputs themselves show the prediction at each step."""
     return outputs.values.ndim == 3 or subject.is_per_step
 
@@ -171,7 +171,7 @@ def _explain_nothing_inside(model: nn.Module) -> str:
     return f"This model ({kind}) has neither cells nor attention: no states, gates or attention to show."
 
 
-def _describe_outputs(outputs: Outputs, target: Target) -> dict[str, Any]:
+def _describe_outputs(outputs: ModelOutputs, target: Target) -> dict[str, Any]:
     values = outputs.values[0].detach()
     flat = values.unsqueeze(0) if values.ndim == 1 else values
     size = (flat.abs().amax(0) if target.step is None else flat[target.step].abs()).clone()
@@ -192,7 +192,7 @@ def _describe_outputs(outputs: Outputs, target: Target) -> dict[str, Any]:
     }
 
 
-def _describe_growth(outputs: Outputs, growth: tuple[list[int], Tensor], target: Target) -> dict[str, Any] | None:
+def _describe_growth(outputs: ModelOutputs, growth: tuple[list[int], Tensor], target: Target) -> dict[str, Any] | None:
     ends, values = growth
     if not ends:
         return None

@@ -9,7 +9,7 @@ import torch
 
 from seqloom.lab.explore.contributions import Run, Target, read_target, remove_windows
 from seqloom.lab.explore.inside import Array, Inside, LayerView
-from seqloom.lab.explore.subject import Example, Subject, cut_batch
+from seqloom.lab.explore.subject import Example, Subject
 from seqloom.lab.explore.turning_words import is_contrast, is_negation
 from seqloom.tools.intervene import Clamp, record
 
@@ -161,7 +161,7 @@ def _describe_contrast(
     if not words or not subject.deletes or target.step is not None or inside.outputs.values.ndim != 2:
         return None
     with torch.no_grad():
-        before = torch.cat([run(cut_batch(example.batch, ends[t])).values for t in words])
+        before = torch.cat([run(example.batch.cut(ends[t])).values for t in words])
         after = run(remove_windows(example.batch, [(0, starts[t]) for t in words], delete=True)).values
     p, k = _value(inside, target), target.output
     keeps = [i for i in range(len(words)) if int(after[i].argmax()) == k and float(after[i, k]) >= p - LEAST_TURN]

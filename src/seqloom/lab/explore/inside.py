@@ -12,7 +12,7 @@ from torch import Tensor
 
 from seqloom.core.job import reverse_steps
 from seqloom.lab.explore.contributions import Target, read_target
-from seqloom.lab.explore.subject import Example, Outputs, Subject
+from seqloom.lab.explore.subject import Example, ModelOutputs, Subject
 from seqloom.tools.intervene import STATE_LETTERS, Clamp, Recording, record
 
 MAX_ATTENTION = 4_000_000  # weights of one attention matrix over all heads that are kept
@@ -55,7 +55,7 @@ class LayerView:
 class Inside:
     """What happened inside a model for one input."""
 
-    outputs: Outputs
+    outputs: ModelOutputs
     layers: dict[str, LayerView]
     attention: dict[str, Array]  # (heads, T, S)
     notes: list[str] = field(default_factory=list)
@@ -98,7 +98,7 @@ def look_inside(
     return Inside(outputs, layers, attention, notes)
 
 
-def _align(subject: Subject, example: Example, outputs: Outputs) -> Array | None:
+def _align(subject: Subject, example: Example, outputs: ModelOutputs) -> Array | None:
     """Return the attention of a recurrent decoder to its source, (1, T, S)."""
     if not subject.kind.writes or not hasattr(subject.network, "align"):
         return None
@@ -115,7 +115,7 @@ def _align(subject: Subject, example: Example, outputs: Outputs) -> Array | None
     return weights[0].float().detach().numpy()
 
 
-def _differentiate(recording: Recording, outputs: Outputs, target: Target) -> dict[str, list[Tensor]]:
+def _differentiate(recording: Recording, outputs: ModelOutputs, target: Target) -> dict[str, list[Tensor]]:
     """Return dL/dh_t for the first state of every layer, step by step."""
     value = read_target(outputs, target)[0]
     names = [name for name, states in recording.states.items() if states]

@@ -16,7 +16,7 @@ from seqloom.core.errors import InputError, UserTypeError
 from seqloom.lab.data.task import Batch
 from seqloom.lab.explore.explanation import Request, explain
 from seqloom.lab.explore.saved_page import build_page, record_explanation, write_page
-from seqloom.lab.explore.subject import MAX_STEPS, Example, Outputs, Subject, cut_batch, open_subject
+from seqloom.lab.explore.subject import MAX_STEPS, Example, ModelOutputs, Subject, open_subject
 from seqloom.lab.kinds.classify import ClassifyKind
 from seqloom.lab.kinds.kind import Kind
 from seqloom.lab.kinds.regress import RegressKind
@@ -57,7 +57,7 @@ class ModuleSubject(Subject):
     def is_per_step(self) -> bool:
         return self._is_per_step
 
-    def compute_outputs(self, batch: Batch, wanted: Tensor | None = None) -> Outputs:
+    def compute_outputs(self, batch: Batch, wanted: Tensor | None = None) -> ModelOutputs:
         lengths: dict[str, Any] = {"lengths": batch.lengths} if self._takes_lengths else {}
         result = self.module(batch.x, **lengths)
         y = result[0] if isinstance(result, tuple) else result
@@ -70,7 +70,7 @@ class ModuleSubject(Subject):
         labels = self.classes if len(self.classes) == y.shape[-1] else tuple(map(str, range(y.shape[-1])))
         steps = tuple(map(str, range(y.shape[1]))) if y.ndim == 3 else ()
         best = "" if y.ndim == 3 or self.kind.has_values else labels[int(values[0].argmax())]
-        return Outputs(values, labels, steps, best)
+        return ModelOutputs(values, labels, steps, best)
 
 
 def _has_classes(model: nn.Module) -> bool:
@@ -148,7 +148,7 @@ def explore(
         raise InputError(f"steps must name all {n} steps, got {len(steps)}")
     notes = (f"The input has {x.shape[1]:,} steps; the first {n:,} are explained.",) if n < x.shape[1] else ()
     names = tuple(map(str, range(n) if steps is None else steps[:n]))
-    batch = cut_batch(Batch(x.detach(), torch.tensor([x.shape[1]]), torch.tensor([0])), n)
+    batch = Batch(x.detach(), torch.tensor([x.shape[1]]), torch.tensor([0])).cut(n)
     was_training = model.training
     model.eval()
     try:

@@ -16,7 +16,7 @@ from seqloom.lab.data.registry import reopen
 from seqloom.lab.data.task import Batch, Tokens
 from seqloom.lab.explore.contributions import find_layer
 from seqloom.lab.explore.inside import Array
-from seqloom.lab.explore.subject import Example, Subject, cut_batch
+from seqloom.lab.explore.subject import Example, Subject
 from seqloom.lab.kinds.for_task import Prediction
 
 MAX_ROWS = 300  # rows of the held-out data that are listed and searched
@@ -28,7 +28,7 @@ MAX_MATCHES = 20
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
+class ShownRow:
     """One row of held-out data with its prediction."""
 
     batch: Batch
@@ -50,7 +50,7 @@ class Match:
     steps: tuple[str, ...]
 
 
-def list_rows(subject: Subject, limit: int = MAX_ROWS) -> list[Row]:
+def list_rows(subject: Subject, limit: int = MAX_ROWS) -> list[ShownRow]:
     """Return rows of the run's held-out data, with predictions.
 
     Raises:
@@ -64,7 +64,7 @@ def list_rows(subject: Subject, limit: int = MAX_ROWS) -> list[Row]:
         raise UserError(f"the data of {subject.name} have no rows")
     total = task.count(held_out[0], batch=BATCH_ROWS)
     every = max(1, (total or 1) * BATCH_ROWS // limit)  # batches are sorted by length, so that all lengths occur
-    rows: list[Row] = []
+    rows: list[ShownRow] = []
     for number, batch in enumerate(task.batches(held_out[0], batch=BATCH_ROWS)):
         if len(rows) >= limit:
             break
@@ -75,7 +75,7 @@ def list_rows(subject: Subject, limit: int = MAX_ROWS) -> list[Row]:
 
 
 @torch.no_grad()
-def _read_rows(subject: Subject, batch: Batch) -> Iterator[Row]:
+def _read_rows(subject: Subject, batch: Batch) -> Iterator[ShownRow]:
     scores = subject.model.scores(batch)[0]
     losses = subject.model.row_losses(scores, batch) / subject.model.count_targets(batch).clamp(min=1)
     prediction = subject.model.choose(scores, batch)
@@ -85,8 +85,8 @@ def _read_rows(subject: Subject, batch: Batch) -> Iterator[Row]:
         if n == 0:
             continue
         loss = float(losses[i])
-        yield Row(
-            cut_batch(batch.select(torch.tensor([i])), n),
+        yield ShownRow(
+            batch.select(torch.tensor([i])).cut(n),
             _write_row(subject, batch, i, n),
             _write_truth(subject, batch, i),
             _shorten(predicted[i]),
@@ -102,7 +102,7 @@ def _find_confidence(prediction: Prediction) -> Tensor | None:
 
 def _write_row(subject: Subject, batch: Batch, i: int, n: int) -> str:
     if isinstance(subject.task.input, Tokens) and batch.x.ndim == 2:
-        return _shorten(join_tokens(subject, subject.label(cut_batch(batch.select(torch.tensor([i])), n)).steps))
+        return _shorten(join_tokens(subject, subject.label(batch.select(torch.tensor([i])).cut(n)).steps))
     return f"{n} steps"
 
 
@@ -126,7 +126,7 @@ def _shorten(value: object) -> str:
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
 
 
-def read_row_states(subject: Subject, rows: list[Row]) -> list[Array]:
+def read_row_states(subject: Subject, rows: list[ShownRow]) -> list[Array]:
     """Return the outputs (T, H) of the layer for each row, for `find_similar`.
 
     Raises:
@@ -135,14 +135,14 @@ def read_row_states(subject: Subject, rows: list[Row]) -> list[Array]:
     states = []
     for row in rows:
         with subject.lock:
-            states.append(_read_states(subject, cut_batch(row.batch, MAX_ROW_STEPS))[0])
+            states.append(_read_states(subject, row.batch.cut(MAX_ROW_STEPS))[0])
     return states
 
 
 def find_similar(
     subject: Subject,
     example: Example,
-    rows: list[Row],
+    rows: list[ShownRow],
     states: list[Array],
     span: tuple[int, int],
     units: tuple[int, ...] = (),
@@ -186,7 +186,7 @@ def find_similar(
         match = _find_best_span(hits, end - start + 1)
         if match is not None and not _is_same(example.batch, row.batch):
             a, b, share = match
-            steps = subject.label(cut_batch(row.batch, MAX_ROW_STEPS)).steps if subject.has_tokens else ()
+            steps = subject.label(row.batch.cut(MAX_ROW_STEPS)).steps if subject.has_tokens else ()
             matches.append(Match(number, a, b, share, steps))
     matches.sort(key=lambda match: -match.share)
     return chosen, matches[:MAX_MATCHES]

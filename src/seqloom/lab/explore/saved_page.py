@@ -12,10 +12,10 @@ from typing import Any
 
 from seqloom import __version__
 from seqloom.core.errors import UserError
-from seqloom.lab.explore.explanation import Explanation, pack_array
+from seqloom.lab.explore.explanation import RowExplanation, pack_array
 from seqloom.lab.explore.page_files import read_static
 from seqloom.lab.explore.portable_model import explain_not_portable, pack_model
-from seqloom.lab.explore.rows import Row
+from seqloom.lab.explore.rows import ShownRow
 from seqloom.lab.explore.service import Entry, Service
 from seqloom.lab.explore.subject import Subject
 from seqloom.lab.files import scratch
@@ -81,7 +81,7 @@ def record_examples(
     return recording
 
 
-def record_explanation(subject: Subject, explanation: Explanation) -> Recording:
+def record_explanation(subject: Subject, explanation: RowExplanation) -> Recording:
     """Return a recording of one explanation."""
     entry, document = Entry(subject.name, subject=subject), explanation.document | {"key": "0"}
     arrays = {f"0/{name}": base64.b64encode(pack_array(array)).decode() for name, array in explanation.arrays.items()}
@@ -102,7 +102,7 @@ def _list_typed(questions: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"row": number, "text": q["input"], **empty} for number, q in enumerate(questions)]
 
 
-def choose_rows(rows: list[Row], count: int) -> list[int]:
+def choose_rows(rows: list[ShownRow], count: int) -> list[int]:
     """Return the indices of rows to record: the best, the worst and the confident but wrong ones in turn."""
     numbers = range(len(rows))
     by_loss = sorted(numbers, key=lambda i: rows[i].loss or 0.0)

@@ -13,9 +13,9 @@ from typing import Any
 from seqloom import __version__
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import Features, Tokens
-from seqloom.lab.explore.explanation import Explanation, Request, explain, pack_array
+from seqloom.lab.explore.explanation import Request, RowExplanation, explain, pack_array
 from seqloom.lab.explore.inside import Array
-from seqloom.lab.explore.rows import Row, find_similar, list_rows, read_row_states
+from seqloom.lab.explore.rows import ShownRow, find_similar, list_rows, read_row_states
 from seqloom.lab.explore.subject import Example, Subject, open_subject
 from seqloom.lab.training.run import Run
 
@@ -41,7 +41,7 @@ class Entry:
             return self._subject
 
     @cached_property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ShownRow]:
         with self._rows_lock:
             return list_rows(self.subject)
 
@@ -82,7 +82,7 @@ class Service:
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self.entries = {entry.name: entry for entry in entries}
-        self._kept: OrderedDict[str, tuple[Example, Explanation]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[Example, RowExplanation]] = OrderedDict()
         self._count = 0
         self._lock = threading.Lock()
 

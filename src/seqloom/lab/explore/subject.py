@@ -36,7 +36,7 @@ class Example:
 
 
 @dataclass(frozen=True, eq=False)
-class Outputs:
+class ModelOutputs:
     """A model's output for a batch: probabilities or values.
 
     Attributes:
@@ -135,7 +135,7 @@ class Subject:
         if n > MAX_STEPS:
             notes = (f"The input has {n:,} steps; the first {MAX_STEPS:,} are shown and explained.",)
             n = MAX_STEPS
-        batch = cut_batch(batch, n)
+        batch = batch.cut(n)
         if not self.has_tokens or batch.x.ndim > 2:
             return Example(batch, tuple(map(str, range(n))), notes=notes)
         ids = batch.x[0].tolist()
@@ -162,7 +162,7 @@ class Subject:
                     names[at] = pieces[at - offset]
         return names
 
-    def compute_outputs(self, batch: Batch, wanted: Tensor | None = None) -> Outputs:
+    def compute_outputs(self, batch: Batch, wanted: Tensor | None = None) -> ModelOutputs:
         """Run the model, with gradients if they are enabled.
 
         Args:
@@ -179,24 +179,24 @@ class Subject:
                 choice = self.model.choose((log_p[:1], lengths[:1]), first)
             text = str(self.task.decode(choice.values, choice.lengths)[0])
             steps = tuple(map(str, range(log_p.shape[1])))
-            return Outputs(log_p.exp(), ("(blank)", *self._name_outputs(log_p.shape[-1])[1:]), steps, text)
+            return ModelOutputs(log_p.exp(), ("(blank)", *self._name_outputs(log_p.shape[-1])[1:]), steps, text)
         with torch.no_grad():
             text = self._describe(batch, scores)
         if self.kind.has_values:
             return self._scale_values(scores, text)
         p = self.model.finish(scores)
         steps = tuple(map(str, range(p.shape[1]))) if p.ndim == 3 else ()
-        return Outputs(p, self._name_outputs(p.shape[-1]), steps, text)
+        return ModelOutputs(p, self._name_outputs(p.shape[-1]), steps, text)
 
-    def _scale_values(self, scores: Tensor, text: str) -> Outputs:
+    def _scale_values(self, scores: Tensor, text: str) -> ModelOutputs:
         """Return values in the units of the data; decoding is affine in each value."""
         y = scores.float()
         low, high = (torch.tensor(self.task.decode(torch.full_like(y[:1], v))).to(y) for v in (0.0, 1.0))
         y = low.view_as(y[:1]) + y * (high - low).view_as(y[:1])
         steps = tuple(f"+{s + 1}" for s in range(y.shape[1])) if y.ndim == 3 else ()
-        return Outputs(y, get_values(self.task).names, steps, text)
+        return ModelOutputs(y, get_values(self.task).names, steps, text)
 
-    def _translate(self, batch: Batch, wanted: Tensor | None) -> Outputs:
+    def _translate(self, batch: Batch, wanted: Tensor | None) -> ModelOutputs:
         if wanted is None:
             with torch.no_grad():
                 wanted = self.model.predict(cut_rows(batch, 1)).values
@@ -205,7 +205,7 @@ class Subject:
         p = self.model.scores(replace(batch, y=y))[0].float().softmax(-1)
         coder: Any = self.task.encoding.y if self.task.encoding is not None else None
         steps = tuple(_name_token(coder, i) for i in wanted[0].tolist())
-        return Outputs(p, self._name_outputs(p.shape[-1]), steps, str(self.task.decode(wanted)[0]), wanted)
+        return ModelOutputs(p, self._name_outputs(p.shape[-1]), steps, str(self.task.decode(wanted)[0]), wanted)
 
     def _describe(self, batch: Batch, scores: Any) -> str:  # noqa: ANN401  # what `scores` of the model returned
         first = cut_rows(batch, 1)
@@ -251,15 +251,6 @@ def _shorten(text: str, most: int = 60) -> str:
 def cut_rows(batch: Batch, count: int) -> Batch:
     """Return the first rows of a batch."""
     return batch.select(torch.arange(count))
-
-
-def cut_batch(batch: Batch, steps: int) -> Batch:
-    """Truncate a batch to its first steps."""
-    changes: dict[str, Any] = {"x": batch.x[:, :steps], "lengths": batch.lengths.clamp(max=steps), "y": None}
-    for name in ("timespans", "letters"):
-        if (tensor := getattr(batch, name)) is not None:
-            changes[name] = tensor[:, :steps]
-    return replace(batch, **changes)
 
 
 def repeat_batch(batch: Batch, count: int) -> Batch:

@@ -43,7 +43,7 @@ class ExportedModel(nn.Module):
 
 
 @dataclass(frozen=True, eq=False)
-class Graph:
+class ModelGraph:
     """A model to write, with an example of its inputs.
 
     Attributes:
@@ -92,7 +92,7 @@ def check_exportable(run: Run) -> None:
         raise UserError(f"{name} reads a sequence in segments and exports one length only; use `seqloom predict`")
 
 
-def make_graph(model: ForTask, task: Task) -> Graph:
+def make_graph(model: ForTask, task: Task) -> ModelGraph:
     """Return the model of a task as a module of tensors, with example inputs.
 
     Args:
@@ -115,4 +115,4 @@ def make_graph(model: ForTask, task: Task) -> Graph:
     if isinstance(task.input, Features) and task.input.known:
         inputs["future"] = torch.randn(B, task.target.steps, len(task.input.known))  # type: ignore[union-attr]
         shapes.append({0: rows})
-    return Graph(ExportedModel(model, tuple(inputs)).eval(), inputs, tuple(shapes), model.output)
+    return ModelGraph(ExportedModel(model, tuple(inputs)).eval(), inputs, tuple(shapes), model.output)

@@ -15,7 +15,7 @@ from seqloom.core.errors import UserError, require
 from seqloom.lab.data.task import Task
 from seqloom.lab.export.check import compare_predictions
 from seqloom.lab.export.description import describe, write_tokenizer
-from seqloom.lab.export.graph import Graph, make_graph
+from seqloom.lab.export.graph import ModelGraph, make_graph
 from seqloom.lab.export.int8 import compress_onnx, store_as_int8
 from seqloom.lab.export.runner_file import write_runner
 from seqloom.lab.kinds.for_task import ForTask
@@ -101,7 +101,7 @@ def write_pt2(model: ForTask, task: Task, folder: Path, int8: bool) -> dict[str,
 class _Loaded:
     """Predict with a program that was read back, with the run's own encoding."""
 
-    def __init__(self, model: ForTask, task: Task, program: Any, graph: Graph) -> None:  # noqa: ANN401
+    def __init__(self, model: ForTask, task: Task, program: Any, graph: ModelGraph) -> None:  # noqa: ANN401
         self.model, self.task, self.program, self.graph = copy.copy(model), task, program, graph
 
     def predict(self, rows: Any) -> list[dict[str, Any]]:  # noqa: ANN401  # a sequence of any rows
@@ -123,7 +123,7 @@ class _Loaded:
         return list(predict_pieces(self.model, self.task, [list(rows)], probabilities=True))
 
 
-def _name_shapes(graph: Graph) -> tuple[Any, ...]:
+def _name_shapes(graph: ModelGraph) -> tuple[Any, ...]:
     """Return the dynamic shapes as `ExportedModel.forward` takes its arguments: x, lengths, and the rest in a tuple."""
     first, second, *more = graph.shapes
     return (first, second, tuple(more)) if more else (first, second)

@@ -48,7 +48,7 @@ SWEEPS_PER_IDLE_TIME = 10  # looks for idle streams within the time after which 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Routes:
+class ServeRoutes:
     """The routes of predictions, texts, runs and the state of the server."""
 
     def __init__(self, runs: Runs, settings: ServeSettings, metrics: Metrics, state: ServerState) -> None:
@@ -149,7 +149,7 @@ def build_app(runs: Runs, settings: ServeSettings, metrics: Metrics, token: str 
         lifespan=live,
         redirect_slashes=False,
     )
-    Routes(runs, settings, metrics, state).add_to(app)
+    ServeRoutes(runs, settings, metrics, state).add_to(app)
     StreamRoutes(streams, settings, state).add_to(app)
 
     async def describe() -> Response:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from seqloom.lab.serve.turns import Job, Part, Turns
+from seqloom.lab.serve.turns import RequestPart, RequestRows, Turns
 
-Call = Callable[[Any, Sequence[Part]], Sequence[Any]]  # (key, parts) -> results, or an exception, for each part
+Call = Callable[[Any, Sequence[RequestPart]], Sequence[Any]]  # (key, parts) -> results, or an exception, for each part
 REST, MOST_REST = 15, 1.0  # how many times longer the rest is than a call of a long job; its maximum in seconds
 CALL_STEPS = 4096  # time steps of a call, for which others wait; 32 rows of 128 steps
 
@@ -58,7 +58,7 @@ class Batches:
         self._turns = Turns(size, steps)
         self._most_steps = steps
         self._running: dict[asyncio.Task[None], int] = {}  # running calls -> their steps
-        self._jobs: set[Job] = set()  # jobs that are not finished
+        self._jobs: set[RequestRows] = set()  # jobs that are not finished
         self._short = 0  # jobs that are not finished and not long
         self._long_calls, self._rest_until = 0, 0.0  # long calls that run; the end of the rest after the last one
         self._change = asyncio.Event()
@@ -92,7 +92,7 @@ class Batches:
             steps: The time steps of each row.
             client: The client who sent it; clients take turns.
         """
-        job = Job(key, rows, steps, client, asyncio.get_running_loop().create_future())
+        job = RequestRows(key, rows, steps, client, asyncio.get_running_loop().create_future())
         self._jobs.add(job)
         self._turns.add(job)
         self._short += not job.is_long
@@ -142,7 +142,7 @@ class Batches:
             self._change.clear()
             await self._change.wait()
 
-    async def _run(self, parts: list[Part]) -> None:
+    async def _run(self, parts: list[RequestPart]) -> None:
         loop = asyncio.get_running_loop()
         start, is_long = loop.time(), any(part.job.is_long for part in parts)
         self._long_calls += is_long
@@ -174,7 +174,7 @@ class Batches:
         self._change.set()
 
 
-def count_steps(parts: Sequence[Part]) -> int:
+def count_steps(parts: Sequence[RequestPart]) -> int:
     """Return the time steps of a call."""
     return sum(sum(part.job.steps[part.first : part.first + len(part.rows)]) for part in parts)
 

@@ -18,7 +18,7 @@ from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.serve.row_format import RowFormat
 from seqloom.lab.serve.settings import ServeSettings
-from seqloom.lab.serve.stepper import Stepper, build_stepper
+from seqloom.lab.serve.stepper import StreamStepper, build_stepper
 from seqloom.lab.training.predict import continue_texts, predict_pieces
 from seqloom.lab.training.run import Run
 from seqloom.lab.web.problems import RequestError
@@ -44,7 +44,7 @@ class ModelVersion:
     model: ForTask
     format: RowFormat
     signature: str
-    stepper: Stepper | None
+    stepper: StreamStepper | None
     no_streams: str
 
     @property
@@ -118,7 +118,7 @@ def load_version(name: str, folder: Path, settings: ServeSettings, trust: bool |
         parameter.requires_grad_(False)
     rows = RowFormat(run.task, settings.max_rows, settings.max_steps)
     stepper = build_stepper(run.task, model, settings.max_steps)
-    has_steps = isinstance(stepper, Stepper) and rows.step_example is not None
+    has_steps = isinstance(stepper, StreamStepper) and rows.step_example is not None
     reason = stepper if isinstance(stepper, str) else "its rows have time stamps, or attributes, for the whole row"
     return ModelVersion(name, run, model, rows, signature, stepper if has_steps else None, "" if has_steps else reason)  # type: ignore[arg-type]
 

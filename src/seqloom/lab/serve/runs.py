@@ -16,7 +16,7 @@ from seqloom.lab.serve.batches import Batches, run_together
 from seqloom.lab.serve.metrics import Metrics
 from seqloom.lab.serve.model_version import ModelVersion, find_signature, load_version
 from seqloom.lab.serve.settings import ServeSettings
-from seqloom.lab.serve.turns import Part
+from seqloom.lab.serve.turns import RequestPart
 from seqloom.lab.training.folders import find_run_folder
 from seqloom.lab.web import logs
 from seqloom.lab.web.problems import RequestError
@@ -107,11 +107,11 @@ class ServedRun:
         return True
 
 
-def _predict(key: tuple[ModelVersion, bool], parts: Sequence[Part]) -> list[Any]:
+def _predict(key: tuple[ModelVersion, bool], parts: Sequence[RequestPart]) -> list[Any]:
     """Predict the rows of several requests; a request with a bad row fails alone."""
     version, probabilities = key
 
-    def call(some: list[Part]) -> list[Any]:
+    def call(some: list[RequestPart]) -> list[Any]:
         rows = [row for part in some for row in part.rows]
         results = iter(version.predict(rows, probabilities, some[0].first))
         return [[next(results) for _ in part.rows] for part in some]
@@ -119,7 +119,7 @@ def _predict(key: tuple[ModelVersion, bool], parts: Sequence[Part]) -> list[Any]
     return run_together(call, parts, RequestError)
 
 
-def _step(key: tuple[ModelVersion, bool], parts: Sequence[Part]) -> list[Any]:
+def _step(key: tuple[ModelVersion, bool], parts: Sequence[RequestPart]) -> list[Any]:
     """Run steps of the streams of several requests; return, for each stream, its results or the problem."""
     version, probabilities = key
     stepper = version.stepper
@@ -130,7 +130,7 @@ def _step(key: tuple[ModelVersion, bool], parts: Sequence[Part]) -> list[Any]:
     return [[next(results) for _ in part.rows] for part in parts]
 
 
-def _generate(key: ModelVersion, parts: Sequence[Part]) -> list[Any]:
+def _generate(key: ModelVersion, parts: Sequence[RequestPart]) -> list[Any]:
     """Continue one prompt; the row is the iterator of the texts of its request."""
     return [[next(texts) for texts in part.rows] for part in parts]
 

@@ -49,7 +49,7 @@ class Slot:
         self.state: Any = None  # the state, if it has no fixed size
 
 
-class Stepper:
+class StreamStepper:
     """Base class: runs steps of streams; `open`, `reset` and `close` manage their states.
 
     Attributes:
@@ -76,7 +76,7 @@ class Stepper:
         raise NotImplementedError
 
 
-def build_stepper(task: Task, model: ForTask, max_steps: int) -> Stepper | str:
+def build_stepper(task: Task, model: ForTask, max_steps: int) -> StreamStepper | str:
     """Return the stepper of a model, or the reason why it has no streams."""
     if isinstance(task, WindowsTask):
         if task.input.known:  # type: ignore[union-attr]
@@ -99,7 +99,7 @@ def build_stepper(task: Task, model: ForTask, max_steps: int) -> Stepper | str:
     return LayerStepper(task, model, max_steps)
 
 
-class WindowStepper(Stepper):
+class WindowStepper(StreamStepper):
     """A forecast after each step, from the last steps of the stream."""
 
     def __init__(self, task: WindowsTask, model: ForTask) -> None:
@@ -124,7 +124,7 @@ class WindowStepper(Stepper):
         return [[next(results) for _ in range(n)] for n in counts]
 
 
-class LayerStepper(Stepper):
+class LayerStepper(StreamStepper):
     """A causal layer whose state is kept."""
 
     def __init__(self, task: Task, model: ForTask, max_steps: int) -> None:

@@ -18,7 +18,7 @@ MOST_PADDING = 2  # how many times longer a row may be than those of other jobs 
 
 
 @dataclass(eq=False)
-class Job:
+class RequestRows:
     """The rows of one request.
 
     Attributes:
@@ -48,7 +48,7 @@ class Job:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class RequestPart:
     """Rows of a job that run in one call.
 
     Attributes:
@@ -57,7 +57,7 @@ class Part:
         first: How many rows of the job precede them.
     """
 
-    job: Job
+    job: RequestRows
     rows: Sequence[Any]
     first: int
 
@@ -67,7 +67,7 @@ class _Client:
     tag: int
     number: int  # the order of arrival
     clock: int = 0  # the tag of the job that was last chosen
-    jobs: list[Job] = field(default_factory=list)
+    jobs: list[RequestRows] = field(default_factory=list)
 
 
 class Turns:
@@ -87,7 +87,7 @@ class Turns:
         self.rows = 0
         self.rests = False  # whether long jobs must wait
 
-    def add(self, job: Job) -> None:
+    def add(self, job: RequestRows) -> None:
         """Add a job to the queue."""
         self._count += 1
         job.work = sum(job.steps)
@@ -100,19 +100,19 @@ class Turns:
         client.jobs.append(job)
         self.rows += job.left
 
-    def discard(self, job: Job) -> None:
+    def discard(self, job: RequestRows) -> None:
         """Forget a job whose client has left."""
         client = self._clients.get(job.client)
         if client is not None and job in client.jobs:
             self._remove(client, job)
 
-    def take(self, share: float = 1.0) -> list[Part]:
+    def take(self, share: float = 1.0) -> list[RequestPart]:
         """Return the parts of jobs that run in the next call.
 
         Args:
             share: The share of the maximum steps that the call may have.
         """
-        parts: list[Part] = []
+        parts: list[RequestPart] = []
         rows, work, longest = 0, 0, 0
         most_steps = int(share * self._most_steps)
         waiting = sorted(
@@ -139,12 +139,12 @@ class Turns:
             if not count:
                 continue
             longest = max(longest, *taken)
-            parts.append(Part(job, job.rows[job.taken : job.taken + count], job.taken))
+            parts.append(RequestPart(job, job.rows[job.taken : job.taken + count], job.taken))
             rows += count
             self._charge(client, job, count)
         return parts
 
-    def _fits(self, job: Job) -> bool:
+    def _fits(self, job: RequestRows) -> bool:
         """Return whether the rest of a job fits in one call."""
         return job.left <= self._most_rows and job.work <= self._most_steps
 
@@ -153,7 +153,7 @@ class Turns:
         jobs = (job for client in self._clients.values() for job in client.jobs)
         return any(not (job.is_long and self.rests) for job in jobs)
 
-    def _charge(self, client: _Client, job: Job, count: int) -> None:
+    def _charge(self, client: _Client, job: RequestRows, count: int) -> None:
         """Record that rows of a job run."""
         work = sum(job.steps[job.taken : job.taken + count])
         self._clock, client.clock = client.tag, job.tag
@@ -165,7 +165,7 @@ class Turns:
         if not job.left:
             self._remove(client, job)
 
-    def _remove(self, client: _Client, job: Job) -> None:
+    def _remove(self, client: _Client, job: RequestRows) -> None:
         client.jobs.remove(job)
         self.rows -= job.left
         if client.jobs:

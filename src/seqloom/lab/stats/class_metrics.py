@@ -75,26 +75,22 @@ def describe_classes(names: Sequence[str], y: Array, p: Array) -> list[dict[str,
     """Return a row for each class: how many rows it has, its precision, recall and F1 (None where undefined)."""
     known = y != IGNORED
     y, p = y[known], p[known]
-    ids = np.arange(len(names))
-    rows, said, right = (np.bincount(part[part >= 0], minlength=len(ids)) for part in (y, p, p[p == y]))
-    return [
-        {
-            "class": name,
-            "rows": int(rows[k]),
-            "precision": _share(right[k], said[k]),
-            "recall": _share(right[k], rows[k]),
-            "F1": _share(2 * right[k], rows[k] + said[k]),
-        }
-        for k, name in enumerate(names)
-    ]
+    rows, said, right = (np.bincount(part[part >= 0], minlength=len(names)) for part in (y, p, p[p == y]))
+    return _describe("class", names, rows, said, right)
 
 
 def describe_labels(names: Sequence[str], columns: Mapping[str, Array]) -> list[dict[str, str | int | float | None]]:
     """Return a row for each label as `describe_classes` does, from columns (n, K): label_true, label_predicted, ..."""
     rows, said, right = (columns[f"label_{k}"].sum(0, dtype=np.int64) for k in ("true", "predicted", "right"))
+    return _describe("label", names, rows, said, right)
+
+
+def _describe(
+    what: str, names: Sequence[str], rows: Array, said: Array, right: Array
+) -> list[dict[str, str | int | float | None]]:
     return [
         {
-            "label": name,
+            what: name,
             "rows": int(rows[k]),
             "precision": _share(right[k], said[k]),
             "recall": _share(right[k], rows[k]),

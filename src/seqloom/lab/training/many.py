@@ -14,34 +14,21 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from seqloom.lab.jobs.cpu import use_one_thread
-from seqloom.lab.training.clipping import clip_gradients
-from seqloom.lab.training.recipe import SmallTraining
+from seqloom.lab.training.recipe import SmallTraining, TrainedModel
+from seqloom.lab.training.recording import RecordedSteps
 from seqloom.lab.training.stacked import BATCH_SEED_OFFSET, StackedStep
+from seqloom.lab.training.update import Update
 
-LOSS_SPANS = 50  # spans of a training, each with its mean loss
 MAX_GRAPHS = 24  # replayed at once; more do not fit the hardware queues
 MAX_STEPS_AHEAD = 8  # steps by which the host may be ahead of a stream
+WARM_UP_STEPS = 3  # steps before one is recorded
 NO_MEMORY = torch.OutOfMemoryError.__name__
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class TrainedModel:
-    """The result of one training."""
-
-    name: str
-    model: nn.Module | None
-    losses: list[float]  # means over equal spans of steps
-    seconds_per_step: float  # time of the group in which it ran
-    failed: str = ""
-    skipped: int = 0  # steps whose gradient was not finite; they changed nothing
 
 
 def train_many(trainings: Sequence[SmallTraining], device: str | torch.device) -> list[TrainedModel]:
@@ -75,24 +62,17 @@ def _train_stacks(trainings: Sequence[SmallTraining], device: torch.device) -> d
     if not stacks:
         return {}
     results: dict[int, TrainedModel] = {}
-    recordings: list[tuple[list[int], _Recording]] = []
-    for places in stacks.values():
-        group = [trainings[i] for i in places]
+    recordings: dict[tuple[int, ...], _Recording] = {}
+    for (name, steps), places in stacks.items():
         try:
-            recordings.append((places, _Recording(group[0], device, StackedStep(group, device))))
+            stacked = StackedStep([trainings[i] for i in places], device)
+            recordings[tuple(places)] = _Recording(stacked, steps, device)
         except Exception as error:  # they are trained side by side instead
             torch.cuda.synchronize(device)
-            logger.warning("%s: not trained as one model: %s", group[0].stack, error)
-    began = time.perf_counter()
-    for _ in range(max((recording.steps for _, recording in recordings), default=0)):
-        for _, recording in recordings:
-            recording.replay()
-    torch.cuda.synchronize(device)
-    seconds = time.perf_counter() - began
-    for places, recording in recordings:
-        assert isinstance(recording.step, StackedStep)
-        for i, model, values in zip(places, recording.step.models, recording.step.losses.T.tolist(), strict=True):
-            results[i] = _describe_result(trainings[i], model, values, seconds)
+            logger.warning("%s: not trained as one model: %s", name, error)
+    seconds = _replay(list(recordings.values()), device)
+    for some, recording in recordings.items():
+        results |= dict(zip(some, recording.step.results(seconds), strict=True))
     return results
 
 
@@ -110,7 +90,7 @@ def _train_groups(trainings: Sequence[SmallTraining], device: torch.device) -> l
     return results
 
 
-class _Step:
+class SmallStep:
     """One step of one training; everything that changes from step to step is a tensor on the device."""
 
     def __init__(self, training: SmallTraining, device: torch.device) -> None:
@@ -118,15 +98,16 @@ class _Step:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(training.seed)
             self.model = training.model().to(device, training.dtype).train()
-        self.noise = torch.Generator(device).manual_seed(training.seed + BATCH_SEED_OFFSET)
-        self.on_gpu = device.type == "cuda"
-        self.optimiser = torch.optim.AdamW(
+        self.generators = [torch.Generator(device).manual_seed(training.seed + BATCH_SEED_OFFSET)]
+        on_gpu = device.type == "cuda"
+        optimiser = torch.optim.AdamW(
             self.model.parameters(),
-            lr=torch.zeros((), device=device) if self.on_gpu else 0.0,
+            lr=torch.zeros((), device=device) if on_gpu else 0.0,
             weight_decay=recipe.weight_decay,
-            capturable=self.on_gpu,
-            fused=self.on_gpu,
+            capturable=on_gpu,
+            fused=on_gpu,
         )
+        self.update = Update(self.model.parameters(), optimiser, recipe.clip)
         self.rates = torch.tensor([recipe.rate(i) for i in range(recipe.steps)], device=device)
         self.losses = torch.full((recipe.steps,), math.nan, device=device)  # NaN: the step was skipped
         self.nan = self.losses[0].clone()
@@ -136,45 +117,19 @@ class _Step:
         """Prepare a step; `done` steps are finished."""
         if self.training.prepare is not None:
             with torch.no_grad():
-                self.training.prepare(self.model, self.noise, done)
+                self.training.prepare(self.model, self.generators[0], done)
 
     def __call__(self) -> None:
-        recipe = self.training.recipe
-        rate = self.rates.index_select(0, self.done).squeeze()
-        for group in self.optimiser.param_groups:
-            group["lr"].copy_(rate) if self.on_gpu else group.update(lr=float(rate))
-        loss = self.training.loss(self.model, self.training.batch(self.noise, self.done.device))
-        loss.backward()
-        finite = clip_gradients([p.grad for p in self.model.parameters() if p.grad is not None], recipe.clip)
+        self.update.set_rate(self.rates.index_select(0, self.done).squeeze())
+        loss = self.training.loss(self.model, self.training.batch(self.generators[0], self.done.device))
+        finite = self.update.take_step(loss)
         value = torch.where(finite, loss.detach().float(), self.nan)
-        finite = value.abs() < math.inf
-        if self.on_gpu:
-            setattr(self.optimiser, "found_inf", (~finite).float())  # noqa: B010  (makes a fused step skip itself)
-            self.optimiser.step()
-        elif finite:
-            self.optimiser.step()
-        self.optimiser.zero_grad()
         self.losses.index_copy_(0, self.done, value.view(1))
         self.done += 1
 
-    def finish(self, seconds: float) -> TrainedModel:
+    def results(self, seconds: float) -> list[TrainedModel]:
         """Return the result of the training."""
-        return _describe_result(self.training, self.model, self.losses.tolist(), seconds)
-
-
-def _describe_result(
-    training: SmallTraining, model: nn.Module, values: Sequence[float], seconds: float
-) -> TrainedModel:
-    """Return the result of a training with these losses; NaN where a step was skipped."""
-    steps = training.recipe.steps
-    spans: list[list[float]] = [[] for _ in range(min(LOSS_SPANS, steps))]
-    for i, value in enumerate(values):
-        if math.isfinite(value):
-            spans[i * len(spans) // steps].append(value)
-    losses = [sum(span) / len(span) if span else math.nan for span in spans]
-    skipped = steps - sum(map(len, spans))
-    failed = "" if spans[-1] else f"the gradient was not finite in {skipped:,} of {steps:,} steps"
-    return TrainedModel(training.name, model.eval(), losses, seconds / steps, failed, skipped)
+        return [TrainedModel.of(self.training, self.model, self.losses.tolist(), seconds)]
 
 
 def _build_failure(training: SmallTraining, error: Exception) -> TrainedModel:
@@ -185,14 +140,14 @@ def _train_one(training: SmallTraining, device: torch.device) -> TrainedModel:
     began = time.perf_counter()
     with torch.random.fork_rng(devices=[]):
         try:
-            step = _Step(training, device)
+            step = SmallStep(training, device)
             torch.manual_seed(training.seed)  # for dropout
             for done in range(training.recipe.steps):
                 step.prepare(done)
                 step()
         except Exception as error:
             return _build_failure(training, error)
-    return step.finish(time.perf_counter() - began)
+    return step.results(time.perf_counter() - began)[0]
 
 
 @contextmanager
@@ -215,52 +170,40 @@ def _train_group(trainings: Sequence[SmallTraining], device: torch.device) -> li
     with _frozen_objects():
         for i, training in enumerate(trainings):
             try:
-                recordings[i] = _Recording(training, device)
+                recordings[i] = _Recording(SmallStep(training, device), training.recipe.steps, device)
             except Exception as error:
                 torch.cuda.synchronize(device)
                 results[i] = _build_failure(training, error)
-    began = time.perf_counter()
-    for _ in range(max((t.recipe.steps for t in trainings), default=0)):
-        for recording in recordings.values():
-            recording.replay()
-    torch.cuda.synchronize(device)
-    seconds = time.perf_counter() - began
+    seconds = _replay(list(recordings.values()), device)
     for i, recording in recordings.items():
-        assert isinstance(recording.step, _Step)
-        results[i] = recording.step.finish(seconds)
+        (results[i],) = recording.step.results(seconds)
     return [results[i] for i in range(len(trainings))]
 
 
-class _Recording:
-    """A step as a CUDA graph on its own stream; the warm-up steps before the recording are part of the training."""
+def _replay(recordings: Sequence[_Recording], device: torch.device) -> float:
+    """Run the steps that are left of all recordings, in turns; return the seconds."""
+    began = time.perf_counter()
+    for _ in range(max((recording.steps for recording in recordings), default=0)):
+        for recording in recordings:
+            if recording.done < recording.steps:
+                recording.replay()
+    torch.cuda.synchronize(device)
+    return time.perf_counter() - began
 
-    def __init__(self, training: SmallTraining, device: torch.device, stacked: StackedStep | None = None) -> None:
-        self.step = _Step(training, device) if stacked is None else stacked
-        self.done, self.steps = 0, training.recipe.steps
-        self.stream = torch.cuda.Stream(device)
-        self.events: list[torch.cuda.Event] = []
-        self.stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(self.stream):
-            for _ in range(min(3, self.steps)):
-                self.step.prepare(self.done)
-                self.step()
-                self.done += 1
-        torch.cuda.synchronize(device)
-        self.graph = torch.cuda.CUDAGraph()
-        for noise in self.step.noise if isinstance(self.step, StackedStep) else [self.step.noise]:
-            self.graph.register_generator_state(noise)
-        with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
-            self.step()
+
+class _Recording:
+    """A step as a CUDA graph; the warm-up steps before the recording are part of the training."""
+
+    def __init__(self, step: SmallStep | StackedStep, steps: int, device: torch.device) -> None:
+        self.step, self.done, self.steps = step, 0, steps
+        self.recorded = RecordedSteps(device, MAX_STEPS_AHEAD)
+        for _ in range(min(WARM_UP_STEPS, steps)):
+            self.recorded.run(self._prepare, step)
+        self.recorded.record([step], step.generators)
 
     def replay(self) -> None:
-        if self.done == self.steps:
-            return
-        if len(self.events) >= MAX_STEPS_AHEAD:
-            self.events.pop(0).synchronize()
-        with torch.cuda.stream(self.stream):
-            self.step.prepare(self.done)
-            self.graph.replay()
-            event = torch.cuda.Event()
-            event.record()
-        self.events.append(event)
+        self.recorded.run(self._prepare, self.recorded.graphs[0].replay)
+
+    def _prepare(self) -> None:
+        self.step.prepare(self.done)
         self.done += 1

@@ -15,23 +15,27 @@ from seqloom.lab.kinds.settings import TrainSettings
 MOMENTUM = 0.9
 
 
-def build_optimiser(model: nn.Module, settings: TrainSettings) -> torch.optim.Optimizer:
-    """Build the optimiser, with weight decay for matrices but not for biases, norms and embeddings."""
-    undecayed = {id(p) for m in model.modules() if isinstance(m, nn.Embedding | nn.LayerNorm) for p in m.parameters()}
-    every = list(model.parameters())
+def group_weights(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Return the groups of an optimiser: matrices decay; biases, norms and embeddings do not."""
+    kinds = nn.Embedding | nn.EmbeddingBag | nn.LayerNorm
+    undecayed = {id(p) for m in model.modules() if isinstance(m, kinds) for p in m.parameters()}
+    weights = [p for p in model.parameters() if p.requires_grad]
+    decays = [p.dim() >= 2 and id(p) not in undecayed for p in weights]
     groups = [
-        {
-            "params": [p for p in every if p.dim() >= 2 and id(p) not in undecayed],
-            "weight_decay": settings.weight_decay,
-        },
-        {"params": [p for p in every if p.dim() < 2 or id(p) in undecayed], "weight_decay": 0.0},
+        {"params": [p for p, decay in zip(weights, decays, strict=True) if decay == which], "weight_decay": rate}
+        for which, rate in ((True, weight_decay), (False, 0.0))
     ]
-    groups = [group for group in groups if group["params"]]
+    return [group for group in groups if group["params"]]
+
+
+def build_optimiser(model: nn.Module, settings: TrainSettings) -> torch.optim.Optimizer:
+    """Build the optimiser of the settings."""
+    groups = group_weights(model, settings.weight_decay)
     if settings.optimiser == "sgd":
         return torch.optim.SGD(groups, settings.lr, momentum=MOMENTUM)
     kind = torch.optim.AdamW if settings.optimiser == "adamw" else torch.optim.Adam
     # fused: one pass over all weights, on GPUs and CPUs
-    fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in every)
+    fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in model.parameters())
     return kind(groups, settings.lr, fused=fused)
 
 

@@ -222,22 +222,8 @@ def split_by_length(batch: Batch) -> Iterator[tuple[Batch, list[int]]]:
     while order:
         count = max(1, min(len(order), BATCH_STEPS // order[-1][0]))  # the longest first
         order, some = order[:-count], order[-count:]
-        rows = torch.tensor([row for _, row in some])
-        longest = some[-1][0]
-        spans = None if batch.timespans is None else batch.timespans[rows, :longest]
-        letters = None if batch.letters is None else batch.letters[rows, :longest]
-        future = None if batch.future is None else batch.future[rows]
-        attributes = None if batch.attributes is None else batch.attributes[rows]
-        part = Batch(
-            batch.x[rows, :longest],
-            batch.lengths[rows],
-            batch.rows[rows],
-            timespans=spans,
-            letters=letters,
-            future=future,
-            attributes=attributes,
-        )
-        yield part, rows.tolist()
+        rows = [row for _, row in some]
+        yield batch.select(torch.tensor(rows)).cut(some[-1][0]), rows
 
 
 def translate(

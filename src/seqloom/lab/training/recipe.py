@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 Tensors = tuple[Tensor, ...]
+LOSS_SPANS = 50  # spans of a training, each with its mean loss
 
 
 @dataclass(frozen=True)
@@ -50,3 +51,28 @@ class SmallTraining:
     # Trainings with the same name here have models of one shape, the same loss and number of steps, and no dropout;
     # `torch.vmap` can run their models. On a GPU they are trained as one model.
     stack: str = ""
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """The result of one training."""
+
+    name: str
+    model: nn.Module | None
+    losses: list[float]  # means over equal spans of steps
+    seconds_per_step: float  # time of the group in which it ran
+    failed: str = ""
+    skipped: int = 0  # steps whose gradient was not finite; they changed nothing
+
+    @classmethod
+    def of(cls, training: SmallTraining, model: nn.Module, values: Sequence[float], seconds: float) -> TrainedModel:
+        """Return the result of a training with these losses; NaN where a step was skipped."""
+        steps = training.recipe.steps
+        spans: list[list[float]] = [[] for _ in range(min(LOSS_SPANS, steps))]
+        for i, value in enumerate(values):
+            if math.isfinite(value):
+                spans[i * len(spans) // steps].append(value)
+        losses = [sum(span) / len(span) if span else math.nan for span in spans]
+        skipped = steps - sum(map(len, spans))
+        failed = "" if spans[-1] else f"the gradient was not finite in {skipped:,} of {steps:,} steps"
+        return cls(training.name, model.eval(), losses, seconds / steps, failed, skipped)

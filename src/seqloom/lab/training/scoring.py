@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -17,7 +16,7 @@ from seqloom.lab.data.task import Batch, Task
 from seqloom.lab.kinds.columns import Columns, to_array
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.kinds.registry import kind_of
-from seqloom.lab.stats.metrics import Scores, compute_scores
+from seqloom.lab.stats.metrics import Array, Scores, compute_scores
 
 
 def score(
@@ -58,28 +57,40 @@ def score_split(
     full: bool = True,
     within: AbstractContextManager[Any] | None = None,
     only: Collection[int] | None = None,
+    decode_every: int = 1,
 ) -> Columns:
-    """Return what every row of a split, or `only` some positions, contribute to the metrics; see `score`."""
+    """Return what every row of a split, or `only` some positions, contribute to the metrics; see `score`.
+
+    Translations are decoded in every `decode_every`-th batch; their columns are 0 for the rows of other batches.
+    """
     if task.splits[split].size is None:
         raise UserError(f"split {split!r} of task {task.name!r} has no end; score 'valid' or 'test'")
     device, training = next(model.parameters()).device, model.training
-    rows, state = defaultdict(list), None
+    parts: list[Columns] = []
+    state: Any = None
     model.eval()
     try:
-        for one in (
-            task.batches(split, batch=batch, tokens=tokens) if batch or tokens else task.batches(split, batch=64)
-        ):
+        batches = task.batches(split, batch=batch if batch or tokens else 64, tokens=tokens)
+        for number, one in enumerate(batches):
             if only is not None:
                 one = one.select(torch.tensor([row in only for row in one.rows.tolist()]))  # noqa: PLW2901
                 if not len(one):
                     continue
             with within or nullcontext():
-                columns, state = _score_batch(model, task, one.to(device), state if one.carry else None, full)
-            for name, column in columns.items():
-                rows[name].append(column)
+                decodes = full and number % decode_every == 0
+                columns, state = _score_batch(model, task, one.to(device), state if one.carry else None, decodes)
+            parts.append(columns)
     finally:
         model.train(training)
-    return {name: np.concatenate(parts) for name, parts in rows.items()}
+    return {
+        name: np.concatenate([_get_column(part, name, first) for part in parts])
+        for name, first in (parts[0] if parts else {}).items()
+    }
+
+
+def _get_column(part: Columns, name: str, like: Array) -> Array:
+    """Return a column of a batch; zeros of the shape of `like` where the batch was not decoded."""
+    return part[name] if name in part else np.zeros((len(part["targets"]), *like.shape[1:]))
 
 
 def _score_batch(

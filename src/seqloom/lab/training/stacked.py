@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from seqloom.lab.training.recipe import SmallTraining
+from seqloom.lab.training.recipe import SmallTraining, TrainedModel
 
 BATCH_SEED_OFFSET = 1 << 32  # so that batches and weights draw different numbers
 BETAS, EPS = (0.9, 0.999), 1e-8  # as torch.optim.AdamW
@@ -37,7 +37,7 @@ class StackedStep:
                 torch.manual_seed(training.seed)
                 models.append(training.model().to(device, training.dtype).train())
         self.models = models
-        self.noise = [torch.Generator(device).manual_seed(t.seed + BATCH_SEED_OFFSET) for t in trainings]
+        self.generators = [torch.Generator(device).manual_seed(t.seed + BATCH_SEED_OFFSET) for t in trainings]
         self.names = [name for name, p in models[0].named_parameters() if p.requires_grad]
         _check_fixed_tensors(models, self.names)
         self.flat = torch.stack([_flatten(model, self.names) for model in models])  # (models, weights)
@@ -65,14 +65,14 @@ class StackedStep:
 
     def prepare(self, done: int) -> None:
         """Do what is due before a step; `done` steps are finished."""
-        for training, model, noise in zip(self.trainings, self.models, self.noise, strict=True):
+        for training, model, noise in zip(self.trainings, self.models, self.generators, strict=True):
             if training.prepare is not None:
                 with torch.no_grad():
                     training.prepare(model, noise, done)
 
     def __call__(self) -> None:
         device = self.done.device
-        batches = [t.batch(noise, device) for t, noise in zip(self.trainings, self.noise, strict=True)]
+        batches = [t.batch(noise, device) for t, noise in zip(self.trainings, self.generators, strict=True)]
         batch = tuple(torch.stack(parts) for parts in zip(*batches, strict=True))
         leaves = {name: t.detach().requires_grad_() for name, t in self.weights.items()}
         losses = torch.vmap(self._find_loss, randomness="different")(leaves, batch)
@@ -102,6 +102,11 @@ class StackedStep:
         self.flat.copy_(torch.where(finite, new, self.flat))
         self.losses.index_copy_(0, self.done, torch.where(finite.squeeze(1), losses, torch.nan).unsqueeze(0))
         self.done += 1
+
+    def results(self, seconds: float) -> list[TrainedModel]:
+        """Return the result of each training."""
+        every = zip(self.trainings, self.models, self.losses.T.tolist(), strict=True)
+        return [TrainedModel.of(training, model, values, seconds) for training, model, values in every]
 
 
 def _flatten(model: nn.Module, names: Sequence[str]) -> Tensor:

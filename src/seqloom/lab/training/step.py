@@ -21,7 +21,6 @@ from seqloom.lab.data.task import Batch
 from seqloom.lab.files.checkpoint import load_weights, weights_of
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.kinds.settings import TrainSettings
-from seqloom.lab.training.clipping import clip_gradients
 from seqloom.lab.training.distributed import ProcessGroup
 from seqloom.lab.training.optimiser import (
     Average,
@@ -30,6 +29,7 @@ from seqloom.lab.training.optimiser import (
     optimiser_state,
     restore_optimiser,
 )
+from seqloom.lab.training.update import Update
 
 NAMED_ROWS = 8  # rows of a batch that an error names
 MAX_SKIPPED_IN_A_ROW = 20  # in studies, a training with more steps in a row without a finite gradient did not recover
@@ -50,6 +50,7 @@ class Stepper:
         self.average = Average(model, settings.ema) if settings.ema else None
         self.checkpoints = CheckpointAverage(model) if settings.average_checkpoints else None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.precision == "fp16")
+        self.update = Update(self.weights, self.optimiser, settings.clip or math.inf, self.scaler)
         self.parts = 1  # into which each batch is split to save memory
         self.carried: dict[int, Any] = {}  # part -> its last state
         self.skipped = self.skipped_in_a_row = 0  # steps whose gradient was not finite
@@ -80,8 +81,7 @@ class Stepper:
             FloatingPointError: If the loss is not finite, or the gradient in many steps in a row.
             MemoryError: If a single row does not fit into memory.
         """
-        for group in self.optimiser.param_groups:
-            group["lr"] = lr
+        self.update.set_rate(lr)
         while True:
             seed_step(self.settings.seed, number, self.processes.rank)
             try:
@@ -93,20 +93,16 @@ class Stepper:
                 self._split_further(batches, error)
             if self.device.type == "cuda":  # the error no longer holds its tensors
                 torch.cuda.empty_cache()
-        if self.scaler.is_enabled():
-            self.scaler.unscale_(self.optimiser)
-        gradients = [p.grad for p in self.weights if p.grad is not None]
-        finite = bool(clip_gradients(gradients, self.settings.clip or math.inf))
+        finite = bool(self.update.clip_gradients())
         whole = float(loss)
         if finite or self._is_scaled_too_far(whole):
             self.skipped_in_a_row = 0
-            self.scaler.step(self.optimiser)  # skips a step whose gradients overflowed
-            self.scaler.update()
+            self.update.apply(True)
             if self.average is not None:
                 self.average.update(self.model)
         else:
             self._skip(whole, batches, number)
-        self.optimiser.zero_grad(set_to_none=True)
+        self.update.discard_gradients()
         return whole, count
 
     def _compute_gradients(self, batches: Sequence[Batch]) -> tuple[Tensor, int]:
@@ -136,7 +132,7 @@ class Stepper:
         return loss * 0.0 if empty else loss
 
     def _split_further(self, batches: Sequence[Batch], error: Exception) -> None:
-        self.optimiser.zero_grad(set_to_none=True)
+        self.update.discard_gradients()
         largest = max(len(batch) for batch in batches)
         if self.processes.count > 1 or self.parts >= largest:
             longest = max(batch.x.shape[1] for batch in batches)

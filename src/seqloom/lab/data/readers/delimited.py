@@ -45,7 +45,7 @@ HEAD_LINES, HEAD_BYTES = 100, 1 << 20  # beginning of a file from which separato
 
 
 @dataclass(frozen=True)
-class Layout:
+class Dialect:
     """The form of a table.
 
     Attributes:
@@ -101,7 +101,7 @@ def _find_quote(path: Path) -> str | None:
     return '"' if path.suffix == ".csv" else None
 
 
-def _scan_untyped(path: Path, layout: Layout, sample: int | None) -> pl.LazyFrame:
+def _scan_untyped(path: Path, layout: Dialect, sample: int | None) -> pl.LazyFrame:
     return pl.scan_csv(
         path,
         separator=layout.separator,
@@ -159,7 +159,7 @@ def verify(frame: pl.LazyFrame, path: Path, options: Reading) -> None:
         diagnose(path, options)
 
 
-def find_layout(path: Path, options: Reading) -> Layout:
+def find_layout(path: Path, options: Reading) -> Dialect:
     """Find the separator, the names of the columns and the first row of a table.
 
     Raises:
@@ -185,7 +185,7 @@ def find_layout(path: Path, options: Reading) -> Layout:
         while head < len(lines) and not lines[head].strip("\r\n"):
             head += 1
     _check_names(names, path)
-    return Layout(separator, names, head, sum(len(line.encode("utf-8", "surrogateescape")) for line in lines[:head]))
+    return Dialect(separator, names, head, sum(len(line.encode("utf-8", "surrogateescape")) for line in lines[:head]))
 
 
 def find_titles(path: Path, options: Reading) -> list[str]:

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from seqloom.lab.export.runner.results import DECODERS, Results
-from seqloom.lab.export.runner.rows import Array, Arrays, InputError, Row, make_encoder
+from seqloom.lab.export.runner.rows import Array, Arrays, Row, RowError, make_encoder
 
 BATCH_STEPS = 16_384  # time steps in a batch, padding included
 
@@ -57,8 +57,8 @@ class Model:
         for number, row in enumerate(rows, 1):
             try:
                 inputs.append(self.encoder.encode(row))
-            except InputError as error:
-                raise InputError(f"row {number}: {error}") from None
+            except RowError as error:
+                raise RowError(f"row {number}: {error}") from None
         results: Results = [{"prediction": None} for _ in rows]
         limit = self.about["limit"]
         inputs = [{k: v[:limit] if k in ("x", "letters") else v for k, v in one.items()} for one in inputs]
@@ -108,7 +108,7 @@ def parse(text: str, is_text: bool) -> Row:
     try:
         return json.loads(text)
     except ValueError:
-        raise InputError(f"{text[:40]!r} is not JSON; give a list of numbers, or an object of columns") from None
+        raise RowError(f"{text[:40]!r} is not JSON; give a list of numbers, or an object of columns") from None
 
 
 def main() -> None:
@@ -129,7 +129,7 @@ def main() -> None:
             parser.error("give an input, such as: python run.py " + model.about["example"])
         is_text = model.about["encoder"]["type"] in ("text", "subwords", "joined")
         results = model.predict([parse(line, is_text) for line in lines], options.probabilities)
-    except (InputError, OSError, UnicodeDecodeError) as error:
+    except (RowError, OSError, UnicodeDecodeError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     for result in results:

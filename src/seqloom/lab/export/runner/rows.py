@@ -17,17 +17,17 @@ Array = np.ndarray[Any, Any]
 Arrays = dict[str, Array]
 
 
-class InputError(ValueError):
+class RowError(ValueError):
     """A row that cannot be read; the message says what to give instead."""
 
 
-class Encoder(Protocol):
+class RowEncoder(Protocol):
     """Encodes a row as the inputs of the model."""
 
     def encode(self, row: Row) -> Arrays: ...
 
 
-def make_encoder(about: About, folder: Path) -> Encoder:
+def make_encoder(about: About, folder: Path) -> RowEncoder:
     """Return the encoder that a description names."""
     return ENCODERS[about["type"]](about, folder)
 
@@ -37,7 +37,7 @@ def read_column(row: Row, name: str) -> Row:
     if not isinstance(row, dict):
         return row
     if name not in row:
-        raise InputError(f"no column {name!r}; it has {', '.join(map(str, row))}")
+        raise RowError(f"no column {name!r}; it has {', '.join(map(str, row))}")
     return row[name]
 
 
@@ -66,10 +66,10 @@ class Text:
         if unit == "tokens":
             tokens = value.split() if isinstance(value, str) else value
             if not isinstance(tokens, list) or not all(isinstance(t, str) for t in tokens):
-                raise InputError(f"{str(value)[:40]!r} is not a list of tokens; give words separated by blanks")
+                raise RowError(f"{str(value)[:40]!r} is not a list of tokens; give words separated by blanks")
             return [t.lower() for t in tokens] if lowercase else tokens
         if not isinstance(value, str):
-            raise InputError(f"{str(value)[:40]!r} is not a text; give a string")
+            raise RowError(f"{str(value)[:40]!r} is not a text; give a string")
         text = value.lower() if lowercase else value
         if unit == "bytes":
             return [byte + FIRST_ID for byte in text.encode()]
@@ -99,7 +99,7 @@ class Subwords:
         """Return ids (T,)."""
         text = read_column(row, self.about["column"])
         if not isinstance(text, str):
-            raise InputError(f"{str(text)[:40]!r} is not a text; give a string")
+            raise RowError(f"{str(text)[:40]!r} is not a text; give a string")
         ids = self.tokenizer.encode(text.lower() if self.about["lowercase"] else text, add_special_tokens=False).ids
         return {"x": np.array(ids + [END] * self.about["end"], dtype=np.int64)}
 
@@ -113,7 +113,7 @@ class Joined:
     def encode(self, row: Row) -> Arrays:
         """Return ids (T,)."""
         if not isinstance(row, dict):
-            raise InputError(f"give an object with the columns {', '.join(self.columns)}")
+            raise RowError(f"give an object with the columns {', '.join(self.columns)}")
         parts = [self.inner.encode(read_column(row, name))["x"] for name in self.columns]
         if not any(map(len, parts)):
             return {"x": np.zeros(0, dtype=np.int64)}
@@ -126,7 +126,7 @@ def read_numbers(value: Row, what: str) -> Array:
     try:
         return np.array(value, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"{str(value)[:40]} is not {what}; give numbers as JSON") from None
+        raise RowError(f"{str(value)[:40]} is not {what}; give numbers as JSON") from None
 
 
 def standardise(values: Array, scale: About) -> Array:
@@ -147,23 +147,23 @@ class Series:
         if isinstance(row, dict):
             parts = [read_numbers(read_column(row, name), "a number or a list of numbers") for name in columns]
             if len({part.shape[:1] for part in parts}) > 1:
-                raise InputError(f"the columns {', '.join(columns)} have different lengths; give each as many steps")
+                raise RowError(f"the columns {', '.join(columns)} have different lengths; give each as many steps")
             values = np.stack(parts, -1) if wide or len(columns) > 1 else parts[0]
         else:
             values = read_numbers(row, "a list of numbers")
         width = 1 if wide else max(self.about["width"], len(columns))
         if wide and values.size != len(columns):
-            raise InputError(f"{values.size} numbers, training had {len(columns)}")
+            raise RowError(f"{values.size} numbers, training had {len(columns)}")
         values = values.reshape(-1, 1) if wide or values.ndim == 1 else values
         if values.ndim != 2 or (len(values) and values.shape[1] != width):
-            raise InputError(f"shape {values.shape}; give steps of {width} numbers")
+            raise RowError(f"shape {values.shape}; give steps of {width} numbers")
         z = standardise(values.reshape(-1, width), self.about["scale"])
         gaps = np.isnan(z)
         masks = gaps[:, np.array(self.about["scale"]["missing"], dtype=bool)]
         return {"x": np.concatenate([np.where(gaps, 0, z), masks], 1).astype(np.float32)}
 
 
-class Table:
+class PastTable:
     """The past of a forecast, and the future of the columns that are known."""
 
     def __init__(self, about: About, folder: Path) -> None:
@@ -176,18 +176,18 @@ class Table:
         ahead = about["horizon"] if known else 0
         if not isinstance(row, dict):
             if known or names:
-                raise InputError(f"give an object with the columns {', '.join(columns)}")
+                raise RowError(f"give an object with the columns {', '.join(columns)}")
             table = read_numbers(row, "a list of steps")
             table = table.reshape(-1, len(columns)) if table.ndim == 1 and len(columns) == 1 else table
             if table.ndim != 2 or table.shape[1] != len(columns):
-                raise InputError(f"the row has shape {table.shape}; give one list per step, of {', '.join(columns)}")
+                raise RowError(f"the row has shape {table.shape}; give one list per step, of {', '.join(columns)}")
             row = {name: table[:, k].tolist() for k, name in enumerate(columns)}
         lists = {name: read_column(row, name) for name in columns}
         steps = len(lists[about["targets"][0]])
         for name, values in lists.items():
             expected = steps + (ahead if name in known else 0)
             if not isinstance(values, list) or len(values) != expected:
-                raise InputError(f"column {name!r}: give a list of {expected} values")
+                raise RowError(f"column {name!r}: give a list of {expected} values")
         total = steps + ahead
         numbers = [name for name in columns if name not in names]
         values = np.full((total, len(numbers)), np.nan)
@@ -218,10 +218,10 @@ def fill_gaps(values: Array, season: int) -> Array:
     return filled
 
 
-ENCODERS: dict[str, Callable[[About, Path], Encoder]] = {
+ENCODERS: dict[str, Callable[[About, Path], RowEncoder]] = {
     "text": Text,
     "subwords": Subwords,
     "joined": Joined,
     "series": Series,
-    "table": Table,
+    "table": PastTable,
 }

@@ -1,7 +1,9 @@
-"""The objective of all trainings of a comparison: metric, class weights, threshold and reject option."""
+"""The objective of all trainings of a comparison, and the order of models by their validation metrics."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 from seqloom.lab.compare.settings import CompareSettings
@@ -26,3 +28,19 @@ def resolve_aim(task: Task, settings: CompareSettings) -> tuple[Metric, dict[str
     if (settings.folds or 1) > 1:
         options["positive"] = kind.name_positive(task, settings.positive)  # the rarer class of folds may differ
     return kind.choose_objective(task, aim.metric).metric, options
+
+
+def rank(metric: Metric, valid: Mapping[str, float | None]) -> tuple[float, float]:
+    """Return a sort key, smallest first: the metric, then the loss.
+
+    The loss replaces a metric that was not computed, such as BLEU during training.
+    """
+    loss = _number(valid.get("loss"))
+    if metric.name not in valid:
+        return loss, loss
+    value = _number(valid[metric.name])
+    return (-value if metric.higher and math.isfinite(value) else value), loss
+
+
+def _number(value: float | None) -> float:
+    return math.inf if value is None or math.isnan(value) else value
