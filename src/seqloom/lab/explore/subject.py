@@ -13,8 +13,7 @@ from pydantic_core import from_json
 from torch import Tensor, nn
 
 from seqloom.core.errors import UserError
-from seqloom.lab.data.coders.joined import JoinedTextCoder
-from seqloom.lab.data.coders.text import TextCoder
+from seqloom.lab.data.coders.text import JoinedTextCoder, TextCoder
 from seqloom.lab.data.task import END, SPECIALS, START, UNKNOWN, Batch, Features, Task, Tokens
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.kinds.kind import Kind
@@ -26,7 +25,7 @@ MAX_STEPS = 5_000  # steps that are looked into; a trace of 50,000 steps would n
 
 
 @dataclass(frozen=True, eq=False)
-class Example:
+class LabelledInput:
     """One input: a batch of one row, and a label for each step."""
 
     batch: Batch
@@ -36,7 +35,7 @@ class Example:
 
 
 @dataclass(frozen=True, eq=False)
-class Outputs:
+class ModelOutputs:
     """A model's output for a batch: probabilities or values.
 
     Attributes:
@@ -100,7 +99,7 @@ class Subject:
         """Whether occlusion deletes a step; steps with their own output, and features, are replaced instead."""
         return self.has_tokens and not self.is_per_step
 
-    def read(self, text: object) -> Example:
+    def read(self, text: object) -> LabelledInput:
         """Read an input that a user typed: a text, JSON for numbers and objects, or a Python value.
 
         Raises:
@@ -126,7 +125,7 @@ class Subject:
                 raise UserError(f"the input {_shorten(stripped)!r} is not JSON; give {expected}") from None
         return stripped.split() if isinstance(self.task.input, Tokens) and self.task.input.unit == "tokens" else text
 
-    def label(self, batch: Batch, row: object = None) -> Example:
+    def label(self, batch: Batch, row: object = None) -> LabelledInput:
         """Name the steps of a batch of one row; `row`: the input before encoding, if known."""
         n = int(batch.lengths[0])
         if n == 0:
@@ -137,14 +136,14 @@ class Subject:
             n = MAX_STEPS
         batch = cut_batch(batch, n)
         if not self.has_tokens or batch.x.ndim > 2:
-            return Example(batch, tuple(map(str, range(n))), notes=notes)
+            return LabelledInput(batch, tuple(map(str, range(n))), notes=notes)
         ids = batch.x[0].tolist()
         labels = self._name_tokens(ids, row)
         unknown = tuple(i == UNKNOWN for i in ids)
         if any(unknown):
             words = ", ".join(f"'{w}'" for w, u in zip(labels, unknown, strict=True) if u)
             notes = (*notes, f"Not in the vocabulary, read as unknown: {_shorten(words, 200)}.")
-        return Example(batch, tuple(labels), unknown, notes)
+        return LabelledInput(batch, tuple(labels), unknown, notes)
 
     def _name_tokens(self, ids: list[int], row: object) -> list[str]:
         coder = None if self.task.encoding is None else self.task.encoding.x
@@ -162,7 +161,7 @@ class Subject:
                     names[at] = pieces[at - offset]
         return names
 
-    def compute_outputs(self, batch: Batch, wanted: Tensor | None = None) -> Outputs:
+    def compute_outputs(self, batch: Batch, wanted: Tensor | None = None) -> ModelOutputs:
         """Run the model, with gradients if they are enabled.
 
         Args:
@@ -179,24 +178,24 @@ class Subject:
                 choice = self.model.choose((log_p[:1], lengths[:1]), first)
             text = str(self.task.decode(choice.values, choice.lengths)[0])
             steps = tuple(map(str, range(log_p.shape[1])))
-            return Outputs(log_p.exp(), ("(blank)", *self._name_outputs(log_p.shape[-1])[1:]), steps, text)
+            return ModelOutputs(log_p.exp(), ("(blank)", *self._name_outputs(log_p.shape[-1])[1:]), steps, text)
         with torch.no_grad():
             text = self._describe(batch, scores)
         if self.kind.has_values:
             return self._scale_values(scores, text)
         p = self.model.finish(scores)
         steps = tuple(map(str, range(p.shape[1]))) if p.ndim == 3 else ()
-        return Outputs(p, self._name_outputs(p.shape[-1]), steps, text)
+        return ModelOutputs(p, self._name_outputs(p.shape[-1]), steps, text)
 
-    def _scale_values(self, scores: Tensor, text: str) -> Outputs:
+    def _scale_values(self, scores: Tensor, text: str) -> ModelOutputs:
         """Return values in the units of the data; decoding is affine in each value."""
         y = scores.float()
         low, high = (torch.tensor(self.task.decode(torch.full_like(y[:1], v))).to(y) for v in (0.0, 1.0))
         y = low.view_as(y[:1]) + y * (high - low).view_as(y[:1])
         steps = tuple(f"+{s + 1}" for s in range(y.shape[1])) if y.ndim == 3 else ()
-        return Outputs(y, get_values(self.task).names, steps, text)
+        return ModelOutputs(y, get_values(self.task).names, steps, text)
 
-    def _translate(self, batch: Batch, wanted: Tensor | None) -> Outputs:
+    def _translate(self, batch: Batch, wanted: Tensor | None) -> ModelOutputs:
         if wanted is None:
             with torch.no_grad():
                 wanted = self.model.predict(cut_rows(batch, 1)).values
@@ -205,7 +204,7 @@ class Subject:
         p = self.model.scores(replace(batch, y=y))[0].float().softmax(-1)
         coder: Any = self.task.encoding.y if self.task.encoding is not None else None
         steps = tuple(_name_token(coder, i) for i in wanted[0].tolist())
-        return Outputs(p, self._name_outputs(p.shape[-1]), steps, str(self.task.decode(wanted)[0]), wanted)
+        return ModelOutputs(p, self._name_outputs(p.shape[-1]), steps, str(self.task.decode(wanted)[0]), wanted)
 
     def _describe(self, batch: Batch, scores: Any) -> str:  # noqa: ANN401  # what `scores` of the model returned
         first = cut_rows(batch, 1)

@@ -14,12 +14,12 @@ from seqloom.lab.compare.data import TrainingSample, load_task, whole_task
 from seqloom.lab.compare.timing import time_predictions
 from seqloom.lab.data.task import Task
 from seqloom.lab.files import checkpoint
-from seqloom.lab.kinds.baselines import linear, overlap
+from seqloom.lab.kinds.baselines import linear
 from seqloom.lab.kinds.baselines.module import BaselineModule
 from seqloom.lab.kinds.baselines.registry import DTW, ROCKET, Fit, baselines
-from seqloom.lab.kinds.class_balance import balance_classes, find_positive
 from seqloom.lab.kinds.decision import Decision
 from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.objective import balance_classes, find_positive
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.stats.metrics import Scores, compute_scores
 from seqloom.lab.training.journal import Journal
@@ -28,7 +28,7 @@ from seqloom.lab.training.run import METRICS, Run
 
 # These choose their settings on training rows alone, so that the final model can be fitted to validation rows too.
 REFITTED = {ROCKET, DTW}
-WEIGHTED = {linear.fit_logistic, linear.fit_logistic_with_letters, overlap.fit_overlap}  # these take class weights
+WEIGHTED = {linear.fit_logistic, linear.fit_logistic_with_letters, linear.fit_overlap}  # these take class weights
 MOST_REFITTED, REFIT_SHARE = 500, 0.3  # training rows up to which this is worth it; share of the time for the first fit
 FIRST_SAMPLE, GROWTH = 2_000, 8  # rows of the first sample if time is limited, and how much the next one is larger
 ESTIMATE_SHARE = 0.6  # share of the time for a larger sample by estimate; the rest is for errors of the estimate
