@@ -13,7 +13,7 @@ import seqloom
 from seqloom.cli import main
 from seqloom.core.errors import UserError
 from seqloom.lab.compare import timing
-from seqloom.lab.data import frames
+from seqloom.lab.data import task as frames
 from seqloom.lab.jobs import runner
 
 TEXTS = [f"{word} film {n}" for n in range(40) for word in ("good", "bad")]

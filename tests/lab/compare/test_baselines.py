@@ -180,7 +180,7 @@ def test_characters_have_no_character_n_grams_of_words():
 def test_every_letter_of_a_transcript_is_a_target_of_the_most_frequent_text():
     y, lengths = torch.tensor([[4, 5], [4, 0]]), torch.tensor([2, 1])
     batch = Batch(torch.zeros(2, 3, 1), torch.tensor([3, 3]), torch.arange(2), y, lengths)
-    assert WithoutLoss(ConstantText(torch.tensor([4]))).count_targets(batch).tolist() == [2, 1]
+    assert WithoutLoss(ConstantText(ids=torch.tensor([4]))).count_targets(batch).tolist() == [2, 1]
 
 
 @pytest.mark.parametrize("name", ["TF-IDF + logistic regression", "TF-IDF of words and characters"])

@@ -98,7 +98,7 @@ def _collect_baselines(comparison: Search) -> Iterator[Entry]:
         yield row, valids, folders
 
 
-def _count_ranking_rows(comparison: Comparison) -> int:
+def _count_ranking_rows(comparison: Search) -> int:
     """Return how many rows rank the baselines beside the validation rows; 0 unless each had the time for it."""
     jobs = (comparison.results.get(baseline_key(name)) for name in baselines(comparison.task))
     parts = [job.value.get("parts") or {} for job in jobs if job is not None and job.value is not None]

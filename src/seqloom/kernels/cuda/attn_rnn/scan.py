@@ -23,7 +23,7 @@ from seqloom.kernels.cuda.attn_rnn.setting import TYPES, AttnRNNSetting, find_se
 from seqloom.kernels.cuda.fastest import why_not_fastest
 from seqloom.kernels.cuda.products import exact
 from seqloom.kernels.cuda.runtime import launch
-from seqloom.kernels.stack import Projected, Stack
+from seqloom.kernels.stack import ProjectedStack, Stack
 
 Maybe = Tensor | None
 
@@ -387,7 +387,7 @@ def run_job(
     call = make_call(job, u, states, own, starts)
     call.train = call.train and not fused.is_traced()  # a trace records torch's operators
     names = {name: i for i, name in enumerate(WEIGHT_NAMES) if own[i] is not None}
-    y, h = run_prepared(make_scan(Projected([cell], [names], u.shape, True, 1)), call)
+    y, h = run_prepared(make_scan(ProjectedStack([cell], [names], u.shape, True, 1)), call)
     return y, (h.to(job.state[0].dtype),)
 
 

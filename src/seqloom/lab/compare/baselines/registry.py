@@ -20,12 +20,12 @@ from seqloom.lab.data.pipeline.windows import WindowsTask
 from seqloom.lab.data.registry import reopen
 from seqloom.lab.data.task import Task
 from seqloom.lab.files import checkpoint
-from seqloom.lab.kinds.baselines import linear, overlap
+from seqloom.lab.kinds.baselines import linear
 from seqloom.lab.kinds.baselines.module import BaselineModule
 from seqloom.lab.kinds.baselines.registry import DTW, ROCKET, Fit, baselines
-from seqloom.lab.kinds.class_balance import balance_classes, find_positive
 from seqloom.lab.kinds.decision import Decision
 from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.objective import balance_classes, find_positive
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.stats.metrics import Scores, compute_scores
 from seqloom.lab.training.journal import Journal
@@ -34,7 +34,7 @@ from seqloom.lab.training.run import METRICS, Run
 
 # These choose their settings on training rows alone, so that the final model can be fitted to validation rows too.
 REFITTED = {ROCKET, DTW}
-WEIGHTED = {linear.fit_logistic, linear.fit_logistic_with_letters, overlap.fit_overlap}  # these take class weights
+WEIGHTED = {linear.fit_logistic, linear.fit_logistic_with_letters, linear.fit_overlap}  # these take class weights
 MOST_REFITTED, REFIT_SHARE = 500, 0.3  # training rows up to which this is worth it; share of the time for the first fit
 FEW_VALIDATED, PARTS = 50, 5  # with fewer validation rows, baselines are ranked by five times as many, or by all rows
 FIRST_SAMPLE, GROWTH = 2_000, 8  # rows of the first sample if time is limited, and how much the next one is larger
