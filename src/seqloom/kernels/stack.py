@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -119,31 +118,6 @@ class Stack:
             )
             pulls = (None if d is None else d.to(o.dtype) for d, o in zip(grads, (y, *ends), strict=True))
         return call.name(differentiate(tensors, (y, *ends), tuple(pulls), True, True))
-
-    def differentiate(
-        self,
-        x: Tensor,
-        states: Sequence[Tensor],
-        weights: Sequence[Any],  # Tensor; None for one that the cells lack
-        grads: Sequence[Tensor | None],
-        dtype: torch.dtype | None = None,
-        lengths: Tensor | None = None,
-    ) -> list[Tensor | None]:
-        """Return the gradients of a kernel's first derivative, in a form that can be differentiated again.
-
-        Args:
-            x: The kernel's input, of `shape`.
-            states: The first states, in torch's form; empty for the initial states.
-            weights: All weights of the stack.
-            grads: The gradients of the output and of the last states; None for those that do not matter.
-            dtype: The type in which the kernel computes; default: that of x.
-            lengths: (B,), the real steps of each row; None if all are real.
-
-        Returns:
-            The gradients of x, of the states and of the weights; None for those that are not needed.
-        """
-        found = self.find_gradients(Call(x, states, weights, lengths=lengths), grads, dtype)
-        return [found.x, *found.states, *found.weights]
 
 
 class ProjectedStack(Stack):

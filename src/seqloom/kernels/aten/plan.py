@@ -15,6 +15,7 @@ from torch import Tensor
 from seqloom.core.cell import Cell
 from seqloom.kernels import heuristics
 from seqloom.kernels.aten.cudnn import cudnn_mode, has_one_storage, parameter_names
+from seqloom.kernels.autograd import Call
 from seqloom.kernels.current_stream import find_stream
 from seqloom.kernels.stack import Stack, why_not_start
 
@@ -133,15 +134,14 @@ class AtenPlan:
                 dy = dy.squeeze(1) if self.is_single else dy.transpose(0, 1) if self.transposes else dy
             ends = [None if d is None else d.view(shape) for d, shape in zip(grads[1:], self.h_shapes, strict=False)]
             pulls = (dy, *ends, *([None] * (len(self.h_shapes) - len(ends))))
-            dx, *rest = self.stack.differentiate(x, states, weights, pulls, self.amp)
+            found = self.stack.find_gradients(Call(x, states, weights), pulls, self.amp)
+            dx = found.x
             if dx is not None:
                 dx = dx.unsqueeze(1) if self.is_single else dx.transpose(0, 1) if self.transposes else dx
-            k = len(states)
-            own = [rest[k + place] for place in self.order]
-            found = [dx, *own, *rest[:k], *([None] * len(gradients))]
+            own = [found.weights[place] for place in self.order]
             return tuple(
                 None if old is None or new is None else new.view(old.shape).to(old.dtype)
-                for new, old in zip(found, gradients, strict=False)
+                for new, old in zip([dx, *own, *found.states, *([None] * len(gradients))], gradients, strict=False)
             )
 
         return hook

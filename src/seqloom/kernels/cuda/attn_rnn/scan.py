@@ -231,37 +231,49 @@ class AttnRNNScan:
         self, call: Call, start: tuple[Tensor, ...] | None = None
     ) -> tuple[tuple[Tensor, Tensor], Saved | None]:
         """Return the outputs, the last state, and what is saved; `start` is the first state of a call without one."""
-        setting, own = self.setting, self._pad_weights(AttnRNNWeights(*call.weights))
+        setting, own = self.setting, AttnRNNWeights(*call.weights)
+        if setting.real_head:
+            own = self._pad_weights(own)
         u = self._project(call.x, own)
-        rows = self._put_rows_first(u)
-        if not is_aligned(rows):
+        if u.data_ptr() % 16 or not (self.has_weights or is_aligned(self._put_rows_first(u))):
             u = align(u)
-            rows = self._put_rows_first(u)
-        (first,) = (self._pad(call.states[0]).float().contiguous(),) if call.states else start or self.make_start()
+        if call.states:
+            first = self._pad(call.states[0]).float().contiguous()
+        else:
+            (first,) = start or self.make_start()
         end_type = call.states[0].dtype if call.states else setting.dtype
         gives_end = self.kernel.gives_end and end_type == setting.dtype
         y = (empty_like if call.lengths is None else torch.zeros_like)(u, memory_format=torch.contiguous_format)
-        last = new_empty(first, *first.shape, dtype=end_type if gives_end else torch.float32)
-        states: Maybe = y
-        values: dict[str, Any] = {"x": rows, "y": y, "h0": first, "end" if gives_end else "last": last}
-        values |= self._read_options(call)
-        if setting.slots > 1:
-            states = new_empty(y, self.B, self.T, setting.slots, self.H) if call.train else None
-            values["states"] = states
-        if not self.has_weights:
-            y_rows = self._put_rows_first(y)
-            values["w"] = name_weights(own.recurrent)
-            values |= {"x_row": rows.stride(0), "x_step": rows.stride(1)}
-            values |= {"y_row": y_rows.stride(0), "y_step": y_rows.stride(1)}
-        arguments = self.arguments.from_buffer_copy(self.filled)
-        launch.fill(arguments, values)
+        last = empty_like(first, dtype=end_type) if gives_end else empty_like(first)
+        arguments, states = self.arguments.from_buffer_copy(self.filled), y
+        values = {} if self.has_weights else self._read_values(u, y, own)
+        if not self.has_weights or call.lengths is not None:
+            values |= self._read_options(call)
+            launch.fill(arguments, values)
+        if setting.slots > 1 and call.train:
+            states = new_empty(y, self.B, self.T, setting.slots, self.H)
+            arguments.states = states.data_ptr()
+        arguments.x, arguments.y, arguments.h0 = u.data_ptr(), y.data_ptr(), first.data_ptr()
+        if gives_end:
+            arguments.end = last.data_ptr()
+        else:
+            arguments.last = last.data_ptr()
         self.code.start(arguments, self.B, self.device)
-        saved = None if states is None or not call.train else Saved(u, states, first)
-        return (self._cut(y), self._cut(last).to(end_type)), saved
+        saved = Saved(u, states, first) if call.train else None
+        if setting.real_head:
+            y, last = self._cut(y), self._cut(last)
+        return (y, last if gives_end else last.to(end_type)), saved
+
+    def _read_values(self, u: Tensor, y: Tensor, own: AttnRNNWeights) -> dict[str, Any]:
+        """Return the arguments that are not the same in every pass."""
+        (x_row, x_step, _), (y_row, y_step, _) = (self._put_rows_first(t).stride() for t in (u, y))
+        strides = {"x_row": x_row, "x_step": x_step, "y_row": y_row, "y_step": y_step}
+        return strides | {"w": name_weights(own.recurrent)}
 
     def backward(self, call: Call, saved: Saved, grads: Sequence[Maybe], needs: Gradients) -> Gradients:
         """Return the gradients, chunk by chunk of time."""
-        own = self._pad_weights(AttnRNNWeights(*call.weights))
+        own = AttnRNNWeights(*call.weights)
+        own = self._pad_weights(own) if self.setting.real_head else own
         u, y = self._arrange(saved.u), self._arrange(saved.states)
         dy, dlast = (None if d is None else self._pad(d) for d in grads)
         dy = torch.zeros_like(u) if dy is None else self._arrange(dy.to(u.dtype))
@@ -333,8 +345,6 @@ class AttnRNNScan:
 
     def _pad_weights(self, own: AttnRNNWeights) -> AttnRNNWeights:
         """Return the weights with zeros at the end of each head."""
-        if not self.setting.real_head:
-            return own
         padded = AttnRNNWeights(*(None if w is None else self._map_units(pad_units, w) for w in own.recurrent))
         weight = None if own.weight_u is None else self._pad(own.weight_u.t()).t().contiguous()
         return padded._replace(weight_u=weight, bias_u=None if own.bias_u is None else self._pad(own.bias_u))

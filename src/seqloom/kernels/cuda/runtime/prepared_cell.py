@@ -85,9 +85,9 @@ class PreparedCell:
         self.recorder = None if forward is None else Recorder(self.device, forward, share)
         self.back_recorder = Recorder(self.device, back)
 
-    def find_weights(self, weights: Sequence[Tensor]) -> tuple[Maybe, ...]:
+    def find_weights(self, weights: Sequence[Tensor]) -> list[Maybe]:
         """Return those of this cell."""
-        return tuple(None if i is None else weights[i] for i in self.indices)
+        return [None if i is None else weights[i] for i in self.indices]
 
     def forward(self, call: Call) -> tuple[tuple[Tensor, ...], Any]:
         """Return the outputs, the last states, and what the backward pass reads."""
