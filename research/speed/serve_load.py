@@ -7,7 +7,8 @@ at 70 % of it (a Poisson process), in phases without and with two hostile client
 do at the same time: hold 256 half-sent bodies, send 1,000 long rows again and again, leave while their rows are
 computed, and send noise. Each client has a loopback address of its own, which only Linux has without being set up. The
 hostile clients run in another process, of low priority, so that their own work delays neither the server nor the
-measurement: elsewhere they have machines of their own.
+measurement: elsewhere they have machines of their own. Each phase records how much CPU time the host of a virtual
+machine gave to others: at 70 % load, a machine that becomes slower for some seconds is full.
 """
 
 import asyncio
@@ -93,6 +94,11 @@ async def be_hostile(port, seconds, rows):
     return statuses
 
 
+def read_stolen():
+    """Return the seconds of CPU time that this virtual machine wanted and did not get since it started."""
+    return int(Path("/proc/stat").read_text().split()[8]) / os.sysconf("SC_CLK_TCK")
+
+
 class Crowd:
     """Ordinary clients, one of which sends the next request."""
 
@@ -123,7 +129,7 @@ async def measure(url, body, rows, given):
     capacity = (await load.send_closed(crowd, 8, CAPACITY_SECONDS)).per_second
     record.print_row({"capacity": f"{capacity:.0f} requests/s"})
     count = max(1, round(given.minutes * 60 / given.phase / 2))
-    answers = {False: [], True: []}
+    answers, stolen = {False: [], True: []}, {False: [], True: []}
     hostile = Counter()
     for n in range(2 * count):
         is_attacked = n % 2 == 1
@@ -134,13 +140,15 @@ async def measure(url, body, rows, given):
             process.stdin.write(json.dumps(rows).encode() + b"\n")
             await process.stdin.drain()
             await process.stdout.readline()  # it has begun
+        before = read_stolen()
         one = await load.send_open(crowd, LOAD * capacity, given.phase, given.seed + n)
         answers[is_attacked].append(one)
+        stolen[is_attacked].append(round(read_stolen() - before, 2))
         if process is not None:
             hostile += Counter(json.loads((await process.communicate())[0]))
-        record.print_row({"phase": n, "hostile": is_attacked, **summarize([one])})
+        record.print_row({"phase": n, "hostile": is_attacked, **summarize([one]), "stolen_s": stolen[is_attacked][-1]})
     crowd.close()
-    return capacity, answers, hostile
+    return capacity, answers, stolen, hostile
 
 
 def attack(given):
@@ -171,7 +179,7 @@ def main():
         with start_server(str(run), []) as (url, _, example):
             body = json.dumps({"rows": [lengthen(example, given.length)] * given.rows}).encode()
             rows = [lengthen(example, LONG_STEPS)] * LONG_ROWS
-            capacity, answers, hostile = asyncio.run(measure(url, body, rows, given))
+            capacity, answers, stolen, hostile = asyncio.run(measure(url, body, rows, given))
     quiet, attacked = summarize(answers[False]), summarize(answers[True])
     ratios = {name: round(attacked[name] / quiet[name], 2) for name in ("p50", "p99")}
     phases = {
@@ -181,4 +189,5 @@ def main():
     record.print_row({"without": quiet, "with": attacked, "ratio": ratios, "target": TARGET})
     results = {"capacity": round(capacity, 1), "load": LOAD, "without": quiet, "with": attacked, "ratio": ratios}
     results["p99 of each phase"] = phases
+    results["stolen seconds of each phase"] = {"without": stolen[False], "with": stolen[True]}
     record.write_record(given.json, **results, hostile=hostile, load_average=round(os.getloadavg()[0], 1))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzz.file_cases import Case, list_formats, make_case
+from fuzz.forked_readers import fork_readers
 from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline.reading import make_reading
 from seqloom.lab.data.pipeline.source import read_source
@@ -58,8 +59,9 @@ def _check(draw: random.Random, form: str, folder: Path) -> str:
 
 @cache
 def watch_process() -> list[str]:
-    """Limit the files of this process, and return a list of what it executes of the contents of files."""
+    """Limit the files of this process, fork its readers, and return a list of what it executes of files' contents."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_SIZE, FILE_SIZE))
+    fork_readers()
     executed: list[str] = []
     sys.addaudithook(lambda event, _: executed.append(event) if event in ("pickle.find_class", "os.system") else None)
     return executed

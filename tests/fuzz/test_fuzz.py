@@ -52,6 +52,32 @@ def test_data_files_of_every_format_are_read_right_or_refused_in_one_line(tmp_pa
     assert {outcome.rpartition(" ")[2] for outcome in record["kinds"]["data_files"]["outcomes"]} == {"read", "refused"}
 
 
+FORKED = """
+import sys
+sys.path[:] = {path}
+from fuzz.forked_readers import fork_readers
+from seqloom.lab.data.readers import subprocess_call
+fork_readers()
+start = "import os; from seqloom.core.errors import UserError; from seqloom.lab.data.readers import subprocess_call\\n"
+start += "def fail(request):\\n    {body}\\nsubprocess_call.answer(fail)"
+for body in ("assert request == dict(n=1)", "raise UserError('a\\u00e4')", "os.kill(os.getpid(), 11)", "1 / 0"):
+    try:
+        print(subprocess_call.call(start.replace("{body}", body), dict(n=1)))
+    except Exception as error:
+        print(type(error).__name__, ascii(str(error).splitlines()[-1]))
+"""
+
+
+def test_forked_readers_end_as_subprocesses_do(tmp_path, warm_python):
+    done = warm_python.run(FORKED.replace("{path}", repr(sys.path)), cwd=tmp_path, env=os.environ)
+    assert done.stdout.splitlines() == [
+        "None",
+        "UserError 'a\\xe4'",
+        "SubprocessKilledError 'SIGSEGV'",
+        "RuntimeError 'ZeroDivisionError: division by zero'",
+    ], done.stderr
+
+
 def run_fuzz(python, path, kind, cases):
     """Run cases in a process of their own: this one has used polars, so that it cannot be forked."""
     code = f"import runpy, sys; sys.path[:] = {sys.path}; runpy.run_module('fuzz', run_name='__main__')"
