@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 GPU_TESTS := $(addprefix tests/, layers/test_gpu.py kernels/test_gpu_kernels.py compiler/test_gpu_compiled.py compiler/test_gpu_gated.py tools/test_doctor.py lab/training/test_train_many.py layers/test_tcn.py research/studies/test_trials.py layers/test_memory_safety.py conformance)
 
-.PHONY: compare test test-quick test-long test-cluster test-examples test-gpu fuzz hostile kills mutate sanitize audit docs results lint check format wheel clean
+.PHONY: compare test test-quick test-long test-cluster test-examples test-gpu fuzz hostile kills mutate sanitize audit docs results lint check format wheel hub clean
 
 compare: .venv/installed
 	$(BIN)/seqloom compare
@@ -70,10 +70,11 @@ hostile: .venv/installed
 sanitize: .venv/installed
 	$(BIN)/python tests/sanitizer.py $(if $(PART),--only $(PART))
 
-# Known vulnerabilities in the versions that constraints.txt names; asks the vulnerability service of PyPI.
+# Known vulnerabilities in the versions that constraints.txt names; asks the vulnerability service of PyPI. Pip would try
+# to install all of them together, which optional packages do not allow.
 audit: .venv/installed
 	$(PIP) pip-audit
-	$(BIN)/python -m pip_audit --strict --requirement constraints.txt --no-deps
+	$(BIN)/python -m pip_audit --strict --requirement constraints.txt --no-deps --disable-pip
 
 # The documentation site, in build/site; a warning is an error. `make docs SERVE=1` shows it in a browser.
 docs: .venv/installed
@@ -112,6 +113,10 @@ wheel: .venv/installed
 	SEQLOOM_BUILD_ENGINE=required $(BIN)/python -m build --outdir dist/local
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m auditwheel repair --wheel-dir dist dist/local/*.whl
 	mv dist/local/*.tar.gz dist
+
+# The layers as a folder for the Hugging Face library `kernels`, in dist/hub.
+hub: .venv/installed
+	$(BIN)/python release/hub.py dist/hub
 
 # The engine is compiled (47 s of one core) while pip installs the dependencies.
 .venv/installed: pyproject.toml constraints.txt setup.py $(wildcard csrc/*)

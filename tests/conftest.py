@@ -1,5 +1,6 @@
 """Use one thread per test: the layers are small, and tests run two at a time. Poison memory that nothing wrote."""
 
+import gc
 import logging
 import os
 from collections import Counter
@@ -106,6 +107,12 @@ def pytest_collection_modifyitems(config, items):
         long = [item for item in items if item.get_closest_marker("long")]
         items[:] = [item for item in items if not item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=long)
+
+
+def pytest_collection_finish():
+    """Leave what the tests share, torch's modules and the tests themselves, out of every later collection."""
+    gc.collect()
+    gc.freeze()
 
 
 def _put_long_files_first(items):

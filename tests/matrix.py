@@ -1,6 +1,6 @@
 """Run the quick tests under other versions of Python and torch, each in an environment of its own in .matrix/.
 
-    python tests/matrix.py 3.11:2.13.0 3.12:2.11.0 3.13:2.15.0
+    python tests/matrix.py 3.11:2.8.0 3.12:2.11.0 3.13:2.15.0
 
 A word is PYTHON:TORCH; PYTHON is a version on the path (python3.12) or an interpreter's file. Everything else is
 installed as constraints.txt says. Prints a table, and ends with 1 where a test failed.
@@ -19,7 +19,9 @@ EXTRAS = "lab,serve,tune,subwords,onnx,hub,test"
 def main() -> int:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("environments", nargs="+", metavar="PYTHON:TORCH")
-    flags.add_argument("--pytest", default='-m "not slow"', help="what pytest is told (default: %(default)s)")
+    flags.add_argument(
+        "--pytest", default='-m "not slow and not long"', help="what pytest is told (default: %(default)s)"
+    )
     given = flags.parse_args()
     rows = []
     for word in given.environments:

@@ -5,7 +5,8 @@
     threads     the engine under ThreadSanitizer: threads inside of a call, threads of Python, forks
 
 `make sanitize` compiles the engine anew, for this machine's instruction set, into a copy of the package in a temporary
-folder. Before the tests each part checks that its sanitizer reports a planted fault.
+folder; emulated text is kept in build/emulation. Before the tests each part checks that its sanitizer reports a planted
+fault.
 """
 
 import argparse
@@ -26,14 +27,21 @@ ROOT = Path(__file__).parents[1]
 FLAGS = "-O1 -g1 -fno-omit-frame-pointer"
 ADDRESS = f"{FLAGS} -fsanitize=address,undefined -fno-sanitize-recover=undefined"
 THREAD = f"{FLAGS} -fsanitize=thread"
-ENGINE_TESTS = (
-    *(f"kernels/test_{name}.py" for name in ("every_kernel", "cpu_threads", "half")),
-    "compiler",
-    "layers",
-    "cells",
-)
-EMULATED_TESTS = tuple(
-    str(p.relative_to(ROOT / "tests")) for p in sorted(ROOT.glob("tests/kernels/test_*_emulated.py"))
+# By folder: tests that pass memory to the engine, in many shapes.
+ENGINE_FILES = {
+    "kernels": ("every_kernel", "cpu_threads", "bound_step", "linear_kernels", "kept_memory"),
+    "compiler": ("compiled", "compiled_layers", "function_rules", "machine", "prepared_calls", "storage", "validation"),
+    "layers": (
+        *("contract", "derivatives", "drop_in", "drop_in_cells", "drop_in_dropout", "dropouts", "formats"),
+        *("linear_inputs", "linear_layers", "memory", "memory_safety", "parallel_chunks", "plans", "row_order"),
+        *("stream", "stream_forward", "time", "wavefront"),
+    ),
+    "cells": ("every_cell",),
+}
+ENGINE_TESTS = tuple(f"{folder}/test_{name}.py" for folder, names in ENGINE_FILES.items() for name in names)
+EMULATED_TESTS = (
+    *(str(p.relative_to(ROOT / "tests")) for p in sorted(ROOT.glob("tests/kernels/test_*_emulated.py"))),
+    *(f"compiler/test_{name}.py" for name in ("cuda_programs", "gated_text")),
 )
 THREAD_TESTS = ("kernels/test_cpu_threads.py", "conformance/test_torch_features.py", "conformance/test_processes.py")
 THREAD_CHOICE = "(test_cpu_threads or eight_threads) and not slow and not long or a_fork_runs"
@@ -44,6 +52,17 @@ from seqloom.kernels.cpu import prepared
 prepared._empty_like = lambda like: like.new_empty(like.numel() // 2)
 with torch.no_grad():
     seqloom.GRU(64, 64, kernel="gru_cpu")(torch.randn(50, 8, 64))
+"""
+# The same in a text that is compiled as emulated ones are.
+EMULATED_OVERFLOW = """
+import ctypes, sys
+sys.path[:0] = sys.argv[1:2]
+import emulator
+place = sys.argv[2]
+with open(f"{place}.cpp", "w") as file:
+    file.write(emulator.EXPORT + "void write_past(int n) { volatile int* p = new int[n]; p[n] = 1; delete[] p; }")
+emulator.compile_text(".", "-shared", f"{place}.cpp", "-o", f"{place}.so")
+ctypes.CDLL(f"{place}.so").write_past(4)
 """
 # The engine, and a function in which one thread reads what another has written, with and without a barrier between.
 RACY_ENGINE = """
@@ -82,10 +101,10 @@ def find_runtime(name: str) -> str:
     return subprocess.check_output(["g++", f"-print-file-name={name}"], text=True).strip()
 
 
-def make_environment(folder: Path, runtime: str) -> dict[str, str]:
-    """Return the environment in which Python loads the sanitizer first, and the copy of the package."""
+def make_environment(folder: Path, package: Path, runtime: str) -> dict[str, str]:
+    """Return the environment in which Python loads the sanitizer first, and the package of a folder."""
     return os.environ | {
-        "PYTHONPATH": str(folder),
+        "PYTHONPATH": str(package),
         "LD_PRELOAD": f"{find_runtime(runtime)}:{find_runtime('libstdc++.so')}",  # for exceptions thrown by torch
         "ASAN_OPTIONS": "detect_leaks=0",  # Python and torch keep memory until the end
         "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
@@ -103,24 +122,35 @@ def run_tests(environment: dict[str, str], names: tuple[str, ...], *words: str) 
     return subprocess.call(command, env=environment, cwd=ROOT)
 
 
-def check_addresses(folder: Path, tests: tuple[str, ...]) -> int:
-    """Run tests under AddressSanitizer and UndefinedBehaviorSanitizer; return the exit code."""
+def check_engine(folder: Path, jobs: int) -> int:
+    """Run the engine's tests under AddressSanitizer and UndefinedBehaviorSanitizer; return the exit code."""
     build_package(folder, ADDRESS, '#include "engine.cpp"\n')
-    environment = make_environment(folder, "libasan.so")
+    return _check_addresses(make_environment(folder, folder, "libasan.so"), [OVERFLOW], ENGINE_TESTS, jobs)
+
+
+def check_emulated(folder: Path, jobs: int) -> int:
+    """Run the tests of emulated CUDA text under the same; return the exit code."""
+    planted = [EMULATED_OVERFLOW, str(ROOT / "tests" / "kernels" / "emulation"), str(folder / "overflow")]
+    environment = make_environment(folder, ROOT / "src", "libasan.so")
+    return _check_addresses(environment, planted, EMULATED_TESTS, jobs)
+
+
+def _check_addresses(environment: dict[str, str], planted: list[str], tests: tuple[str, ...], jobs: int) -> int:
+    """Check that a planted fault is reported, then run tests; return the exit code."""
     fault = subprocess.run(
-        [sys.executable, "-c", OVERFLOW], check=False, env=environment, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", *planted], check=False, env=environment, stderr=subprocess.PIPE, text=True
     )
     if "heap-buffer-overflow" not in fault.stderr:
         print(f"the sanitizer did not report a planted fault:\n{fault.stderr}", file=sys.stderr)
         return 1
-    return run_tests(environment, tests, "-n", "2", "--dist", "loadfile", "-m", "not long")
+    return run_tests(environment, tests, "-n", str(jobs), "--dist", "loadfile", "-m", "not long")
 
 
-def check_threads(folder: Path) -> int:
+def check_threads(folder: Path, _: int) -> int:
     """Run tests under ThreadSanitizer; return the exit code."""
     engine = build_package(folder, THREAD, RACY_ENGINE)
     # torch's own threads stay out of it: ThreadSanitizer does not know how OpenMP's wait for each other
-    environment = make_environment(folder, "libtsan.so") | {"OMP_NUM_THREADS": "1"}
+    environment = make_environment(folder, folder, "libtsan.so") | {"OMP_NUM_THREADS": "1"}
     for waits, expected in ((1, False), (0, True)):
         command = [*_fix_addresses(), sys.executable, "-c", RACE, str(engine), str(waits)]
         subprocess.run(command, check=False, env=environment)
@@ -151,9 +181,9 @@ def _take_reports(folder: Path) -> str:
     return text
 
 
-PARTS: dict[str, Callable[[Path], int]] = {
-    "engine": lambda folder: check_addresses(folder, ENGINE_TESTS),
-    "emulated": lambda folder: check_addresses(folder, EMULATED_TESTS),
+PARTS: dict[str, Callable[[Path, int], int]] = {
+    "engine": check_engine,
+    "emulated": check_emulated,
     "threads": check_threads,
 }
 
@@ -162,12 +192,13 @@ def main() -> int:
     """Run the parts; return the exit code of the last one that failed, 0 if none did."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=PARTS, help="run one of the parts")
+    parser.add_argument("--jobs", type=int, default=2, help="tests at a time; 0 runs them in the process of pytest")
     given = parser.parse_args()
     failed = 0
     for part in PARTS if given.only is None else (given.only,):
         started = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="seqloom-sanitizer-") as name:
-            code = PARTS[part](Path(name))
+            code = PARTS[part](Path(name), given.jobs)
         failed = code or failed
         verdict = f"exit code {code}" if code else "no report"
         print(f"{part}: {verdict}, {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)

@@ -191,21 +191,18 @@ def test_every_folder_has_a_docstring():
 
 
 def python(code):
-    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.splitlines()
 
 
-def test_importing_the_layers_needs_torch_alone():
-    heavy = ("numpy", "sklearn", "pydantic", "rich", "cyclopts", "onnx")
-    use = "import seqloom; seqloom.GRU(2, 4)"
-    loaded = python(f"import sys, torch; before = set(sys.modules); {use}; print(*(set(sys.modules) - before))")
-    assert not [m for m in loaded if m.split(".")[0] in heavy]
-
-
-def test_importing_the_package_imports_little():
+def test_importing_the_package_imports_little_and_the_layers_need_torch_alone():
     use = "import seqloom; print(*(set(sys.modules) - before))"
-    assert set(python(f"import sys; before = set(sys.modules); {use}")) <= {"seqloom", "__future__"}
-    with_torch = set(python(f"import sys, torch; before = set(sys.modules); {use}"))
-    assert with_torch <= {"seqloom", "seqloom.layers", "seqloom.layers.whole", "__future__"}
+    (alone,) = python(f"import sys; before = set(sys.modules); {use}")
+    assert set(alone.split()) <= {"seqloom", "__future__"}
+    more = "seqloom.GRU(2, 4); print(*(set(sys.modules) - before))"
+    with_torch, with_layers = python(f"import sys, torch; before = set(sys.modules); {use}; {more}")
+    assert set(with_torch.split()) <= {"seqloom", "seqloom.layers", "seqloom.layers.whole", "__future__"}
+    heavy = ("numpy", "sklearn", "pydantic", "rich", "cyclopts", "onnx")
+    assert not [name for name in with_layers.split() if name.split(".")[0] in heavy]
 
 
 def test_every_public_name_is_there_and_is_typed():
@@ -242,11 +239,7 @@ def test_the_oldest_torch_is_the_one_that_the_package_asks_for():
     assert wanted == f"torch>={'.'.join(map(str, TORCH))}"
 
 
-def test_everything_but_the_lab_can_be_imported_without_it():
-    python(WITHOUT_LAB + "from seqloom import *\nGRU(4, 8), Transformer(16, heads=4), testing, measure")
-
-
-def test_a_name_of_the_lab_says_how_to_install_it():
+def test_without_the_lab_everything_else_can_be_imported_and_its_names_say_how_to_install_it():
     code = """
 import seqloom
 for name in {!r}:
@@ -254,10 +247,10 @@ for name in {!r}:
         getattr(seqloom, name)
     except ImportError as error:
         print(error)
+from seqloom import *
+GRU(4, 8), Transformer(16, heads=4), testing, measure
 """
-    told = subprocess.run(
-        [sys.executable, "-c", WITHOUT_LAB + code.format(LAB)], check=True, capture_output=True, text=True
-    ).stdout.splitlines()
+    told = python(WITHOUT_LAB + code.format(LAB))
     for name, line in zip(LAB, told, strict=True):
         assert line.startswith(f"seqloom.{name} needs ") and "pip install 'seqloom[lab]'" in line
 

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import seqloom
+from seqloom.lab.compare import timing
+from seqloom.lab.jobs import runner
 
 PACKAGE = Path(seqloom.__file__).parent
 FILES = [file for file in sorted(PACKAGE.rglob("*.py")) if ">>> " in file.read_text()]
@@ -19,6 +21,8 @@ def test_every_example_runs_and_prints_what_it_shows(
     file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)  # examples write runs
+    monkeypatch.setattr(runner, "Processes", lambda _: runner.Here())  # workers take seconds to start
+    monkeypatch.setattr(timing, "LATENCY_SECONDS", 0.0)
     monkeypatch.setattr(seqloom.Cell, "registry", dict(seqloom.Cell.registry))  # examples define cells
     name = ".".join(("seqloom", *file.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
     result = doctest.testmod(

@@ -25,7 +25,8 @@ NEEDS = {
     "recurrent_ppo": ("gymnasium", "stable_baselines3", "sb3_contrib"),
 }
 LINES = {"ppo_single_file": 180}  # at most, where it is more than 90: PPO itself is in this file
-TRAINS_LONG = {"ppo_single_file"}  # ten seconds or more
+# Five seconds or more. `make test` runs the policies with small settings, and exports in tests/tools/test_onnx.py.
+TAKES_LONG = {"export_to_onnx", "ppo_single_file", "recurrent_policy"}
 LAST_NUMBER = {  # the range of the last number that a script prints after these words
     "word_language_model": ("perplexity", 1.5, 2.5),
     "lightning_module": ("epochs:", 0.9, 1),
@@ -48,7 +49,7 @@ def test_a_script_runs_with_small_settings(name):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # other libraries warn about their own code
 @pytest.mark.parametrize(
-    "name", [pytest.param(s.stem, marks=pytest.mark.long if s.stem in TRAINS_LONG else ()) for s in SCRIPTS]
+    "name", [pytest.param(s.stem, marks=pytest.mark.long if s.stem in TAKES_LONG else ()) for s in SCRIPTS]
 )
 def test_a_script_prints_a_good_result(name, monkeypatch, capsys):
     missing = [package for package in NEEDS.get(name, ()) if find_spec(package) is None]

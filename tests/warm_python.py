@@ -14,15 +14,17 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 # Reads names of folders with a request; answers with the fork's id, then with its exit code. The fork leaves the loop.
 SERVER = """
-import atexit, contextlib, gc, json, os, sys, threading, traceback
+import atexit, contextlib, gc, importlib, json, os, sys, threading, traceback
 import torch, torch._dynamo  # the first step of an optimizer imports the latter
 with contextlib.suppress(ImportError):
     import pydantic, sklearn.linear_model, sklearn.preprocessing, torch.fx.experimental.symbolic_shapes
+for name in sys.argv[1:]:
+    importlib.import_module(name)
 gc.freeze()  # a collection in a fork would copy every page of these objects
 while True:
     folder = os.read(0, 4096).decode().strip()
@@ -64,10 +66,16 @@ os._exit(status)  # taking down the modules would copy the pages of all of them
 
 
 class WarmPython:
-    """Run code as `python *flags -c code *words` does, without its start."""
+    """Run code as `python *flags -c code *words` does, without its start.
 
-    def __init__(self, *flags: str) -> None:
+    Args:
+        flags: Of Python.
+        modules: What the processes have imported, besides torch.
+    """
+
+    def __init__(self, *flags: str, modules: Sequence[str] = ()) -> None:
         self._command = [sys.executable, *flags, "-c"]
+        self._modules = modules
         self._server: subprocess.Popen[bytes] | None = None
 
     def run(
@@ -98,7 +106,7 @@ class WarmPython:
     def _ask(self, folder: str, timeout: float) -> int:
         if self._server is None:
             self._server = subprocess.Popen(
-                [*self._command, SERVER],
+                [*self._command, SERVER, *self._modules],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 bufsize=0,

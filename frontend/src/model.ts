@@ -27,7 +27,7 @@ export interface Packed {
   threshold: number | null;
   positive: number;
   parameters: number;
-  contrasts: string[]; // of `seqloom.lab.explore.turning_words`
+  contrasts: string[]; // of `seqloom.lab.explore.finding`
   negations: string[];
   tensors: Record<string, { shape: number[]; data: string }>;
 }

@@ -1,4 +1,4 @@
-/** The content of a report, as `lab/report/payload.py` writes it into the page. */
+/** The content of a report, as `lab/report/web.py` writes it into the page. */
 
 export type Values = (number | null)[];
 

@@ -17,8 +17,9 @@ from pathlib import Path
 import polars as pl
 
 import seqloom
-from seqloom.lab.explore.saved_page import build_page, read_page, record_examples, write_page
-from seqloom.lab.explore.service import Entry, Service
+from seqloom.lab.explore.saved_page import build_page, read_page, record_examples
+from seqloom.lab.explore.service import RunEntry, Service
+from seqloom.lab.files.scratch import write_text
 
 PAGE = Path(__file__).parents[2] / "docs" / "playground.html"
 DEEPER: dict[str, object] = {"layers": 2, "steps": 2500, "lr": 3e-3}
@@ -100,7 +101,7 @@ def make_copying(rows: int = 12000) -> pl.DataFrame:
     return pl.DataFrame({"text": texts, "label": labels})
 
 
-def train(name: str, data: pl.DataFrame, model: str, runs: Path, **settings: object) -> Entry:
+def train(name: str, data: pl.DataFrame, model: str, runs: Path, **settings: object) -> RunEntry:
     sizes = dict(hidden=24, embedding=16, lr=5e-3, dropout=0.0, batch=64, device="cpu", readout="last")
     file = runs / f"{name}.csv"
     if not file.exists():
@@ -108,12 +109,12 @@ def train(name: str, data: pl.DataFrame, model: str, runs: Path, **settings: obj
     run = seqloom.train(
         str(file), out=runs / f"{name}-{model}", model=model, **(sizes | settings | HARDER.get((name, model), {}))
     )
-    return Entry(run.name, run)
+    return RunEntry(run.name, run)
 
 
 def main() -> None:
     page = read_page(PAGE.read_text()) if "--page" in sys.argv else record()
-    write_page(PAGE, build_page(page, "seqloom playground"))
+    write_text(PAGE, build_page(page, "seqloom playground"))
     print(f"{PAGE.name}: {PAGE.stat().st_size / 1e6:.2f} MB")
 
 

@@ -36,7 +36,9 @@ def __getattr__(name: str) -> object:
     from seqloom.core.errors import check_torch, require
 
     check_torch()
-    module = require(_MODULES[name], f"seqloom.{name}", "lab") if name in _LAB else import_module(_MODULES[name])
+    module = (
+        require(_MODULES[name], f"seqloom.{name}", "lab") if name in _LAB else import_module(_MODULES[name], __name__)
+    )
     value = getattr(module, name)
     globals()[name] = value
     return value

@@ -20,6 +20,7 @@ def test_a_cell_passes_the_public_check(name):
     check_cell(name)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_two_layers_of_a_cell_pass_the_public_check(name, bidirectional):
@@ -60,11 +61,12 @@ def make_step(cell):
     return cell.project(x)[:, 0], tuple(torch.zeros_like(s) for s in cell.initial_state(x[:, 0]))
 
 
+LONG = ("ln_gru", "ln_lstm", "ntm", "ode_gru", "rnn_attention")  # seconds
 SLOW = ("cornn", "ltc", "mass_lstm", "rhn", "scrn", "unicornn")  # to learn, most by small steps of time
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] * (n in ("ntm", "ode_gru"))) for n in NAMES])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] * (n in LONG)) for n in NAMES])
 def test_a_cell_learns_to_carry_its_first_input(name):
     """Train it to output the sign of the first, marked input after five steps of noise."""
     torch.manual_seed(0)

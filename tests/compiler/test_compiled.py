@@ -116,7 +116,7 @@ def test_every_cell_passes_a_short_form_of_the_public_check(monkeypatch, kind):
     check_kernel("any_compiled", kind)
 
 
-@pytest.mark.parametrize("kind", [Leaky, Normed])
+@pytest.mark.parametrize("kind", [pytest.param(Leaky, marks=pytest.mark.long), Normed])
 def test_a_compiled_cell_passes_the_public_check(monkeypatch, kind):
     monkeypatch.setattr(checking, "SHAPES", SHORT)
     check_kernel("any_compiled", kind)

@@ -28,7 +28,7 @@ ARGUMENTS = {
     aten.exp2.default: [([-90.0, -1.0, 0.0, 0.5, 90.0],)],
     aten.log2.default: [(POSITIVE,)],
     aten.log10.default: [(POSITIVE,)],
-    aten.logit.default: [(PART,), (PART, 0.2)],
+    aten.logit.default: [(PART,), (PART, 0.2), ([0.1, 0.2, 0.5, 0.8, 0.9], 0.2)],
     aten.hypot.default: [(WIDE, [1.5] * len(WIDE)), ([3.0, -1e-9, 0.0], [-4.0, 0.0, 2.0])],
     aten.sgn.default: [(WIDE,)],
     aten.isnan.default: [([math.nan, math.inf, 0.0],)],

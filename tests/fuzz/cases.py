@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-BATCH = 500  # cases of one fork
+BATCH = 100  # cases of one fork: memory that earlier cases left behind counts against MEMORY
 LONGEST = 120.0  # seconds of a case in a fork
 MEMORY = 4 << 30  # bytes that a fork may claim beside those of its parent
 PANICS = ("panicked at", "Traceback (most recent call last)")  # what no case may print

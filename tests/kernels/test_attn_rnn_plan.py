@@ -5,9 +5,8 @@ import torch
 
 import seqloom
 from seqloom.kernels import heuristics
-from seqloom.kernels.cuda.attn_rnn import backward, block, cluster, plan, prepared_cell, row
-from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs, find_setting
-from seqloom.kernels.cuda.runtime import graphs
+from seqloom.kernels.cuda.attn_rnn import block, cluster, plan, row
+from seqloom.kernels.cuda.runtime import graphs, prepared_cell
 from seqloom.kernels.kernel_plan import KernelPlan
 from seqloom.kernels.registry import find_kernel
 from seqloom.kernels.stack import Stack
@@ -25,7 +24,7 @@ def make_plans(kernel, code, dtype, shape, units=H, **settings):
     names = [{mine: home[theirs] for mine, theirs in c._names.items()} for c in cells]
     stack, weights = Stack(cells, names, torch.Size(shape), layer.batch_first, 1), list(layer.parameters())
     assert plan.why_not_plan(cells, weights) is None
-    prepared = plan.AttnRNNPlan(stack, [code.TIER] * len(cells), weights, kernel)
+    prepared = plan.AttnRNNPlan(stack, [code.KERNEL] * len(cells), weights, kernel)
     return layer, prepared, KernelPlan(stack, [find_kernel(f"attn_rnn_{kernel}")] * len(cells))
 
 
@@ -59,7 +58,7 @@ def test_a_prepared_call_has_the_bits_of_an_ordinary_one(kernel, code, dtype, sh
     x = torch.randn(shape, dtype=dtype)
     given = torch.randn(prepared.h_shapes[0], dtype=dtype)
     for hx in ([], [given]):
-        for train in (False, True, True):  # the third uses the memory of the second
+        for train in (False, True, True):
             actual, expected = (run(one, layer, x, hx, train) for one in (prepared, ordinary))
             exact = {"rtol": 0, "atol": 0}
             torch.testing.assert_close(actual[:2], expected[:2], **exact)
@@ -103,7 +102,7 @@ def test_passes_in_chunks_are_recorded(monkeypatch, kernel, code, dtype, units):
         found.append([run(one, layer, x, hx, True) for one in (prepared, ordinary)])
         with torch.no_grad():
             layer.weight_q_l0.mul_(1.1)  # in place, as an optimiser does
-    assert prepared.cells[0].recorder.kept is not None
+    assert prepared.cells[0].back_recorder.kept is not None
     # the product with the input has padded rows here, and may add in another order
     close = {"rtol": 0, "atol": 0} if units == H else {"rtol": 1e-4, "atol": 1e-4}
     for actual, expected in found:  # those of earlier passes were not overwritten
@@ -146,43 +145,6 @@ def test_weights_that_move_to_odd_addresses_are_copied_in_every_pass():
         torch.testing.assert_close(torch.autograd.grad(y.square().sum(), weights), expected)
         for w, value in zip(weights, original, strict=True):
             w.data = value.mul_(1.1)
-
-
-def test_only_the_latest_cells_keep_memory_and_only_a_little(monkeypatch):
-    monkeypatch.setattr(prepared_cell, "_with_pass", type(prepared_cell._with_pass)())
-    monkeypatch.setattr(heuristics, "CELLS_KEPT", 1)
-    x, made = torch.randn(3, 2, 16), [make_plans("row", row, FP32, (3, 2, 16)) for _ in range(2)]
-    for layer, prepared, _ in made:
-        run(prepared, layer, x, [], True)
-    assert [len(prepared.cells[0].passes) for _, prepared, _ in made] == [0, 1]
-    layer, prepared, _ = made[0]
-    run(prepared, layer, x, [], True)
-    assert [len(prepared.cells[0].passes) for _, prepared, _ in made] == [1, 0]
-    monkeypatch.setattr(heuristics, "KEPT_BYTES", 0)
-    run(prepared, layer, x, [], True)
-    assert not prepared.cells[0].passes
-
-
-def test_cells_share_the_memory_that_may_be_kept(monkeypatch):
-    monkeypatch.setattr(prepared_cell, "_with_pass", type(prepared_cell._with_pass)())
-    x, made = torch.randn(3, 2, 16), [make_plans("row", row, FP32, (3, 2, 16)) for _ in range(3)]
-    layer, prepared, _ = made[0]
-    run(prepared, layer, x, [], True)
-    (kept,) = prepared.cells[0].passes.values()
-    monkeypatch.setattr(heuristics, "KEPT_BYTES", 2 * kept.count_bytes())
-    for layer, prepared, _ in made:
-        run(prepared, layer, x, [], True)
-    assert [len(prepared.cells[0].passes) for _, prepared, _ in made] == [0, 1, 1]
-
-
-def test_the_memory_of_a_pass_of_16_rows_with_64_units_is_kept():
-    layer = seqloom.AttnRNN(64, 64, device="meta")
-    setting = find_setting(64, 4, FP32, ("h", "x", "h+x", "h*x"), True, False, False, False)
-    inputs = AttnRNNInputs(layer.cells[0], setting, None, None, None, None)
-    u = torch.empty(16, 512, 64, device="meta")
-    assert backward.count_steps(u) == 512
-    chunk = row.TIER.chunk(inputs, 512, u)
-    assert chunk.count_bytes() + 3 * u.nbytes <= heuristics.KEPT_BYTES // 2
 
 
 def test_an_input_at_an_odd_address_is_copied():

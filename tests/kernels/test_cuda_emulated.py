@@ -93,7 +93,7 @@ BLOCKS = [
 @pytest.mark.parametrize(("H", "heads", "dtype", "B", "T", "asked", "settings"), BLOCKS)
 def test_the_block_kernels_are_at_most_twice_as_far_from_float64_as_the_loop(H, heads, dtype, B, T, asked, settings):
     cell = cell_of(H, heads, **settings)
-    assert worst(block, cell, job_of(cell, B, T, dtype, **asked), dtype)[0] < 2
+    assert worst(block.KERNEL, cell, job_of(cell, B, T, dtype, **asked), dtype)[0] < 2
 
 
 ROWS = [
@@ -116,11 +116,11 @@ def test_the_row_kernels_are_at_most_twice_as_far_from_float64_as_the_loop(
 def test_a_backward_in_several_chunks_is_the_same(monkeypatch):
     monkeypatch.setattr(heuristics, "BLOCK_CHUNK_NUMBERS", (0, 20 * 32))
     cell = cell_of(32, 4)
-    assert worst(block, cell, job_of(cell, 9, 7, FP16, **EVERYTHING), FP16)[0] < 2
+    assert worst(block.KERNEL, cell, job_of(cell, 9, 7, FP16, **EVERYTHING), FP16)[0] < 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", [block, attn_rnn_graph])
+@pytest.mark.parametrize("kernel", [block.KERNEL, attn_rnn_graph])
 def test_values_past_a_length_have_no_effect(kernel):
     cell = cell_of(16, 4).to(BF16)
     job = job_of(cell, 3, 4, BF16, lengths=True)
@@ -157,21 +157,21 @@ FAULTS = {
         "wait_threads(1 + l.warp / SPAN, 32 * SPAN);\n      s[0][0] =",
         "s[0][0] =",
     ),
-    "input taken before it arrived": ("    fetch_wait<RING - 2>();\n  }\n  put(end - 1);", "  }\n  put(end - 1);"),
+    "input taken before it arrived": ("    cp_async_wait<RING - 2>();\n  }\n  put(end - 1);", "  }\n  put(end - 1);"),
     "no barrier before W_go^T dg": (
         "    wait_block();\n    float ds[4], back[4];",
         "    float ds[4], back[4];",
     ),
     "no barrier before W_o^T ds": ("    wait_block();\n    float vC[4]", "    float vC[4]"),
     "no barrier before W_q^T dq": (
-        "    fetch_wait<RING - 2>();\n    wait_block();\n    {",
-        "    fetch_wait<RING - 2>();\n    {",
+        "    cp_async_wait<RING - 2>();\n    wait_block();\n    {",
+        "    cp_async_wait<RING - 2>();\n    {",
     ),
     "a wrong sign": ("acc[i] = KEEP ? rest", "acc[i] = KEEP ? -rest"),
 }
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
@@ -179,7 +179,7 @@ def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
     cell = cell_of(64, 2)
     asked = {"keep": True} if "sign" in fault else {}
     try:
-        ratio, _ = worst(block, cell, job_of(cell, 8, 5, BF16, **asked), BF16)
+        ratio, _ = worst(block.KERNEL, cell, job_of(cell, 8, 5, BF16, **asked), BF16)
     except RuntimeError:
         return  # the emulation itself saw it
     assert ratio > 2

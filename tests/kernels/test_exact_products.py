@@ -31,7 +31,7 @@ def test_a_sum_over_rows_is_as_exact_as_that_of_torch(monkeypatch):
     monkeypatch.setattr(exact, "choose_depth", lambda *_: 64)
     a, b = matrix(200, 136), matrix(200, 24, 1)
     true = a.double().t() @ b.double()
-    assert far(exact.multiply_turned(exact.split(a), exact.split(b)), true) < 1.2 * far(a.t() @ b, true)
+    assert far(exact.multiply_transposed(exact.split(a), exact.split(b)), true) < 1.2 * far(a.t() @ b, true)
 
 
 def test_rows_may_lie_anywhere_and_have_any_size():
@@ -58,7 +58,7 @@ def leave_out(monkeypatch, text):
     monkeypatch.setattr(launch.CudaCode, "launch", lambda *given: emulator.launch(*given, change=change))
 
 
-@pytest.mark.parametrize("barrier", ["wait_block(); fetch(step", "fetch_wait<STAGES - 2>();"])
+@pytest.mark.parametrize("barrier", ["wait_block(); fetch(step", "cp_async_wait<STAGES - 2>();"])
 def test_a_missing_barrier_is_noticed(monkeypatch, barrier):
     a, b = exact.split(matrix(128, 224)), exact.split(matrix(128, 224, 1))
     right = exact.multiply(a, b)
@@ -92,7 +92,9 @@ def test_products_of_four_warps_are_as_exact(monkeypatch, blocks):
 
 
 @pytest.mark.usefixtures("by_wgmma")
-@pytest.mark.parametrize("missing", ["wait_block(); begin_products();", "fetch_wait<AHEAD - 1>();", "show_fetched();"])
+@pytest.mark.parametrize(
+    "missing", ["wait_block(); begin_products();", "cp_async_wait<AHEAD - 1>();", "fence_proxy_async();"]
+)
 def test_what_products_of_four_warps_wait_for_is_needed(monkeypatch, missing):
     a, b = exact.split(matrix(128, 320)), exact.split(matrix(128, 320, 1))
     right = exact.multiply(a, b)
@@ -109,4 +111,4 @@ def test_sums_over_rows_of_four_warps_are_as_exact(monkeypatch):
     monkeypatch.setattr(exact, "choose_depth", lambda *_: 224)
     a, b = matrix(300, 136), matrix(300, 24, 1)
     true = a.double().t() @ b.double()
-    assert far(exact.multiply_turned(exact.split(a), exact.split(b)), true) < 1.2 * far(a.t() @ b, true)
+    assert far(exact.multiply_transposed(exact.split(a), exact.split(b)), true) < 1.2 * far(a.t() @ b, true)

@@ -8,10 +8,9 @@ import torch
 from test_gated_emulated import ALL, BF16, FP16, FP32, KINDS, cell_of, job_of, worst
 
 from seqloom.kernels import heuristics
-from seqloom.kernels.cuda.gated import code
+from seqloom.kernels.cuda.gated import code, kernels
 from seqloom.kernels.cuda.gated.code import GatedSetting, find_code
 from seqloom.kernels.cuda.runtime import launch
-from seqloom.kernels.registry import find_kernel
 
 pytestmark = pytest.mark.usefixtures("emulated")
 MULTIPROCESSORS = 8  # few, or a group would have one row
@@ -32,9 +31,9 @@ def test_a_block_has_room_for_its_weights(monkeypatch, kind):
 SHAPES = [
     ("gru", 96, BF16, 3, 4, ""),  # three blocks
     ("gru", 144, FP16, 3, 3, ALL),  # five, so that a second warp has one, and the last half full
-    ("ln_gru", 80, BF16, 3, 3, ALL),
     ("lstm", 64, FP16, 3, 3, ALL),
     ("ln_lstm", 144, BF16, 2, 3, "lengths keep"),
+    ("ln_gru", 80, BF16, 3, 3, ALL),
     ("gru", 80, FP32, 3, 4, ALL),  # five blocks of 16 units
     ("lstm", 64, FP32, 9, 3, ""),
     ("rnn", 528, FP32, 2, 3, ""),  # 33 blocks, in two rounds of messages
@@ -62,7 +61,7 @@ def test_sums_of_a_group_that_is_no_cluster_are_packets(monkeypatch):
 )
 def test_groups_of_normalised_cells_are_clusters_if_all_run_at_once(monkeypatch, name, hidden, B, expected):
     monkeypatch.setattr(launch, "multiprocessors", lambda _: 132)
-    kind = find_kernel(f"{name}_grid").code.kind
+    kind = kernels.KINDS[name]
     how = GatedSetting(kind, hidden, BF16, mask=False, keep=False, reset=False, grid=True)
     for back in ("forward", "reverse"):
         found = find_code(how, back, B, torch.device("cpu"))
@@ -122,7 +121,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):

@@ -9,7 +9,7 @@ import seqloom
 from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.gated import plan
 from seqloom.kernels.cuda.products import exact
-from seqloom.kernels.cuda.runtime import graphs, recorded
+from seqloom.kernels.cuda.runtime import graphs, prepared_cell, recorded
 from seqloom.kernels.dispatch import TOGETHER
 from seqloom.kernels.kernel_plan import KernelPlan
 from seqloom.kernels.registry import find_kernel
@@ -217,7 +217,7 @@ def test_weights_that_move_between_the_passes_are_read_where_they_are(
     if is_recorded:
         monkeypatch.setattr(heuristics, "RUNS_BEFORE_RECORDING", 1)
         monkeypatch.setattr(graphs, "_record_launches", Replayed)
-        monkeypatch.setattr(plan.PreparedGated, "_find_recording_stream", lambda _: 7)
+        monkeypatch.setattr(prepared_cell.PreparedCell, "_find_recording_stream", lambda _: 7)
     layer, ready, _ = make_plans(name, dtype, (3, 2, 16), amp=amp)
     x, weights = torch.randn(3, 2, 16, dtype=dtype, requires_grad=True), list(layer.parameters())
     with torch.autocast("cpu", BF16, enabled=amp is not None):
@@ -250,7 +250,7 @@ def test_frozen_weights_get_no_gradient(monkeypatch):
 def test_a_prepared_call_under_autocast_has_the_results_of_an_ordinary_one(name, x_dtype, is_recorded, monkeypatch):
     if is_recorded:
         monkeypatch.setattr(graphs, "_record_launches", Replayed)
-        monkeypatch.setattr(plan.PreparedGated, "_find_recording_stream", lambda _: 7)
+        monkeypatch.setattr(prepared_cell.PreparedCell, "_find_recording_stream", lambda _: 7)
         monkeypatch.setattr(heuristics, "RUNS_BEFORE_RECORDING", 1)
     layer, ready, ordinary = make_plans(name, FP32, (3, 2, 16), amp=BF16)
     weights = list(layer.parameters())
@@ -304,7 +304,7 @@ class Replayed:
 )
 def test_recorded_passes_read_and_write_memory_of_the_call(name, dtype, shape, settings, monkeypatch):
     monkeypatch.setattr(graphs, "_record_launches", Replayed)
-    monkeypatch.setattr(plan.PreparedGated, "_find_recording_stream", lambda _: 7)
+    monkeypatch.setattr(prepared_cell.PreparedCell, "_find_recording_stream", lambda _: 7)
     monkeypatch.setattr(heuristics, "RUNS_BEFORE_RECORDING", 2)
     layer, ready, ordinary = make_plans(name, dtype, shape, **settings)
     found = []
@@ -323,7 +323,7 @@ def test_recorded_passes_read_and_write_memory_of_the_call(name, dtype, shape, s
 
 def test_weights_elsewhere_and_other_switches_discard_a_recorded_pass(monkeypatch):
     monkeypatch.setattr(graphs, "_record_launches", Replayed)
-    monkeypatch.setattr(plan.PreparedGated, "_find_recording_stream", lambda _: 7)
+    monkeypatch.setattr(prepared_cell.PreparedCell, "_find_recording_stream", lambda _: 7)
     monkeypatch.setattr(heuristics, "RUNS_BEFORE_RECORDING", 2)
     layer, ready, _ = make_plans("GRU", FP32, (2, 2, 6))
     x, (cell,) = torch.randn(2, 2, 6), ready.cells
@@ -338,7 +338,7 @@ def test_weights_elsewhere_and_other_switches_discard_a_recorded_pass(monkeypatc
     run(ready, layer, x, [], True)
     assert cell.recorder.kept is None and cell.back_recorder.kept is None
     record()
-    monkeypatch.setattr(plan, "product_flags", lambda: ("others",))
+    monkeypatch.setattr(prepared_cell, "product_flags", lambda: ("others",))
     run(ready, layer, x, [], True)
     assert cell.recorder.kept is None and cell.back_recorder.kept is None
 

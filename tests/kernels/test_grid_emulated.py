@@ -55,7 +55,7 @@ SHAPES = [
 @pytest.mark.parametrize(("H", "heads", "dtype", "B", "T", "asked", "settings"), SHAPES)
 def test_a_grid_is_at_most_twice_as_far_from_float64_as_the_loop(H, heads, dtype, B, T, asked, settings):
     cell = cell_of(H, heads, **settings)
-    assert worst(grid, cell, job_of(cell, B, T, dtype, **asked), dtype)[0] < 2
+    assert worst(grid.KERNEL, cell, job_of(cell, B, T, dtype, **asked), dtype)[0] < 2
 
 
 MANY = [
@@ -71,7 +71,7 @@ MANY = [
 def test_sixteen_rows_to_a_group_and_more_groups_than_the_gpu_has_room_for(monkeypatch, H, dtype, B, asked):
     monkeypatch.setattr(launch, "multiprocessors", lambda _: H // 16)
     cell = cell_of(H, 2)
-    assert worst(grid, cell, job_of(cell, B, 2, dtype, **asked), dtype)[0] < 2
+    assert worst(grid.KERNEL, cell, job_of(cell, B, 2, dtype, **asked), dtype)[0] < 2
 
 
 WIDE = [
@@ -88,7 +88,7 @@ WIDE = [
 def test_a_block_of_32_units_in_float32_is_two_sources(monkeypatch, H, heads, B, asked, settings):
     monkeypatch.setattr(heuristics, "GRID_UNITS", {4: (32,)})
     cell = cell_of(H, heads, **settings)
-    assert worst(grid, cell, job_of(cell, B, 3, FP32, **asked), FP32)[0] < 2
+    assert worst(grid.KERNEL, cell, job_of(cell, B, 3, FP32, **asked), FP32)[0] < 2
 
 
 def test_blocks_have_32_units_in_float32_where_more_rows_then_run_at_once(monkeypatch):
@@ -116,7 +116,7 @@ def two_rounds(monkeypatch):
 def test_a_warp_can_read_from_eight_blocks(monkeypatch, H, heads, B, asked):
     monkeypatch.setattr(launch, "multiprocessors", lambda _: 10)
     cell = cell_of(H, heads)
-    assert worst(grid, cell, job_of(cell, B, 2, FP32, **asked), FP32)[0] < 2
+    assert worst(grid.KERNEL, cell, job_of(cell, B, 2, FP32, **asked), FP32)[0] < 2
 
 
 @pytest.mark.slow
@@ -124,7 +124,7 @@ def test_products_of_19_bits_are_taken_where_torch_allows_them(monkeypatch):
     cell = cell_of(64, 2)
     job = job_of(cell, 2, 2, FP32)
     monkeypatch.setattr(grid, "allows_tf32", lambda: True)
-    assert 2 < worst(grid, cell, job, FP32)[0] < 2**13
+    assert 2 < worst(grid.KERNEL, cell, job, FP32)[0] < 2**13
 
 
 FAULTS = {
@@ -145,19 +145,19 @@ WHOLE = ("words of two blocks for those of one", "squares from the mean of anoth
 SIZES = {"parts of sums in one place": 160, **dict.fromkeys(WHOLE, 96)}
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, request, fault):
     if fault in WHOLE:
         request.getfixturevalue("two_rounds")
     monkeypatch.setattr(launch.CudaCode, "launch", lambda *given: emulator.launch(*given, change=FAULTS[fault]))
-    if "ahead" in fault:  # of two teams
+    if "ahead" in fault:  # of two row_groups
         monkeypatch.setattr(launch, "multiprocessors", lambda _: 2)
     cell = cell_of(SIZES.get(fault, 64), 2)
     dtype = FP32 if fault in WHOLE else BF16
     try:
-        ratio, _ = worst(grid, cell, job_of(cell, 10 if "ahead" in fault else 2, 3, dtype), dtype)
+        ratio, _ = worst(grid.KERNEL, cell, job_of(cell, 10 if "ahead" in fault else 2, 3, dtype), dtype)
     except RuntimeError:
         return  # the emulation itself saw it
     assert ratio > 2

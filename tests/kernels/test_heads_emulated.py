@@ -11,7 +11,7 @@ from seqloom.cells.lookup import find_cell
 from seqloom.core.heads import HeadsCell
 from seqloom.core.job import ScanJob
 from seqloom.kernels import loop
-from seqloom.kernels.cuda.gated.heads import GatedHeads
+from seqloom.kernels.cuda.gated.kernels import Gated
 
 pytestmark = pytest.mark.usefixtures("emulated")
 BF16, FP32 = torch.bfloat16, torch.float32
@@ -56,7 +56,7 @@ def run_everything(run, cell, job):
 def test_every_head_is_at_most_twice_as_far_from_float64_as_the_loop(name, B, dtype, wishes):
     cell, job = make_case(name, B, 4, dtype, wishes)
     low = copy.deepcopy(cell).to(dtype)
-    actual, plain = (run_everything(run, low, job) for run in (GatedHeads().run, loop.run))
+    actual, plain = (run_everything(run, low, job) for run in (Gated().run, loop.run))
     high = {"x": job.x.double(), "state": tuple(s.double() for s in job.state)}
     high |= {"mask": None if job.mask is None else job.mask.double(), "keep": tuple(k.double() for k in job.keep)}
     true = run_everything(loop.run, copy.deepcopy(low).double(), replace(job, **high))
@@ -69,7 +69,7 @@ def test_every_head_is_at_most_twice_as_far_from_float64_as_the_loop(name, B, dt
 def test_it_has_second_derivatives():
     cell, job = make_case("gru", 2, 3, FP32, False)
     results = []
-    for run in (GatedHeads().run, loop.run):
+    for run in (Gated().run, loop.run):
         x = job.x.clone().requires_grad_()
         (first,) = torch.autograd.grad(run(cell, replace(job, x=x))[0].sin().sum(), x, create_graph=True)
         results.append(torch.autograd.grad(first.square().sum(), list(cell.parameters())))

@@ -30,4 +30,4 @@ def test_a_gated_cell_needs_no_answer_from_blocks_without_units(monkeypatch, nam
 def test_attn_rnn_needs_no_answer_from_blocks_without_units(monkeypatch, norm):
     monkeypatch.setattr(attn_rnn_cluster, "choose_division", lambda *_: ClusterDivision(8, 4, 1, 8, 1, 0))
     cell = attn_rnn_of(32, 4, norm=norm)
-    assert worst_of_attn_rnn(attn_rnn_cluster, cell, attn_rnn_job_of(cell, 2, STEPS, BF16), BF16)[0] < 2
+    assert worst_of_attn_rnn(attn_rnn_cluster.KERNEL, cell, attn_rnn_job_of(cell, 2, STEPS, BF16), BF16)[0] < 2

@@ -42,7 +42,7 @@ def find_errors(inputs, dy, gates):
     [
         (37, 3, 48, torch.bfloat16),  # four vectors at a time, not all lanes have units
         (5, 4, 208, torch.float16),
-        (3, 3, 272, torch.bfloat16),  # teams of two warps
+        (3, 3, 272, torch.bfloat16),  # warp_groups of two warps
         (2, 4, 1024, torch.bfloat16),  # of four
     ],
 )
@@ -53,7 +53,8 @@ def test_results_are_rounded_once(rows, gates, H, dtype, monkeypatch):
 
 
 def test_a_missing_barrier_is_caught(monkeypatch):
-    change = "if (p.lane == j) put_shared(at + 4 * (4 * p.warp + j), v[j]); wait_threads(1 + p.team, 32 * TEAM);"
+    change = "if (p.lane == j) put_shared(at + 4 * (4 * p.warp + j), v[j]); "
+    change += "wait_threads(1 + p.warp_group, 32 * GROUP_WARPS);"
     fault = change, change.rpartition("wait_threads")[0]
     monkeypatch.setattr(launch.CudaCode, "launch", lambda *given: emulator.launch(*given, change=fault))
     try:

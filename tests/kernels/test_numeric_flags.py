@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from seqloom.core.precision import numeric_flags
-from seqloom.kernels.cuda.runtime import graphs
+from seqloom.kernels.cuda.runtime import graphs, recorded
 
 MATMUL, CUDNN = torch.backends.cuda.matmul, torch.backends.cudnn
+HAS_PRECISIONS = hasattr(torch._C, "_get_fp32_precision_getter")  # torch 2.9 or newer
 
 
 @contextmanager
@@ -31,8 +32,10 @@ def _deterministic():
 
 
 CHANGES = {
-    "tf32 in products": lambda: _set(MATMUL, "fp32_precision", "tf32"),
-    "tf32 in cuDNN": lambda: _set(CUDNN.rnn, "fp32_precision", "ieee"),
+    "tf32 in products": lambda: _set(MATMUL, *(("fp32_precision", "tf32") if HAS_PRECISIONS else ("allow_tf32", True))),
+    "tf32 in cuDNN": lambda: (
+        _set(CUDNN.rnn, "fp32_precision", "ieee") if HAS_PRECISIONS else _set(CUDNN, "allow_tf32", False)
+    ),
     "cuDNN": lambda: _set(CUDNN, "enabled", False),
     "float16 sums": lambda: _set(MATMUL, "allow_fp16_reduced_precision_reduction", False),
     "bfloat16 sums": lambda: _set(MATMUL, "allow_bf16_reduced_precision_reduction", False),
@@ -88,21 +91,20 @@ class _Graph:
         self.log.append("replay")
 
 
-def test_launches_are_recorded_after_some_runs_and_replayed_under_the_same_flags(monkeypatch):
+def test_a_pass_is_recorded_after_some_runs_and_replayed_under_the_same_flags(monkeypatch):
     log = []
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+
+    def record(launch):
+        launch()
+        return _Graph(log)
+
     monkeypatch.setattr(graphs.heuristics, "RUNS_BEFORE_RECORDING", 2)
-    monkeypatch.setattr(graphs, "_record_launches", lambda _: _Graph(log))
-    work = graphs.Recording(lambda: log.append("launch"))
-    work.run((1,), False)  # inside a graph that the caller captures: neither recorded nor replayed
-    for _ in range(3):
-        work.run((1,), True)
-    assert log == ["launch", "launch", "replay", "replay"]
-    work.run((2,), True)
-    work.run((1,), False)
-    work.run((1,), True)
-    assert log[4:] == ["launch", "launch", "replay"]
-    del work
+    monkeypatch.setattr(graphs, "_record_launches", record)
+    recorder = recorded.Recorder(torch.device("cpu"), 1)
+    for flags in (1, 1, 1, 2, 2, 1):
+        recorder.run(lambda tensors: log.append("launch") or [2 * tensors[0]], flags, [torch.ones(3)])
+    recording = ["launch", "launch", "replay"]
+    assert log == [*recording, "replay", *recording, "launch"]
 
 
 def test_a_recording_that_is_dropped_during_a_capture_is_freed_later(monkeypatch):
@@ -110,13 +112,11 @@ def test_a_recording_that_is_dropped_during_a_capture_is_freed_later(monkeypatch
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(graphs, "_record_launches", lambda _: _Graph([]))
-    monkeypatch.setattr(graphs.heuristics, "RUNS_BEFORE_RECORDING", 1)
-    work, other = graphs.Recording(list), graphs.Recording(list)
-    work.run((), True)
+    work = graphs.RecordedLaunches(list)
     with monkeypatch.context() as capture:
         capture.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
         del work
         assert len(graphs._discarded) == 1
-    other.run((), True)
+    other = graphs.RecordedLaunches(list)
     assert not graphs._discarded
     del other

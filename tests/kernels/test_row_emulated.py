@@ -46,7 +46,7 @@ def test_a_gpu_with_little_shared_memory_is_refused_with_the_size_needed(monkeyp
 
 
 def test_auto_takes_it_for_few_rows(monkeypatch):
-    for one in (attn_rnn_row, attn_rnn_cluster):
+    for one in (attn_rnn_row.KERNEL, attn_rnn_cluster.KERNEL):
         monkeypatch.setattr(one, "why_not", lambda *_: None)
     for H, B, taken in ((64, 1_024, "row"), (64, 1_025, "cluster"), (80, 512, "row"), (80, 513, "cluster")):
         cell = cell_of(H, 4)
@@ -72,7 +72,7 @@ SHAPES = [
 @pytest.mark.parametrize(("H", "heads", "B", "T", "asked", "settings", "dtype"), SHAPES)
 def test_a_row_is_at_most_twice_as_far_from_float64_as_the_loop(H, heads, B, T, asked, settings, dtype):
     cell = cell_of(H, heads, **settings)
-    assert worst(attn_rnn_row, cell, job_of(cell, B, T, dtype, **asked), dtype)[0] < 2
+    assert worst(attn_rnn_row.KERNEL, cell, job_of(cell, B, T, dtype, **asked), dtype)[0] < 2
 
 
 @pytest.mark.slow
@@ -83,7 +83,7 @@ def test_many_rows_have_one_block_each_and_weights_in_shared_memory(monkeypatch,
     job = job_of(cell, 2, 4, dtype, lengths=True)
     assert attn_rnn_row.choose_code(scan.read_padded(cell, job), "forward", 2, job.x.device).blocks == 1
     assert attn_rnn_row.choose_code(scan.read_padded(cell, job), "forward", 1, job.x.device).blocks == 2
-    assert worst(attn_rnn_row, cell, job, dtype)[0] < 2
+    assert worst(attn_rnn_row.KERNEL, cell, job, dtype)[0] < 2
 
 
 @pytest.mark.slow
@@ -92,7 +92,7 @@ def test_chunks_of_time_in_which_a_row_has_no_step_and_what_lies_past_a_length(m
     cell = cell_of(16, 8, norm=False, context=("h", "x"))  # heads of 2 units
     job = replace(job_of(cell, 2, 11, FP32), lengths=torch.tensor([2, 9]))
     job = replace(job, x=job.x.masked_fill(~job.valid_steps().unsqueeze(-1), 1e6))
-    assert worst(attn_rnn_row, cell, job, FP32)[0] < 2
+    assert worst(attn_rnn_row.KERNEL, cell, job, FP32)[0] < 2
 
 
 @pytest.mark.slow
@@ -101,18 +101,18 @@ def test_large_products_of_the_backward_are_made_of_halves(monkeypatch):
     monkeypatch.setattr(heuristics, "CHUNK_BYTES", 1)
     monkeypatch.setattr(exact, "is_faster", lambda like, *_: like.dtype == FP32)
     calls = []
-    for name in ("multiply", "multiply_turned"):
+    for name in ("multiply", "multiply_transposed"):
         own = getattr(exact, name)
         monkeypatch.setattr(exact, name, lambda *given, own=own, name=name: calls.append(name) or own(*given))
     cell = cell_of(16, 4)
-    assert worst(attn_rnn_row, cell, job_of(cell, 8, 2, FP32, lengths=True), FP32)[0] < 2
-    assert calls.count("multiply") == 3 * 2 and calls.count("multiply_turned") == 4 * 2  # two chunks
+    assert worst(attn_rnn_row.KERNEL, cell, job_of(cell, 8, 2, FP32, lengths=True), FP32)[0] < 2
+    assert calls.count("multiply") == 3 * 2 and calls.count("multiply_transposed") == 4 * 2  # two chunks
 
 
 def forward(cell, job):
     """Return the error of the outputs relative to that of the loop."""
     with torch.no_grad():
-        actual, loop = (code.run(cell, job)[0] for code in (attn_rnn_row, any_loop))
+        actual, loop = (code.run(cell, job)[0] for code in (attn_rnn_row.KERNEL, any_loop))
         true = any_loop.run(copy.deepcopy(cell).double(), in_type(job, torch.float64))[0]
     ratio = float((actual - true).norm() / (loop - true).norm())
     return math.inf if math.isnan(ratio) else ratio
@@ -131,15 +131,17 @@ def test_errors_of_gelu_do_not_accumulate_in_the_bias_of_the_gate(monkeypatch):
     torch.manual_seed(1)
     cell = AttnRNNCell(16, 48, heads=1, norm=False, context=("h", "x"))
     job = job_of(cell, 9, 33, FP32)  # steps enough for a sum, and a loss that changes slowly over them
-    actual, loop = (kernel.run_with_gradients(code.run, cell, job)["dbias_g"] for code in (attn_rnn_row, any_loop))
+    actual, loop = (
+        kernel.run_with_gradients(code.run, cell, job)["dbias_g"] for code in (attn_rnn_row.KERNEL, any_loop)
+    )
     true = kernel.run_with_gradients(any_loop.run, copy.deepcopy(cell).double(), job, torch.float64)["dbias_g"]
     assert (actual - true).norm() < (loop - true).norm()
 
 
 FAULTS = {
     "attended before it is whole": ("attend(h, x[0], s));\n    wait_block();", "attend(h, x[0], s));"),
-    "the next state seen too early": ("fetch_wait<STAGES - 2>();\n    wait_block();\n  }\n", "  }\n"),
-    "x not waited for": ("a.y_step, after);\n    fetch_wait<STAGES - 2>();", "a.y_step, after);"),
+    "the next state seen too early": ("cp_async_wait<STAGES - 2>();\n    wait_block();\n  }\n", "  }\n"),
+    "x not waited for": ("a.y_step, after);\n    cp_async_wait<STAGES - 2>();", "a.y_step, after);"),
     "lanes without a quad count one": ("has_quad(l) ? quad[e] - mean : 0.f", "quad[e] - mean"),
     "dgate taken before it came": ("wait_block();\n    float p[DEEP][4]", "float p[DEEP][4]"),
     "dq taken before it came": ("wait_block();\n    l.get(p, DQ);", "l.get(p, DQ);"),
@@ -165,7 +167,7 @@ def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
     cell = cell_of(48, 3)
     job = job_of(cell, 1, 6, FP32)
     try:
-        ratio = worst(attn_rnn_row, cell, job, FP32)[0] if fault.startswith("d") else forward(cell, job)
+        ratio = worst(attn_rnn_row.KERNEL, cell, job, FP32)[0] if fault.startswith("d") else forward(cell, job)
     except RuntimeError:
         return  # the emulation itself saw it
     assert ratio > 2

@@ -37,7 +37,7 @@ SHAPES = [
 @pytest.mark.parametrize(("H", "heads", "slots", "dtype", "B", "T", "asked", "settings"), SHAPES)
 def test_slots_are_at_most_twice_as_far_from_float64_as_the_loop(H, heads, slots, dtype, B, T, asked, settings):
     cell = cell_of(H, heads, slots=slots, **settings)
-    assert worst(attn_rnn_slots, cell, slots_job(cell, B, T, dtype, **asked), dtype)[0] < 2
+    assert worst(attn_rnn_slots.KERNEL, cell, slots_job(cell, B, T, dtype, **asked), dtype)[0] < 2
 
 
 @pytest.mark.slow
@@ -46,7 +46,7 @@ def test_a_backward_in_several_chunks_is_the_same(monkeypatch):
     H, heads, slots, dtype, B, T, asked, settings = SHAPES[1]
     cell = cell_of(H, heads, slots=slots, **settings)
     job = replace(slots_job(cell, B, T, dtype, **asked), lengths=torch.tensor([6, 1, 0]))
-    assert worst(attn_rnn_slots, cell, job, dtype)[0] < 2
+    assert worst(attn_rnn_slots.KERNEL, cell, job, dtype)[0] < 2
 
 
 @pytest.mark.slow
@@ -57,7 +57,7 @@ def test_a_sequence_of_nan_does_not_affect_its_neighbour_in_the_block():
     weigh = torch.randn(2, T, H).double(), torch.randn(2, slots, H).double()
     lost = job.x.clone()
     lost[0], lost[1, 2:] = torch.nan, torch.nan
-    actual, again = (found_by(attn_rnn_slots.run, cell, replace(job, x=x), weigh) for x in (job.x, lost))
+    actual, again = (found_by(attn_rnn_slots.KERNEL.run, cell, replace(job, x=x), weigh) for x in (job.x, lost))
     assert again["y"][0].isnan().all() and again["dh"][0].isnan().any()
     for name in ("y", "last", "dh"):
         assert torch.equal(actual[name][1], again[name][1]), name
@@ -72,9 +72,9 @@ def test_states_are_saved_only_if_gradients_may_be_needed(monkeypatch):
     H, heads, slots, dtype, B, T, asked, settings = SHAPES[0]
     cell = cell_of(H, heads, slots=slots, **settings).to(dtype)
     job = slots_job(cell, B, T, dtype, **asked)
-    y, _ = attn_rnn_slots.run(cell, job)
+    y, _ = attn_rnn_slots.KERNEL.run(cell, job)
     with torch.no_grad():
-        assert torch.equal(attn_rnn_slots.run(cell, job)[0], y)
+        assert torch.equal(attn_rnn_slots.KERNEL.run(cell, job)[0], y)
     assert told == [True, False]
 
 
@@ -84,7 +84,7 @@ def test_unsupported_jobs_are_refused_with_the_reason(monkeypatch):
     def why_not(cell):
         job = slots_job(cell, 1, 1, BF16)
         x = SimpleNamespace(is_cuda=True, dtype=BF16, shape=job.x.shape, device="cuda")
-        return attn_rnn_slots.why_not(cell, replace(job, x=x))
+        return attn_rnn_slots.KERNEL.why_not(cell, replace(job, x=x))
 
     sizes = {(64, 1): "2 to 8 slots, not 1", (64, 9): "2 to 8 slots, not 9", (144, 2): "not 144", (24, 2): "not 24"}
     for (H, slots), reason in sizes.items():
@@ -94,7 +94,7 @@ def test_unsupported_jobs_are_refused_with_the_reason(monkeypatch):
 
 
 def test_auto_takes_it(monkeypatch):
-    monkeypatch.setattr(attn_rnn_slots, "why_not", lambda *_: None)
+    monkeypatch.setattr(attn_rnn_slots.KERNEL, "why_not", lambda *_: None)
     cell = cell_of(64, 4, slots=2)
     assert dispatch.choose(cell, slots_job(cell, 1, 1, BF16)).name == "attn_rnn_slots"
 
@@ -107,6 +107,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
@@ -114,7 +115,7 @@ def test_a_fault_in_the_text_is_caught(monkeypatch, fault):
     H, heads, slots, dtype, B, T, asked, settings = SHAPES[2]
     cell = cell_of(H, heads, slots=slots, **settings)
     try:
-        ratio, _ = worst(attn_rnn_slots, cell, slots_job(cell, B, T, dtype, **asked), dtype)
+        ratio, _ = worst(attn_rnn_slots.KERNEL, cell, slots_job(cell, B, T, dtype, **asked), dtype)
     except RuntimeError:
         return  # the emulation itself saw it
     assert ratio > 2

@@ -12,7 +12,8 @@ import pytest
 import seqloom
 from seqloom.cli import main
 from seqloom.core.errors import UserError
-from seqloom.lab.data import frames
+from seqloom.lab.compare import timing
+from seqloom.lab.data import task as frames
 from seqloom.lab.jobs import runner
 
 TEXTS = [f"{word} film {n}" for n in range(40) for word in ("good", "bad")]
@@ -23,9 +24,10 @@ NEW = pl.DataFrame({"text": ["a good film", "a bad film"]})
 
 @pytest.fixture(scope="module", autouse=True)
 def _jobs_here():
-    """Run jobs in this process: a worker takes seconds to start; the comparison of the notebook has one."""
+    """Run jobs in this process, since a worker takes seconds to start, and time few predictions."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "Processes", lambda _: runner.Here())
+        patch.setattr(timing, "LATENCY_SECONDS", 0.0)
         yield
 
 
@@ -124,6 +126,7 @@ def test_a_table_has_the_library_of_the_data_or_that_of_pandas_if_it_is_installe
 
 
 NOTEBOOK = [
+    "from seqloom.lab.jobs import runner\nrunner.Processes = lambda _: runner.Here()",
     f"import polars as pl, seqloom\nfilms = pl.DataFrame({FILMS.to_dict(as_series=False)!r})",
     f"compared = seqloom.compare(films, target='stars', out='films', **{WORK!r})",
     "compared",
@@ -139,7 +142,7 @@ def test_a_notebook_shows_a_progress_bar_a_table_and_predictions(tmp_path):
     nbclient.NotebookClient(
         notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     ).execute()
-    _, bar, table, predictions, kernels = (cell.outputs for cell in notebook.cells)
+    _, _, bar, table, predictions, kernels = (cell.outputs for cell in notebook.cells)
     assert any("<progress" in output["data"]["text/html"] for output in bar if "data" in output)
     assert "<td>gru" in table[0]["data"]["text/html"] and (tmp_path / "films" / "report.html").is_file()
     assert "probability_five" in predictions[0]["data"]["text/html"]

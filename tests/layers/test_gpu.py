@@ -691,7 +691,7 @@ def test_heads_run_in_one_launch_and_match_the_loop(cell, dtype):
 
 
 @pytest.mark.usefixtures("_every_warning")
-@pytest.mark.parametrize("lengths", [None, [4_096, 0, 700, 4_000]])
+@pytest.mark.parametrize("lengths", [None, [2_048, 0, 700, 2_000]])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ["gru", "lstm", "attn_rnn", "ugrnn"])
 def test_chunks_in_parallel_match_the_whole_sequence(name, dtype, lengths):
@@ -701,8 +701,8 @@ def test_chunks_in_parallel_match_the_whole_sequence(name, dtype, lengths):
         for i in range(len(layer.cells)):
             layer.cell_at(i).remember(torch.zeros(32))  # so that it forgets within a chunk
     layer = layer.to(dtype)
-    x = torch.randn(4_096, 4, 16, device="cuda", dtype=dtype)
-    weight = torch.randn(4_096, 4, 64, device="cuda", dtype=dtype)
+    x = torch.randn(2_048, 4, 16, device="cuda", dtype=dtype)
+    weight = torch.randn(2_048, 4, 64, device="cuda", dtype=dtype)
 
     def run(one, parallel, to):
         one.parallel = parallel
@@ -712,12 +712,21 @@ def test_chunks_in_parallel_match_the_whole_sequence(name, dtype, lengths):
         states = state if isinstance(state, tuple) else (state,)
         return [t.detach().double().clone() for t in (y, *states, *(p.grad for p in one.parameters()))]
 
-    chunks, whole = run(layer, 512, dtype), run(layer, "never", dtype)
-    for actual, beside, exact in zip(chunks, whole, run(layer.double(), "never", torch.double), strict=True):
-        error, limit = (actual - exact).norm(), 2 * (beside - exact).norm() + 1e-6 * exact.norm()
-        assert error <= limit, f"{float(error):.2g}, limit {float(limit):.2g}"
+    found = run(layer, 512, dtype)
     known = recall(layer.cell_at(0))
     assert not known.failed and known.passes >= 2 and known.back >= 2
+    beside = [run(layer, "never", dtype)]
+    if (
+        name == "attn_rnn" and dtype == torch.bfloat16
+    ):  # its kernels carry the state in float32; the loop rounds it, too
+        layer.kernel = "loop"
+        beside.append(run(layer, "never", dtype))
+        layer.kernel = "auto"
+    exact = run(layer.double(), "never", torch.double)
+    for actual, right, *others in zip(found, exact, *beside, strict=True):
+        limit = 2 * max((other - right).norm() for other in others) + 1e-6 * right.norm()
+        error = (actual - right).norm()
+        assert error <= limit, f"{float(error):.2g}, limit {float(limit):.2g}"
 
 
 def test_a_long_sequence_is_divided_by_default_and_one_that_never_forgets_is_not():

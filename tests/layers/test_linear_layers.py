@@ -1,5 +1,6 @@
 """Layers of linear recurrences: their equations, three ways to run, resets, blocks and stacks."""
 
+import linear_equations
 import pytest
 import torch
 
@@ -7,19 +8,7 @@ import seqloom
 from seqloom.core.errors import DtypeError, InputError, UserError
 from seqloom.kernels.linear import flash
 from seqloom.kernels.linear.job import make_job
-from seqloom.layers.linear import (
-    deltanet,
-    deltaproduct,
-    gated_deltanet,
-    gla,
-    hgrn2,
-    lru,
-    mamba2,
-    mlstm,
-    retnet,
-    rg_lru,
-    rwkv7,
-)
+from seqloom.layers.linear import rg_lru
 from seqloom.layers.linear.layer import LinearMixer, Mixer
 from seqloom.tools.testing import check_layer
 
@@ -113,14 +102,14 @@ def pieces(layer, x):
 def test_gla_follows_its_equations(x):
     layer = make("gla", key_size=3)
     t, y = pieces(layer, x)
-    torch.testing.assert_close(y, gla.recur(t.q, t.k, t.v, t.decay.exp(), states(layer))[0])
+    torch.testing.assert_close(y, linear_equations.run_gla(t.q, t.k, t.v, t.decay.exp(), states(layer))[0])
 
 
 def test_hgrn2_follows_its_equations(x):
     layer = make("hgrn2", lower=0.3)
     t, y = pieces(layer, x)
     f = 0.3 + 0.7 * torch.sigmoid(layer.split(layer.W_qfv(x).chunk(3, -1)[1]))
-    torch.testing.assert_close(y, hgrn2.recur(t.q, f, t.v, states(layer))[0])
+    torch.testing.assert_close(y, linear_equations.run_hgrn2(t.q, f, t.v, states(layer))[0])
 
 
 def test_mamba2_follows_its_equations(x):
@@ -128,21 +117,23 @@ def test_mamba2_follows_its_equations(x):
     _, y = pieces(layer, x)
     v, b, c = layer.conv(layer.project(x), None, None, None)[0].split(layer.sizes, -1)
     dt = torch.nn.functional.softplus(layer.W_dt(x) + layer.b)
-    expected = mamba2.recur(layer.split(v), dt, -layer.A.exp(), b, c, states(layer))[0]
+    expected = linear_equations.run_mamba2(layer.split(v), dt, -layer.A.exp(), b, c, states(layer))[0]
     torch.testing.assert_close(y, expected)
 
 
 def test_deltanet_follows_its_equations(x):
     layer = make("deltanet", negative_eigenvalues=True, value_size=7)
     t, y = pieces(layer, x)
-    torch.testing.assert_close(y, deltanet.recur(t.q, t.k, t.v, t.beta, states(layer))[0])
+    torch.testing.assert_close(y, linear_equations.run_deltanet(t.q, t.k, t.v, t.beta, states(layer))[0])
     assert t.beta.max() > 1
 
 
 def test_gated_deltanet_follows_its_equations(x):
     layer = make("gated_deltanet", key_size=5)
     t, y = pieces(layer, x)
-    torch.testing.assert_close(y, gated_deltanet.recur(t.q, t.k, t.v, t.decay.exp(), t.beta, states(layer))[0])
+    torch.testing.assert_close(
+        y, linear_equations.run_gated_deltanet(t.q, t.k, t.v, t.decay.exp(), t.beta, states(layer))[0]
+    )
     assert t.beta.max() < 1
 
 
@@ -151,7 +142,7 @@ def test_deltaproduct_follows_its_equations(x):
     t, y = pieces(layer, x)
     k, v, beta = (part.unflatten(1, (T, 3)) for part in (t.k, t.v, t.beta))
     alpha = t.decay.unflatten(1, (T, 3))[:, :, 0].exp()
-    torch.testing.assert_close(y, deltaproduct.recur(t.q, k, v, alpha, beta, states(layer))[0])
+    torch.testing.assert_close(y, linear_equations.run_deltaproduct(t.q, k, v, alpha, beta, states(layer))[0])
 
 
 def test_rwkv7_follows_its_equations(x):
@@ -159,7 +150,7 @@ def test_rwkv7_follows_its_equations(x):
     t, y = pieces(layer, x)
     e, w = t.erase[:, 0::2], t.decay[:, 0::2].exp()
     a = t.k[:, 0::2] / e
-    expected = rwkv7.recur(t.q, w, t.k[:, 1::2], t.v[:, 1::2], e, a, states(layer))[0]
+    expected = linear_equations.run_rwkv7(t.q, w, t.k[:, 1::2], t.v[:, 1::2], e, a, states(layer))[0]
     torch.testing.assert_close(y, expected)
 
 
@@ -169,7 +160,7 @@ def test_retnet_follows_its_equations(x):
     q = layer.rotate(layer.split(layer.W_q(x)), at)
     k = layer.rotate(layer.split(layer.W_k(x)), at) * layer.key_size**-0.5
     v = layer.split(layer.W_v(x))
-    y, S = retnet.recur(q, k, v, layer.decays(x).exp(), states(layer))
+    y, S = linear_equations.run_retnet(q, k, v, layer.decays(x).exp(), states(layer))
     torch.testing.assert_close(layer(x)[1][1], S)
     expected = layer.W_o(layer.norm(y, layer.split(layer.W_g(x))).flatten(2))
     torch.testing.assert_close(layer(x)[0], expected)
@@ -183,7 +174,7 @@ def test_mlstm_follows_its_equations_even_with_large_gates(x):
     q, k = (layer.split(t) for t in layer.W_qk(u).chunk(2, -1))
     i, f = layer.W_if(x).chunk(2, -1)
     assert i.max() > 10
-    h = mlstm.recur(q, k * layer.key_size**-0.5, layer.split(layer.W_v(x)), i, f)
+    h = linear_equations.run_mlstm(q, k * layer.key_size**-0.5, layer.split(layer.W_v(x)), i, f)
     expected = layer.W_o(layer.norm(h, layer.split(layer.W_g(x))).flatten(2))
     torch.testing.assert_close(layer(x)[0], expected)
 
@@ -193,7 +184,7 @@ def test_rg_lru_follows_its_equations(x):
     u = layer.conv(layer.W_x(x), None, None, None)[0]
     log_a, write = layer.gates(u)
     r = log_a / (-rg_lru.SHARPNESS * torch.nn.functional.softplus(layer.L))
-    h = rg_lru.recur(u, r, write / u, layer.L, None)[0]
+    h = linear_equations.run_rg_lru(u, r, write / u, layer.L, None)[0]
     expected = layer.W_o(h * torch.nn.functional.gelu(layer.W_g(x), approximate="tanh"))
     torch.testing.assert_close(layer(x)[0], expected)
 
@@ -203,14 +194,14 @@ def test_lru_and_s5_follow_their_equations(x):
     a = torch.complex(*unit.transition())
     assert (a.abs() < 1).all()
     b = unit.gamma.exp() * (x.to(a.dtype) @ torch.complex(*unit.B).mT)
-    h = lru.recur(a, b, torch.zeros(B, 6, dtype=a.dtype))[0]
+    h = linear_equations.run_lru(a, b, torch.zeros(B, 6, dtype=a.dtype))[0]
     out = (h @ torch.complex(*unit.C).mT).real + unit.d * x
     torch.testing.assert_close(unit(x)[0], unit.W_o(torch.nn.functional.gelu(out)))
     model = make("s5", channels=12)
     rate, step = torch.complex(-model.L_real.exp(), model.L_imag), model.dt.exp()
     a = torch.exp(rate * step)
     b = (a - 1) / rate * (x.to(a.dtype) @ torch.complex(*model.B).mT)
-    h = lru.recur(a, b, torch.zeros(B, 6, dtype=a.dtype))[0]
+    h = linear_equations.run_lru(a, b, torch.zeros(B, 6, dtype=a.dtype))[0]
     out = 2 * (h @ torch.complex(*model.C).mT).real + model.d * x
     torch.testing.assert_close(model(x)[0], model.W_o(torch.nn.functional.gelu(out)))
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from linear_equations import run_mlstm
 
 import seqloom
 from seqloom.core.errors import UserError
-from seqloom.layers.linear.mlstm import recur
 
 MAMBA2 = {
     "in_proj.weight": (42, 8),
@@ -92,7 +92,7 @@ def test_xlstm_weights_give_the_equations_of_xlstm_7b():
     x = torch.randn(2, 9, 8, dtype=torch.double)
     q, k, v = (F.linear(x, w[f"{name}.weight"]).unflatten(-1, (2, -1)) for name in "qkv")
     gates = [F.linear(x, w[f"{z}gate_preact.weight"], w[f"{z}gate_preact.bias"]) for z in "if"]
-    h = recur(q, k * 2**-0.5, v, *(15 * torch.tanh(z / 15) for z in gates))
+    h = run_mlstm(q, k * 2**-0.5, v, *(15 * torch.tanh(z / 15) for z in gates))
     normed = F.layer_norm(h, (4,), eps=1e-6).flatten(2) * w["multihead_norm.weight"]
     expected = F.linear(torch.sigmoid(F.linear(x, w["ogate_preact.weight"])) * normed, w["out_proj.weight"])
     torch.testing.assert_close(layer(x)[0], expected, rtol=1e-10, atol=1e-10)

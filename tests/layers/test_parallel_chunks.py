@@ -80,9 +80,10 @@ def test_chunks_take_states_and_resets():
 
 
 def test_times_between_steps_are_divided():
-    layer, whole = make_pair(lambda: seqloom.Recurrent("ode_gru", 3, 4))
+    layer, whole = make_pair(lambda: seqloom.Recurrent("ltc", 3, 4, kernel="loop"))
     x, spans = torch.randn(T, 2, 3, dtype=torch.double), torch.rand(T, 2, dtype=torch.double)
     torch.testing.assert_close(run(layer, x, timespans=spans), run(whole, x, timespans=spans), rtol=1e-9, atol=1e-11)
+    assert recall(layer.cell_at(0)).passes >= 2 and not recall(layer.cell_at(0)).failed
 
 
 def test_scan_takes_chunks():
@@ -217,12 +218,16 @@ def test_a_divided_layer_can_be_copied_and_pickled():
 
 
 def test_auto_divides_long_sequences_on_a_gpu_only():
-    cell, gpu = seqloom.GRUCell(8, 128), torch.device("cuda")
-    assert may_divide(cell, 1, 65_536, gpu, "auto")
-    assert not may_divide(cell, 1, heuristics.PARALLEL_LEAST_STEPS - 1, gpu, "auto")
-    assert not may_divide(cell, 64, 65_536, gpu, "auto") and not may_divide(cell, 1, 65_536, gpu, "never")
-    assert not may_divide(cell, 1, 65_536, torch.device("cpu"), "auto") and not may_divide(cell, 0, 99, gpu, 9)
-    assert not may_divide(seqloom.MinGRUCell(8, 128), 1, 65_536, gpu, "auto")  # its kernel runs all steps at once
+    cell, gpu = seqloom.GRUCell(8, 128), (torch.device("cuda"), torch.float32)
+    assert may_divide(cell, 1, 65_536, *gpu, "auto")
+    few, many = heuristics.PARALLEL_LEAST_STEPS, heuristics.PARALLEL_LEAST_STEPS_IN_16_BITS
+    for dtype, least in ((torch.float32, few), (torch.bfloat16, many), (torch.float16, many)):
+        assert may_divide(cell, 1, least, gpu[0], dtype, "auto")
+        assert not may_divide(cell, 1, least - 1, gpu[0], dtype, "auto")
+    assert not may_divide(cell, 64, 65_536, *gpu, "auto") and not may_divide(cell, 1, 65_536, *gpu, "never")
+    assert not may_divide(cell, 1, 65_536, torch.device("cpu"), torch.float32, "auto")
+    assert not may_divide(cell, 0, 99, *gpu, 9)
+    assert not may_divide(seqloom.MinGRUCell(8, 128), 1, 65_536, *gpu, "auto")  # its kernel runs all steps at once
     assert find_steps(cell, torch.empty(1, 100, 8), 50) == 50 and not find_steps(cell, torch.empty(1, 100, 8), 51)
 
 

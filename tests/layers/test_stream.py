@@ -276,8 +276,7 @@ def test_another_default_device_does_not_reach_a_step(ran):
     assert y.device.type == now.device.type == "cpu"
 
 
-@pytest.mark.sample(2)
-@pytest.mark.slow
+@pytest.mark.long  # tests/kernels/test_every_kernel.py runs the same builds for whole sequences
 @pytest.mark.parametrize("capability", [file.stem.removeprefix("engine_") for file in list_libraries()[:0:-1]])
 def test_a_step_is_correct_on_older_processors(capability):
     again = [

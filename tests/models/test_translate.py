@@ -224,7 +224,7 @@ def test_tied_weights_are_one_table():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["additive", "dot", "transformer"])
+@pytest.mark.parametrize("kind", ["additive", pytest.param("dot", marks=pytest.mark.long), "transformer"])
 def test_reversing_sequences_is_learned_in_seconds(kind):
     torch.manual_seed(0)
     encoder = Encoder(Embed(V, 32), seqloom.GRU(32, 32, batch_first=True, bidirectional=True))

@@ -10,7 +10,7 @@ import torch
 from research import __main__ as commands
 from research import record
 from seqloom.cli import main
-from seqloom.cli.commands import checkout
+from seqloom.cli.commands import study
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(file for file in (ROOT / "research").rglob("*.py"))
@@ -95,7 +95,7 @@ def test_the_clock_counts_seconds_of_a_call_on_either_device(monkeypatch):
 
 @pytest.mark.parametrize("words", [["study", "adding", "--quick"], ["results", "--rebuild"]])
 def test_without_the_repository_the_commands_say_where_studies_are(words, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(checkout.errors, "__file__", str(tmp_path / "lib" / "seqloom" / "core" / "errors.py"))
+    monkeypatch.setattr(study.errors, "__file__", str(tmp_path / "lib" / "seqloom" / "core" / "errors.py"))
     with pytest.raises(SystemExit) as done:
         main.main(words)
     message = capsys.readouterr().err

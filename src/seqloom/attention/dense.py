@@ -170,7 +170,8 @@ class Attention(Heads):
             k, v, known = state[0].to(q.dtype), state[1].to(q.dtype), state[2]  # autocast may have ended meanwhile
         j = torch.arange(k.shape[2], device=x.device).unsqueeze(0)
         allowed = None if known is None else known[:, None, None]
-        return self._apply_positions(q, k, v, at, j, allowed, mask)._replace(state=state)
+        q, mask = self._apply_positions(q, at, j, allowed, mask)
+        return _AttentionInputs(q, k, v, mask, state=state)
 
     def _prepare_causal(
         self, x: Tensor, q: Tensor, real: Tensor | None, state: State | None, mask: Tensor | None
@@ -193,15 +194,16 @@ class Attention(Heads):
             T, S = x.shape[1], k.shape[2]
             before = torch.ones(T, S, dtype=torch.bool, device=x.device).tril(S - T)
             allowed = before if allowed is None else allowed & before
-        return self._apply_positions(q, k, v, i, j, allowed, mask)._replace(triangle=triangle, state=(k, v, known))
+        q, mask = self._apply_positions(q, i, j, allowed, mask)
+        return _AttentionInputs(q, k, v, mask, triangle, (k, v, known))
 
     def _keys(self, m: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
         k, v = self.split(self.k(m)), self.split(self.v(m))
         return (k if self.position is None else self.position.key(k, at)), v
 
     def _apply_positions(
-        self, q: Tensor, k: Tensor, v: Tensor, i: Tensor, j: Tensor, allowed: Tensor | None, mask: Tensor | None
-    ) -> _AttentionInputs:
+        self, q: Tensor, i: Tensor, j: Tensor, allowed: Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
         """Apply positions to queries and combine biases and masks into one mask."""
         bias = None
         if self.position is not None:
@@ -220,7 +222,7 @@ class Attention(Heads):
         if bias is not None:
             bias = bias.to(q.dtype)
             allowed = bias if allowed is None else torch.where(allowed, bias, -torch.inf)
-        return _AttentionInputs(q, k, v, allowed)
+        return q, allowed
 
 
 class _AttentionInputs(NamedTuple):

@@ -110,9 +110,10 @@ def check_input(x: Tensor, size: int, reader: nn.Module, name: str = "input") ->
         raise InputError(f"{name} must be (B, T, {size}), got shape {tuple(x.shape)}")
     if x.shape[1] == 0:
         raise InputError(f"{name} must have at least one step, got shape {tuple(x.shape)}")
-    weight = next((p for p in reader.parameters() if p.is_floating_point()), None)
-    if weight is not None:  # quantised modules may have none
-        check_placement(x, weight, name)
+    for weight in reader.parameters():  # a loop, since torch 2.8 does not compile next() with a default
+        if weight.is_floating_point():
+            check_placement(x, weight, name)
+            break
 
 
 def check_state(state: State | None, size: int, x: Tensor) -> None:

@@ -79,7 +79,7 @@ LAZY_COMMANDS = {
 
         Before it says done, the command compares the files with the run on rows of three lengths.""",
     ),
-    "results": ("results:results", "Combine all stored studies into one Markdown document."),
+    "results": ("study:results", "Combine all stored studies into one Markdown document."),
 }
 app = App(
     name="seqloom",

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import torch
 
+from seqloom.core.precision import read_precision
+
 _DEVICES = ("cpu", "cuda")
 _PRECISIONS = (("generic", "all"), ("cuda", "all"), ("cuda", "matmul"), ("cuda", "conv"), ("cuda", "rnn"),
                ("mkldnn", "all"), ("mkldnn", "matmul"), ("mkldnn", "conv"), ("mkldnn", "rnn"))  # fmt: skip
@@ -32,7 +34,7 @@ NAMES = frozenset(_NAMES) | {
 def read_flags() -> tuple[object, ...]:
     """Return the values of all flags."""
     autocast = [(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _DEVICES]
-    precisions = [torch._C._get_fp32_precision_getter(*names) for names in _PRECISIONS]
+    precisions = [read_precision(*names) for names in _PRECISIONS]
     plain = [value if type(value) in (bool, int, str, torch.dtype) else str(value) for value in map(_call, _GETTERS)]
     return (*plain, *autocast, *precisions)
 

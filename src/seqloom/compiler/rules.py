@@ -51,13 +51,21 @@ def _lerp(a: Tensor, b: Tensor, weight: Tensor | float) -> Tensor:
 
 
 def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
-    # the branch that is not taken must not overflow: its derivative would be 0 times infinity
-    return torch.where(x > 0, scale * x, scale * alpha * torch.expm1(input_scale * x.clamp(max=0)))
+    # The branch that is not taken must not overflow: its derivative would be 0 times infinity. Not clamp, whose
+    # derivative at a limit is 0 from torch 2.15 on.
+    negative = torch.where(x > 0, 0.0, x)
+    return torch.where(x > 0, scale * x, scale * alpha * torch.expm1(input_scale * negative))
 
 
 def _hardtanh(x: Tensor, low: float = -1, high: float = 1) -> Tensor:
-    """Clamp x; torch's derivative is 0 at both limits, where that of clamp is 1."""
+    """Clamp x with derivative 0 at both limits; that of torch's clamp depends on torch's version."""
     return torch.where(x <= low, low, torch.where(x >= high, high, x))
+
+
+def _logit(x: Tensor, eps: float | None = None) -> Tensor:
+    if eps is not None:  # clamp with derivative 1 at both limits
+        x = torch.where(x < eps, eps, torch.where(x > 1 - eps, 1 - eps, x))
+    return torch.log(x / (1 - x))
 
 
 def _asinh(x: Tensor) -> Tensor:
@@ -179,9 +187,7 @@ def _list_functions() -> Rules:
         aten.exp2.default: lambda x: torch.exp(x * 0.6931471805599453),
         aten.log2.default: lambda x: torch.log(x) * _LOG[2],
         aten.log10.default: lambda x: torch.log(x) * _LOG[10],
-        aten.logit.default: lambda x, eps=None: (
-            torch.log(x / (1 - x)) if eps is None else torch.log(x.clamp(eps, 1 - eps) / (1 - x.clamp(eps, 1 - eps)))
-        ),
+        aten.logit.default: _logit,
         aten.hypot.default: lambda a, b: _safe_sqrt(a * a + b * b),
         aten.sgn.default: torch.sign,
         aten.isnan.default: lambda x: x.ne(x),
@@ -216,7 +222,7 @@ def early_rules() -> Rules:
         aten.lerp.Scalar: _lerp,
         aten.addcmul.default: lambda a, b, c, value=1: a + value * b * c,
         aten.addcdiv.default: lambda a, b, c, value=1: a + value * b / c,
-        aten.hardsigmoid.default: lambda x: (x + 3).clamp(0, 6) / 6,  # torch's derivative is off by 5e-9 in float64
+        aten.hardsigmoid.default: lambda x: _hardtanh(x + 3, 0, 6) / 6,  # torch's derivative is off by 5e-9 in float64
     }
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module, metadata
 from types import ModuleType
 
-TORCH = (2, 11)  # oldest supported version; keep equal to pyproject.toml
+TORCH = (2, 8)  # oldest supported version; keep equal to pyproject.toml
 
 
 class UserError(ValueError):
@@ -64,7 +64,7 @@ def require(package: str, purpose: str, extra: str = "") -> ModuleType:
     try:
         return import_module(package)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "seqloom":
+        if error.name is None or error.name.partition(".")[0] == __name__.partition(".")[0]:
             raise
         command = f"pip install {package.partition('.')[0]}"
         if extra:

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 
 import torch
+from torch import Tensor
 from torch.types import Device
+
+
+def _read_tf32(backend: str, operator: str) -> str:
+    """Return the precision of float32 products in torch 2.8, which has one switch for each library."""
+    if backend == "mkldnn":
+        allowed = torch._C._get_onednn_allow_tf32()
+    elif operator == "matmul":
+        allowed = torch._C._get_cublas_allow_tf32()
+    else:
+        allowed = torch._C._get_cudnn_allow_tf32()
+    return "tf32" if allowed else "ieee"
+
+
+# The precision of float32 products in an operator ("matmul", "rnn") of a backend ("cuda"), such as "ieee" or "tf32".
+read_precision: Callable[[str, str], str] = getattr(torch._C, "_get_fp32_precision_getter", _read_tf32)
 
 
 def autocast_dtype(device: str) -> torch.dtype | None:
@@ -15,6 +31,11 @@ def autocast_dtype(device: str) -> torch.dtype | None:
     if device == "meta" or not torch.is_autocast_enabled(device):
         return None
     return torch.get_autocast_dtype(device)
+
+
+def find_product_type(x: Tensor) -> torch.dtype:
+    """Return the type in which products of a floating-point input run: autocast's, or its own."""
+    return autocast_dtype(x.device.type) or x.dtype
 
 
 def numeric_flags() -> tuple[object, ...]:
@@ -28,8 +49,8 @@ def numeric_flags() -> tuple[object, ...]:
 def product_flags() -> tuple[object, ...]:
     """Return the flags of `numeric_flags` that apply while autocast is off."""
     return (
-        torch._C._get_fp32_precision_getter("cuda", "matmul"),
-        torch._C._get_fp32_precision_getter("cuda", "rnn"),
+        read_precision("cuda", "matmul"),
+        read_precision("cuda", "rnn"),
         torch._C._get_cudnn_enabled(),
         torch._C._get_cublas_allow_fp16_reduced_precision_reduction(),
         torch._C._get_cublas_allow_bf16_reduced_precision_reduction(),
@@ -40,7 +61,7 @@ def product_flags() -> tuple[object, ...]:
 
 def allows_tf32() -> bool:
     """Return whether torch's flags allow tf32 (19 bits) in products of float32 on a GPU."""
-    return torch.backends.cuda.matmul.fp32_precision == "tf32"
+    return read_precision("cuda", "matmul") == "tf32"
 
 
 @cache

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from seqloom.core.checks import read_saved
+from seqloom.core.job import ScanJob
 
 Maybe = Tensor | None
 
@@ -46,6 +47,40 @@ class Call:
     mask: Maybe = None
     keep: Sequence[Tensor] = ()
     train: bool = False
+
+    @property
+    def tensors(self) -> list[Any]:  # Tensors and None
+        """All tensors that may have gradients."""
+        return [self.x, *self.states, *self.starts, *self.weights, *(() if self.dt is None else (self.dt,))]
+
+    def name(self, flat: Sequence[Any]) -> Gradients:
+        """Name one value for each of `tensors`."""
+        return _name(flat, (len(self.states), len(self.starts), len(self.weights)))
+
+    def needs_gradient(self) -> bool:
+        """Return whether autograd is on and one of the tensors requires a gradient."""
+        return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in self.tensors)
+
+
+def make_call(
+    job: ScanJob, x: Tensor, states: Sequence[Tensor], weights: Sequence[Maybe], starts: Sequence[Tensor] = ()
+) -> Call:
+    """Return the call of a job: everything contiguous, and masks in the type of the input.
+
+    Args:
+        job: Has the lengths, the resets and the dropout inside the recurrence.
+        x: The input, projected or not.
+        states: The states before the first step.
+        weights: All weights of the kernel.
+        starts: The states after a reset; empty without resets.
+    """
+    lengths = None if job.lengths is None else job.lengths.to(torch.int64).contiguous()
+    reset = None if job.reset is None else job.reset.contiguous()
+    mask = None if job.mask is None else job.mask.to(x.dtype).contiguous()
+    keep = [share.to(x.dtype).contiguous() for share in job.keep]
+    call = Call(x, states, weights, starts, None, lengths, reset, mask, keep)
+    call.train = call.needs_gradient()
+    return call
 
 
 class Gradients(NamedTuple):
@@ -79,8 +114,7 @@ def run_prepared(prepared: Prepared, call: Call) -> tuple[Tensor, ...]:
     """Run a prepared kernel, as one node of the graph if `call.train` is set."""
     if not call.train:
         return prepared.forward(call)[0]
-    spans = () if call.dt is None else (call.dt,)
-    result: tuple[Tensor, ...] = _Run.apply(prepared, call, call.x, *call.states, *call.starts, *call.weights, *spans)
+    result: tuple[Tensor, ...] = _Run.apply(prepared, call, *call.tensors)
     return result
 
 

@@ -11,7 +11,7 @@ from seqloom.core.cell import Cell, State
 from seqloom.core.errors import UserError
 from seqloom.core.heads import HeadsCell
 from seqloom.core.job import ScanJob
-from seqloom.kernels.cuda.gated.heads import GatedHeads
+from seqloom.kernels.cuda.gated.kernels import Gated
 from seqloom.kernels.fused import is_traced, why_not_counted
 from seqloom.kernels.registry import Kernel, KernelCode, Run, list_kernels
 
@@ -100,7 +100,7 @@ class EachHead:
         return torch.cat([y for y, _ in results], -1), tuple(torch.cat(parts, -1) for parts in ends)
 
 
-TOGETHER = Kernel("heads", "cuda", "NVIDIA GPU: all heads in one launch", GatedHeads())
+TOGETHER = Kernel("heads", "cuda", "NVIDIA GPU: all heads in one launch", Gated())
 
 
 def _choose_for_heads(cell: HeadsCell, job: ScanJob, kernel: str) -> Choice:

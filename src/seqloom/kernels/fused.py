@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,13 +12,11 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from seqloom.core.cell import Cell, State
-from seqloom.core.checks import read_saved
 from seqloom.core.job import ScanJob
 from seqloom.core.weights import bind_weights
 from seqloom.kernels import loop
+from seqloom.kernels.autograd import Call, Gradients
 
-RunKernel = Callable[[Tensor, State, dict[str, Tensor]], tuple[Tensor, State]]
-Leaves = Callable[[Sequence[Tensor]], list[Tensor]]
 Flat = Callable[..., tuple[Tensor, ...]]  # input, states and weights to outputs and states
 
 
@@ -44,42 +42,6 @@ def why_not_counted() -> str | None:
     return None
 
 
-def detach_all(tensors: Sequence[Tensor]) -> list[Tensor]:
-    return [t.detach() for t in tensors]
-
-
-def run_fused(
-    cell: Cell, job: ScanJob, own: Mapping[str, Tensor], run_kernel: RunKernel, leaves: Leaves = detach_all
-) -> tuple[Tensor, State]:
-    """Run a fused kernel, with higher derivatives through the reference loop.
-
-    Args:
-        cell: The cell.
-        job: Its input.
-        own: The cell's weights by name.
-        run_kernel: Runs the kernel on input, state and weights, with a first derivative.
-        leaves: Returns detached tensors with the values of input, state and weights, in the memory layout that the
-            kernel needs.
-
-    Returns:
-        The outputs (B, T, H) and the last state.
-    """
-    names, k = list(own), len(job.state)
-
-    def fast(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        y, state = run_kernel(x, rest[:k], dict(zip(names, rest[k:], strict=True)))
-        return y, *state
-
-    inputs = [job.x, *job.state, *own.values()]
-    if is_traced():  # a trace cannot record _Twice, and would record a detached weight as a constant
-        y, *state = fast(*inputs)
-    elif torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
-        y, *state = _Twice.apply(leaves, fast, flatten_loop(cell, job, names), *inputs)
-    else:
-        y, *state = fast(*leaves(inputs))
-    return y, tuple(state)
-
-
 def flatten_loop(cell: Cell, job: ScanJob, names: Sequence[str], states: int | None = None) -> Flat:
     """Return the reference loop as a function of input, states, the cell's tensors of these names and, if given, dt.
 
@@ -102,40 +64,71 @@ def flatten_loop(cell: Cell, job: ScanJob, names: Sequence[str], states: int | N
     return slow
 
 
-class _Twice(torch.autograd.Function):
-    """First derivative by the fused kernel's backward, higher ones through the reference loop."""
+@dataclass
+class Graph:
+    """What torch's operators computed.
 
-    @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401  # takes any attribute
-        leaves: Leaves,
-        fast: Flat,
-        slow: Flat,
-        *tensors: Tensor,
-    ) -> tuple[Tensor, ...]:
-        inputs = leaves(tensors)
+    Attributes:
+        leaves: Its inputs.
+        outputs: Its outputs.
+    """
+
+    leaves: list[Any]
+    outputs: tuple[Tensor, ...]
+
+
+class SavedGraph(NamedTuple):
+    """What a backward pass needs of a forward pass by torch's operators."""
+
+    graph: Any  # Graph
+
+
+@dataclass(frozen=True)
+class TorchScan:
+    """A scan by torch's operators, with higher derivatives through the reference loop: a `Prepared` (`autograd.py`).
+
+    Attributes:
+        run: Maps the input, the states and the weights to the outputs and the last states.
+        arrange: Maps detached weights to the same in the memory layout that `run` needs.
+        slow: What `flatten_loop` returns.
+    """
+
+    run: Callable[[Tensor, State, list[Tensor]], tuple[Tensor, State]]
+    arrange: Callable[[list[Tensor]], list[Tensor]]
+    slow: Flat
+
+    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], SavedGraph | None]:
+        """Return the outputs and the last states, and their graph."""
+        first = [t.detach() for t in (call.x, *call.states)]
+        leaves = [*first, *self.arrange([w.detach() for w in call.weights])]
+        if not call.train:
+            return self._run(leaves, len(first)), None
         with torch.enable_grad():
-            for leaf, t in zip(inputs, tensors, strict=True):
+            for leaf, t in zip(leaves, call.tensors, strict=True):
                 leaf.requires_grad_(t.requires_grad)
-            outputs = fast(*inputs)
-        ctx.slow, ctx.inner = slow, (inputs, outputs)
-        ctx.save_for_backward(*tensors)
-        return tuple(o.detach() for o in outputs)
+            outputs = self._run(leaves, len(first))
+        return tuple(o.detach() for o in outputs), SavedGraph(Graph(leaves, outputs))
 
-    @staticmethod
-    def backward(
-        ctx: Any,  # noqa: ANN401  # has what forward set
-        *grads: Tensor,
-    ) -> tuple[Tensor | None, ...]:
-        again, keep = torch.is_grad_enabled(), torch._C._autograd._get_current_graph_task_keep_graph()
-        if again or ctx.inner is None:  # if freed, reading saved_tensors raises torch's error
-            inputs = read_saved(ctx)
-            outputs = ctx.slow(*inputs)
-        else:
-            inputs, outputs = ctx.inner
-        if not keep:
-            ctx.inner = None  # otherwise a reference to the loss would keep everything that the kernel saved
-        return None, None, None, *differentiate(inputs, outputs, grads, keep, again)
+    def _run(self, leaves: list[Tensor], count: int) -> tuple[Tensor, ...]:
+        y, state = self.run(leaves[0], tuple(leaves[1:count]), leaves[count:])
+        return y, *state
+
+    def backward(self, call: Call, saved: SavedGraph, grads: Sequence[Tensor | None], needs: Gradients) -> Gradients:
+        """Return the gradients by the graph."""
+        keep = torch._C._autograd._get_current_graph_task_keep_graph()
+        graph = saved.graph
+        return call.name(differentiate(graph.leaves, graph.outputs, grads, keep, again=False))
+
+    def differentiate(self, call: Call, grads: Sequence[Tensor | None]) -> Gradients:
+        """Return the gradients with a graph, by the reference loop."""
+        return differentiate_loop(self.slow, call, grads)
+
+
+def differentiate_loop(slow: Flat, call: Call, grads: Sequence[Tensor | None]) -> Gradients:
+    """Return the gradients of a call with a graph, by the function that `flatten_loop` returned."""
+    with torch.enable_grad():
+        outputs = slow(*call.tensors)
+    return call.name(differentiate(call.tensors, outputs, grads, keep=True, again=True))
 
 
 def differentiate(

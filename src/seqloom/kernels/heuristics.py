@@ -25,13 +25,9 @@ SUM_BLOCKS = 528
 
 # Recorded CUDA graphs of different shapes that are kept; each holds the memory of its chunk.
 GRAPHS_KEPT = 16
-# Backward passes on the same memory before their launches are recorded: recording costs the time that about six passes
+# Passes of one form before their launches are recorded: recording costs the time that about six passes
 # save (4 ms, AttnRNN H=64 B=1), which shapes that occur once or twice never recover.
 RUNS_BEFORE_RECORDING = 3
-# Memory of AttnRNN's backward passes in one chunk that all cells together keep for the next ones, half of it for one at
-# most, and the most cells that keep some. A pass that makes its memory again cannot be replayed: in float32 H=64 B=16
-# T=512 needs 46 MB, 600 us of the GPU and 1,300 of the host; with 32 MB it was never kept.
-KEPT_BYTES, CELLS_KEPT = 256 << 20, 16
 # Rows and steps of a covering shape are multiples of the first, or of an eighth of the next power of two: few shapes,
 # each of which soon is recorded. Longer or larger inputs keep the GPU busy: padding costs more (docs/decisions/0029).
 COVERING_STEP, COVERING_MOST = 16, 256
@@ -375,7 +371,7 @@ GATED_GRID_REGISTERS_TF32 = 26  # maximum if shared memory is full: TF32 product
 # GRU H=512 B=64, forward / both passes: float32 16 units 7.0 / 21.8, 32: 6.7 / 20.8; tf32 3.9 / 11.0, 2.9 / 8.3.
 GATED_GRID_UNITS = {2: (32,), 4: (16, 32)}
 # Most blocks of the normalisation of the input, there and back: a few of 256 threads on each of 132 multiprocessors; on
-# the backward pass fewer, because each team of warps has its own sum.
+# the backward pass fewer, because each warp group has its own sum.
 NORM_BLOCKS, NORM_BACK_BLOCKS = 792, 396
 # Elements in a plane (B, steps, H) of a chunk of the backward pass if it has one more plane than gates, 16 MB in 16
 # bits; and a factor for passes whose forward pass saved products: gradients of a whole pass are split once (H=512 B=256
@@ -425,10 +421,11 @@ SLOW_TO_COMPILE_STEPS = 50
 
 # --- A long sequence in chunks that run in parallel ---
 
-# On a GPU: shortest sequence and shortest chunk, in steps. Two passes cost the host 1.4 ms forward and 4.7 ms both
-# ways, so that 2,048 steps of 16 rows take 0.61 to 1.04 times as long as in chunks, 4,096 steps 1.1 to 2.2 times. On
-# CPUs chunks do not pay: 0.35 to 1.4 times with 16 threads (LOG, long recurrences).
-PARALLEL_LEAST_STEPS, PARALLEL_CHUNK = 4096, 256
+# On a GPU: shortest sequence and shortest chunk, in steps. Two passes cost the host 1.4 ms forward, 4.7 ms both ways.
+# With 4,096 steps chunks take 0.44 to 0.89 times as long as the whole in float32. Kernels for 16 bits are faster: 0.8
+# to 1.0 times, and 1.4 times in a whole training step (GRU, 128 units, 4 rows, autocast). On CPUs chunks do not pay:
+# the whole takes 0.35 to 1.4 times as long with 16 threads (LOG, long recurrences).
+PARALLEL_LEAST_STEPS, PARALLEL_LEAST_STEPS_IN_16_BITS, PARALLEL_CHUNK = 4096, 8192, 256
 # Rows * units^2 that run in about the time of one row, with at least so many units: 256 rows of up to 256 units. With
 # more, a step takes longer in proportion.
 PARALLEL_CAPACITY, PARALLEL_LEAST_HIDDEN = 1 << 24, 256
@@ -436,11 +433,8 @@ PARALLEL_CAPACITY, PARALLEL_LEAST_HIDDEN = 1 << 24, 256
 PARALLEL_LEAST_CHUNKS, PARALLEL_MOST_PASSES = 8, 8
 # Largest difference between the end of a chunk and the next start, in rounding errors of the type (the float32 kernels
 # for tensor cores err by 8), and of the sum of the differences over all chunks, in units of that.
-PARALLEL_ROUNDINGS = {torch.float64: 16, torch.float32: 16, torch.bfloat16: 0.6, torch.float16: 0.6}
+PARALLEL_ROUNDINGS = {torch.float64: 16, torch.float32: 16, torch.bfloat16: 1, torch.float16: 1}
 PARALLEL_SUM = 16
-# The same for gradients of states, as a share: what is missing there is missing in the gradients of weights. bf16
-# AttnRNN, H=32: with 1 rounding error forward and back 2.4 times as far from float64 as the whole sequence.
-PARALLEL_BACK = 0.5
 # Calls that run as a whole after chunks of no length agreed: at first, and at most.
 PARALLEL_WAITS = 64, 4096
 

@@ -1,4 +1,4 @@
-"""A prepared call of kernels that were chosen in advance, one for each layer of a stack."""
+"""Prepared calls of a stack of cells, one graph node per cell, or on kernels that were chosen in advance."""
 
 from __future__ import annotations
 
@@ -11,9 +11,59 @@ from torch import Tensor
 
 from seqloom.core.cell import State
 from seqloom.core.job import ScanJob, reverse_steps, zero_padding
+from seqloom.kernels.autograd import Call, run_prepared
+from seqloom.kernels.cuda.runtime.prepared_cell import PreparedCell
 from seqloom.kernels.dispatch import Choice
 from seqloom.kernels.registry import Kernel
 from seqloom.kernels.stack import Stack
+
+
+class StackPlan:
+    """Run a stack of prepared cells over inputs of one shape.
+
+    Args:
+        stack: The cells, and the form of the input.
+        cells: Each of them, prepared.
+        backend: The name of the first cell's kernel.
+        dropout: Share of the outputs of every layer but the last that is dropped.
+        may_cover: Whether calls of other shapes are faster padded to this one than on their own.
+    """
+
+    def __init__(
+        self,
+        stack: Stack,
+        cells: Sequence[PreparedCell],
+        backend: str,
+        dropout: float = 0.0,
+        may_cover: bool = False,
+    ) -> None:
+        self.cells, self.backend, self.dropout, self.may_cover = cells, backend, dropout, may_cover
+        self.h_shapes, self.B, self.T, self.ways = stack.state_shapes, stack.B, stack.T, stack.ways
+
+    def run(
+        self,
+        x: Tensor,
+        states: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        train: bool,
+        lengths: Tensor | None = None,
+    ) -> tuple[Tensor, Any]:
+        """Run the stack; the arguments and results are those of `PreparedStack.run` (`kernels/cpu/prepared.py`)."""
+        ends = []
+        for begin in range(0, len(self.cells), self.ways):
+            if begin and self.dropout:
+                x = F.dropout(x, self.dropout)
+            outputs = []
+            for i in range(begin, begin + self.ways):
+                cell = self.cells[i]
+                own = [s[i : i + 1] for s in states] if len(self.cells) > 1 else states
+                call = Call(x, own, cell.find_weights(weights), lengths=lengths, train=train)
+                y, *end = run_prepared(cell, call)
+                outputs.append(y)
+                ends.append(end)
+            x = outputs[0] if self.ways == 1 else torch.cat(outputs, -1)
+        last = ends[0] if len(ends) == 1 else [torch.cat(parts) for parts in zip(*ends, strict=True)]
+        return x, last[0] if len(last) == 1 else tuple(last)
 
 
 class KernelPlan:

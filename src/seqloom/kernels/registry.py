@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import Any, Protocol, cast, runtime_checkable
+from functools import cache
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -26,34 +26,20 @@ from seqloom.kernels.cuda.gated.kernels import KINDS, Gated
 from seqloom.kernels.parallel import linear
 
 Run = Callable[[Cell, ScanJob], tuple[Tensor, State]]
+WhyNot = Callable[[Cell, ScanJob], str | None]
 ANY = "any"  # the cell of a kernel that runs every cell
 
 
 class KernelCode(Protocol):
-    """A module or object that runs a kernel; see also `SelectiveKernelCode`."""
+    """A module or object that runs a kernel.
+
+    It may also define `why_not_auto(cell, job)`: why `kernel="auto"` should prefer another kernel, or None;
+    `describe(cell, job)`: one phrase on what it does for a job; and, if it compiles cells, `prepare(cell, job)`: the
+    function that runs jobs like this one, or the reason why there is none.
+    """
 
     def why_not(self, cell: Cell, job: ScanJob) -> str | None: ...
     def run(self, cell: Cell, job: ScanJob) -> tuple[Tensor, State]: ...
-
-
-@runtime_checkable
-class SelectiveKernelCode(Protocol):
-    """The code of a kernel that can say why `kernel="auto"` should prefer another one; None if it should not."""
-
-    def why_not_auto(self, cell: Cell, job: ScanJob) -> str | None: ...
-
-
-class PreparedKernelCode(Protocol):
-    """The code of a kernel that compiles cells: its check returns the object that runs."""
-
-    def prepare(self, cell: Cell, job: ScanJob) -> Run | str: ...
-
-
-@runtime_checkable
-class DescribedKernelCode(Protocol):
-    """The code of a kernel that can say in one phrase what it does for a job."""
-
-    def describe(self, cell: Cell, job: ScanJob) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -99,14 +85,12 @@ class Kernel:
             job: What to run it over.
             is_auto: Whether a faster kernel also counts as a reason.
         """
-        selective = self._selective if is_auto else None
+        code: Any = self.code
+        why_not_auto: WhyNot = getattr(code, "why_not_auto", _find_nothing) if is_auto else _find_nothing
         if self.compiles:
-            reason = None if selective is None else selective.why_not_auto(cell, job)
-            return reason or cast(PreparedKernelCode, self.code).prepare(cell, job)
-        reason = self.code.why_not(cell, job)
-        if reason is None and selective is not None:
-            reason = selective.why_not_auto(cell, job)
-        return self.code.run if reason is None else reason
+            found: Run | str = why_not_auto(cell, job) or code.prepare(cell, job)
+            return found
+        return code.why_not(cell, job) or why_not_auto(cell, job) or code.run
 
     def run(self, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
         """Run a cell over a job's sequences."""
@@ -114,12 +98,12 @@ class Kernel:
 
     def describe(self, cell: Cell, job: ScanJob) -> str:
         """Return in one phrase what the kernel does for a job; empty for most kernels."""
-        return self.code.describe(cell, job) if isinstance(self.code, DescribedKernelCode) else ""
+        describe: Callable[[Cell, ScanJob], str] | None = getattr(self.code, "describe", None)
+        return "" if describe is None else describe(cell, job)
 
-    @cached_property
-    def _selective(self) -> SelectiveKernelCode | None:
-        """The code, if it has preferences; cached because checking a protocol takes longer than a small step."""
-        return self.code if isinstance(self.code, SelectiveKernelCode) else None
+
+def _find_nothing(_cell: Cell, _job: ScanJob) -> None:
+    """Return None: there is no preference for another kernel."""
 
 
 _ON_GPU: Any = {"skips_ended_rows": True}
@@ -128,36 +112,40 @@ KERNELS = (
     Kernel("min_gru", "parallel", "parallel scan over time", linear),
     Kernel("min_lstm", "parallel", "parallel scan over time", linear),
     Kernel("t_rnn", "parallel", "parallel scan over time", linear),
-    Kernel("attn_rnn", "cuda", "NVIDIA GPU, bf16 and fp16: a block takes 8 rows", block, **_ON_A_PART),
+    Kernel("attn_rnn", "cuda", "NVIDIA GPU, bf16 and fp16: a block takes 8 rows", block.KERNEL, **_ON_A_PART),
     *(
         Kernel(
             cell,
             "cuda",
             "NVIDIA GPU: a cluster of blocks takes some rows",
-            Gated(kind),
+            Gated(),
             **_ON_A_PART | {"hidden_multiple": heuristics.HIDDEN_MULTIPLE if kind.norm else 1},
         )
         for cell, kind in KINDS.items()
     ),
-    Kernel("attn_rnn", "row", "NVIDIA GPU, up to 128 units: a block takes one row", row, **_ON_A_PART),
+    Kernel("attn_rnn", "row", "NVIDIA GPU, up to 128 units: a block takes one row", row.KERNEL, **_ON_A_PART),
     Kernel(
         "attn_rnn",
         "slots",
         "NVIDIA GPU, bf16 and fp16, 2 to 8 slots, up to 128 units",
-        slots,
+        slots.KERNEL,
         hidden_multiple=heuristics.HIDDEN_MULTIPLE,
     ),
-    Kernel("attn_rnn", "tiles", "large NVIDIA GPU: a group of blocks takes many rows", tiles, **_ON_GPU),
+    Kernel("attn_rnn", "tiles", "large NVIDIA GPU: a group of blocks takes many rows", tiles.KERNEL, **_ON_GPU),
     Kernel(
-        "attn_rnn", "cluster", "NVIDIA GPU from Hopper on: a cluster of blocks takes some rows", cluster, **_ON_A_PART
+        "attn_rnn",
+        "cluster",
+        "NVIDIA GPU from Hopper on: a cluster of blocks takes some rows",
+        cluster.KERNEL,
+        **_ON_A_PART,
     ),
-    Kernel("attn_rnn", "grid", "large NVIDIA GPU: a group of blocks takes some rows", grid, **_ON_GPU),
+    Kernel("attn_rnn", "grid", "large NVIDIA GPU: a group of blocks takes some rows", grid.KERNEL, **_ON_GPU),
     *(
         Kernel(
             cell,
             "grid",
             "large NVIDIA GPU: groups of blocks",
-            Gated(kind, grid=True),
+            Gated(grid=True),
             **_ON_GPU | {"hidden_multiple": heuristics.HIDDEN_MULTIPLE if kind.norm else 1},
         )
         for cell, kind in KINDS.items()

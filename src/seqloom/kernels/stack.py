@@ -18,6 +18,14 @@ from seqloom.kernels.autograd import Call, Gradients
 from seqloom.kernels.fused import differentiate
 
 
+def why_not_start(cell: Cell) -> str | None:
+    """Return why a prepared call cannot make the first state of a cell; None if it can."""
+    own = cell.__dict__
+    if own.get("learned_states") or not {"start", "initial_state", "project"}.isdisjoint(own):
+        return "the initial state is learned or computed"
+    return None
+
+
 @dataclass(frozen=True, eq=False)
 class Stack:
     """A stack of cells and the form of its input.
@@ -104,13 +112,13 @@ class Stack:
             dtype: The type in which the kernel computes; default: that of x.
         """
         tensors = [call.x, *call.states, *call.starts, *call.weights]
-        k, m = 1 + len(call.states), 1 + len(call.states) + len(call.starts)
         with torch.enable_grad():
-            typed: list[Any] = [None if t is None else t.to(dtype or call.x.dtype) for t in tensors]
-            y, *ends = self.run(replace(call, x=typed[0], states=typed[1:k], starts=typed[k:m], weights=typed[m:]))
+            typed = call.name([None if t is None else t.to(dtype or call.x.dtype) for t in tensors])
+            y, *ends = self.run(
+                replace(call, x=typed.x, states=typed.states, starts=typed.starts, weights=typed.weights)
+            )
             pulls = (None if d is None else d.to(o.dtype) for d, o in zip(grads, (y, *ends), strict=True))
-        found = differentiate(tensors, (y, *ends), tuple(pulls), True, True)
-        return Gradients(found[0], found[1:k], found[m:], found[k:m])
+        return call.name(differentiate(tensors, (y, *ends), tuple(pulls), True, True))
 
     def differentiate(
         self,

@@ -23,9 +23,8 @@ from seqloom.lab.advise.advice import advise as find_advice
 from seqloom.lab.compare.execution import open_comparison, read_document, run_comparison, write_report
 from seqloom.lab.compare.folder import BEST, next_folder
 from seqloom.lab.compare.settings import CompareSettings
-from seqloom.lab.data.frames import is_frame, make_frame
 from seqloom.lab.data.registry import open_data
-from seqloom.lab.data.task import DataSource, Frame, Task
+from seqloom.lab.data.task import DataSource, Frame, Task, is_frame, make_frame
 from seqloom.lab.files import scratch
 from seqloom.lab.training.fit import fit, validate_settings
 from seqloom.lab.training.layout import COMPARISON_FILE

@@ -36,10 +36,6 @@ class PaddedBatch:
     def is_unbatched(self) -> bool:
         return isinstance(self.source, Tensor) and self.source.dim() == 2
 
-    @property
-    def is_packed(self) -> bool:
-        return isinstance(self.source, PackedSequence)
-
     def restore(self, y: Tensor) -> Any:  # noqa: ANN401  # the type of the input
         """Convert outputs (B, T, H) to the format of the input."""
         if isinstance(self.source, PackedSequence):

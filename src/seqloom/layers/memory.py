@@ -81,11 +81,6 @@ class Segmented(Layer):
             yield x[:, start : start + size], None if lengths is None else (lengths - start).clamp(0, size)
             start, done = start + size, done + size
 
-    def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Run one time step of a stream: x (B, D) to y (B, D) and the state."""
-        y, state = self(x.unsqueeze(1), state)
-        return y.squeeze(1), cast(State, state)
-
     def forward(self, x: SequencesT, state: State | None = None, lengths: Lengths = None) -> tuple[SequencesT, State]:
         """Run over x, (B, T, D) or another format of `Layer`; return y in the same format, and the state."""
         if isinstance(x, Tensor) and x.dim() == 3 and not x.is_nested and self.batch_first:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.types import Device
 
-import seqloom.cells
+from seqloom import cells
 from seqloom.cells.attn_rnn import CONTEXT
 from seqloom.core.init import Init
 from seqloom.layers.dropouts import Dropouts, HeadsOptions, Options
@@ -397,5 +397,5 @@ class RNNAttention(Recurrent):
 
 # Classes that torch.load reads with weights_only=True. Not `Recurrent`: its constructor can load a cell from a file.
 NAMED = (RNN, LSTM, GRU, AttnRNN, LNGRU, LNLSTM, IndRNN, MinGRU, MinLSTM, NTM, ODEGRU, RNNAttention)
-CELLS = [getattr(seqloom.cells, f"{layer.__name__}Cell") for layer in NAMED]
+CELLS = [getattr(cells, f"{layer.__name__}Cell") for layer in NAMED]
 register_classes([*NAMED, *CELLS, Dropouts, Init, nn.ModuleList])

@@ -9,13 +9,13 @@ from typing import Any
 
 from torch import nn
 
-import seqloom.layers.linear  # noqa: F401  (fills Mixer.registry)
 from seqloom.cells.lookup import split_name
 from seqloom.core import renamed
 from seqloom.core.cell import Cell
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import list_some, shorten
 from seqloom.core.suggest import suggest
+from seqloom.layers import linear  # noqa: F401  (fills Mixer.registry)
 from seqloom.layers.hybrid import ConvRNN, Hybrid, RNNThenAttention
 from seqloom.layers.linear.layer import Mixer
 from seqloom.layers.memory import MemoryTransformer, TransformerXL

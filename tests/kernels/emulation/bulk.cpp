@@ -69,7 +69,7 @@ void await(u32 barrier, u32 parity) {
   while (p && (p->round & 1) == (int)parity && !gpu::error);
   gpu::fibers[gpu::current].unseen = false;  // copies show themselves
 }
-void fetch_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
+void cp_async_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
   if ((uintptr_t)from % 16 || bytes % 16) gpu::fail("a copy: misaligned source");
   gpu::copies.push_back({to, bytes, barrier, from});
 }

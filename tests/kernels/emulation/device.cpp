@@ -293,16 +293,16 @@ u32 transpose(u32 v) {
   gpu::meet();
   return r;
 }
-void fetch16(u32 to, const void* from, int n) {
+void cp_async16(u32 to, const void* from, int n) {
   if ((uintptr_t)from % 16) gpu::fail("fetch: misaligned source");
   if (gpu::fits(to, 16, 16)) gpu::fibers[gpu::current].open.push_back({to, from, n});
 }
-void fetch_commit() {
+void cp_async_commit() {
   auto& f = gpu::fibers[gpu::current];
   f.groups.push_back(f.open);
   f.open.clear();
 }
-void fetch_wait_for(int left) {
+void cp_async_wait_for(int left) {
   gpu::fibers[gpu::current].unseen = true;
   for (auto& groups = gpu::fibers[gpu::current].groups; (int)groups.size() > left;
        groups.erase(groups.begin()))
@@ -355,7 +355,7 @@ inline void multiply(const Task& t) {
   }
 }
 }  // namespace gpu
-void show_fetched() { gpu::fibers[gpu::current].unseen = false; }
+void fence_proxy_async() { gpu::fibers[gpu::current].unseen = false; }
 void add_task(float* d, int count, u64 a, u64 b, int kind, bool by_column, bool adds) {
   if (gpu::fibers[gpu::current].unseen) gpu::fail("wgmma: what was fetched was not shown");
   gpu::open_tasks[gpu::current].push_back({d, count, kind, a, b, by_column, adds});

@@ -44,3 +44,11 @@ def test_every_fold_that_ended_counts(monkeypatch):
     results = [("first", 0, VALUE, ""), ("first", 1, None, "no memory"), ("first", 2, VALUE, "")]
     ((_, _, _, valid),) = collect(monkeypatch, results, folds=3)
     assert list(valid) == [0, 2]
+
+
+def test_parts_of_the_rows_rank_only_if_every_baseline_has_them(monkeypatch):
+    scored = VALUE | {"parts": {"rows": 40, "valid": {"accuracy": 0.75}}}
+    rows = collect(monkeypatch, [("first", 0, scored, ""), ("second", 0, None, "no memory"), ("third", 0, scored, "")])
+    assert [valid for *_, valid in rows] == [{0: {"accuracy": 0.75}}, {}, {0: {"accuracy": 0.75}}]
+    rows = collect(monkeypatch, [("first", 0, scored, ""), ("second", 0, VALUE | {"parts": None}, "")])
+    assert [valid for *_, valid in rows] == [{0: {"accuracy": 0.5}}] * 2

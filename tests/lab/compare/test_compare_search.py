@@ -72,8 +72,12 @@ def _quick_jobs():
         return models[task.name]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(registry.FITS, "rocket", lambda _: (registry.ROCKET, counts.fit_majority))
-        patch.setitem(registry.FITS, "logistic", lambda _: ("logistic regression", fit_once))
+        patch.setitem(
+            registry.FITS, "rocket", registry.BaselineEntry((registry.ROCKET,) * 2, counts.fit_majority, lambda _: True)
+        )
+        patch.setitem(
+            registry.FITS, "logistic", registry.BaselineEntry(("logistic regression",) * 2, fit_once, lambda _: True)
+        )
         patch.setattr(timing, "LATENCY_SECONDS", 0.0)
         patch.setattr(metrics, "DRAWS", 100)
         patch.setattr(significance, "RESAMPLES", 100)

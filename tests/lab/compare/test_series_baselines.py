@@ -50,9 +50,9 @@ def test_a_feature_is_the_share_of_steps_above_its_bias():
     random = np.random.default_rng(0)
     x, lengths = random.normal(size=(3, 30, 2)).astype(np.float32), np.array([30, 21, 12])
     x[np.arange(30) >= lengths[:, None]] = 0
-    dilations, counts, channels, biases = rocket.fit_kernels(x, lengths, 1_000)
+    dilations, counts, channels, biases = kernels = rocket.fit_kernels(x, lengths, 1_000)
     biases += 1e-3  # so that no value equals its bias
-    f = rocket.transform(x, lengths, dilations, counts, channels, biases)
+    f = rocket.transform(x, lengths, kernels)
     assert f.shape == (3, len(biases)) and len(biases) == 84 * counts.sum() == 84 * (1_000 // 84)
     at = 0
     for i, (dilation, count) in enumerate(zip(dilations, counts, strict=True)):

@@ -54,6 +54,6 @@ def test_the_size_of_a_task_counts_rows_and_steps(monkeypatch):
 
 
 def test_a_constant_text_is_the_same_for_every_recording():
-    text = ConstantText(torch.tensor([5, 3, 4]))
+    text = ConstantText(ids=torch.tensor([5, 3, 4]))
     assert text(torch.zeros(2, 7, 3)).tolist() == [[5, 3, 4]] * 2
     assert text.state_dict()["ids"].tolist() == [5, 3, 4]

@@ -7,7 +7,7 @@ import torch
 
 from seqloom.lab.data.task import Batch
 from seqloom.lab.kinds.for_task import Prediction
-from seqloom.lab.kinds.pages.examples import TRANSLATED_BATCHES, translate_examples
+from seqloom.lab.kinds.translate import TRANSLATED_BATCHES, translate_examples
 
 END = 9
 

@@ -1,5 +1,6 @@
 """Each bad input is one clear line, or a counted warning with file and row."""
 
+import bz2
 import codecs
 import gzip
 import io
@@ -131,6 +132,28 @@ def test_a_truncated_compressed_file(tmp_path):
     packed = gzip.compress(b"text,label\n" + b"x,a\n" * 1000)
     (tmp_path / "a.csv.gz").write_bytes(packed[: len(packed) // 2])
     assert_fails(tmp_path / "a.csv.gz", r"a\.csv\.gz: ends in the middle or is damaged")
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zip"])
+def test_a_compressed_file_with_a_changed_byte_is_unpacked_as_before_or_refused(suffix, tmp_path):
+    table, path, work = b"text,label\nsun,a\nmoon,b\n", tmp_path / f"ä.csv{suffix}", tmp_path / "work"
+    work.mkdir()
+    if suffix == ".zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("ä.csv", table)
+    else:
+        path.write_bytes({".gz": gzip, ".bz2": bz2, ".xz": lzma}[suffix].compress(table))
+    packed = path.read_bytes()
+    messages = []
+    for place, byte in enumerate(packed):
+        for changed in {0, 255, *(byte ^ 1 << bit for bit in range(8))} - {byte}:
+            path.write_bytes(packed[:place] + bytes([changed]) + packed[place + 1 :])
+            try:
+                assert compression.unpack(path, work).read_bytes() == table
+            except UserError as error:
+                messages.append(str(error))
+    assert len(messages) > len(packed)
+    assert all(path.name in message and "\n" not in message for message in messages)
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.npz"])

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 import torch
 
-from seqloom.lab.data.pipeline.ragged import Ragged, Writer
+from seqloom.lab.data.pipeline.ragged import Ragged, RaggedWriter
 from seqloom.lab.data.pipeline.rows import order_batches
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.data.task import END, IGNORE, PAD, START
@@ -89,7 +89,7 @@ def test_ragged_rows_are_read_from_disk_as_written(tmp_path):
     own = np.random.default_rng(0)
     lengths = own.integers(0, 6, 20)
     values = own.normal(size=(lengths.sum(), 3)).astype(np.float32)
-    writer = Writer(tmp_path, "x")
+    writer = RaggedWriter(tmp_path, "x")
     cut = lengths[:7].sum()
     writer.add(values[:cut], lengths[:7])
     writer.add(values[cut:], lengths[7:])

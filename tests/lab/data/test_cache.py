@@ -61,7 +61,7 @@ def test_a_large_file_is_read_in_a_separate_process(tmp_path, monkeypatch):
     def never(*_):
         raise AssertionError("read here")
 
-    monkeypatch.setattr("seqloom.lab.data.pipeline.subprocess_reader.LARGE", 0)
+    monkeypatch.setattr("seqloom.lab.data.pipeline.files.LARGE", 0)
     monkeypatch.setattr("seqloom.lab.data.pipeline.files.build_files", never)
     monkeypatch.setattr("seqloom.lab.data.readers.table._scan", never)
     task = open_task(tmp_path / "a.jsonl", valid=0.2)
@@ -71,10 +71,10 @@ def test_a_large_file_is_read_in_a_separate_process(tmp_path, monkeypatch):
 
 
 PARENT = """
-from seqloom.lab.data.pipeline import subprocess_reader
+from seqloom.lab.data.pipeline import files
 from seqloom.lab.data.pipeline.reading import make_reading
-subprocess_reader.LARGE = 0
-subprocess_reader.ENTRY = '''
+files.LARGE = 0
+files.ENTRY = '''
 import os, time
 import seqloom.lab.data.pipeline.files
 from pathlib import Path
@@ -83,9 +83,9 @@ def never_end(*_):
     Path("new").rename("reader")
     time.sleep(600)
 seqloom.lab.data.pipeline.files.open_files = never_end
-from seqloom.lab.data.pipeline.subprocess_reader import main; main()
+from seqloom.lab.data.pipeline.files import main; main()
 '''
-subprocess_reader.fill_cache("a.jsonl", make_reading())
+files.fill_cache("a.jsonl", make_reading())
 """
 
 

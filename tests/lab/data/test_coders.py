@@ -7,10 +7,8 @@ import torch
 
 from seqloom.lab.data.coders.audio import AudioCoder
 from seqloom.lab.data.coders.labels import LabelCoder
-from seqloom.lab.data.coders.scale import StandardScale
-from seqloom.lab.data.coders.series import SeriesCoder, ValuesCoder
-from seqloom.lab.data.coders.subwords import SubwordCoder
-from seqloom.lab.data.coders.text import TextCoder, guess_unit
+from seqloom.lab.data.coders.series import SeriesCoder, StandardScale, ValuesCoder
+from seqloom.lab.data.coders.text import SubwordCoder, TextCoder, guess_unit
 from seqloom.lab.data.coders.times import TimesCoder, to_seconds
 from seqloom.lab.data.pipeline.encoding import restore_coder
 from seqloom.lab.data.task import END, PAD, SPECIALS, UNKNOWN, UNSEEN

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from seqloom.lab.compare.baselines.registry import describe_baseline
-from seqloom.lab.data.coders.joined import JoinedTextCoder
-from seqloom.lab.data.coders.text import TextCoder
+from seqloom.lab.data.coders.text import JoinedTextCoder, TextCoder
 from seqloom.lab.data.registry import load_task, open_task
 from seqloom.lab.data.task import END
 from seqloom.lab.kinds.baselines.registry import baselines, build_baseline
@@ -111,7 +110,7 @@ def test_attributes_of_a_series_join_every_step():
 
 
 def test_two_texts_are_one_sequence_with_a_separator():
-    coder = JoinedTextCoder.wrap(("q", "a"), TextCoder("q", "words", 100))
+    coder = JoinedTextCoder(("q", "a"), TextCoder("q", "words", 100))
     frame = pl.DataFrame({"q": ["who is it", "", None], "a": ["me", "yes", None]})
     coder.fit([frame])
     ids, lengths = coder.encode(frame)

@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from seqloom.lab.data.pipeline.order import FEWEST_ROWS, LAGS, have_order
+from seqloom.lab.data.pipeline.long_tables import FEWEST_ROWS, LAGS, have_order
 
 
 def make_rows(lag, n=2000):

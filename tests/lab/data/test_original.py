@@ -2,7 +2,7 @@
 
 import pytest
 
-from seqloom.lab.data.pipeline.original import read_original
+from seqloom.lab.data.pipeline.rows import read_original
 from seqloom.lab.data.registry import open_data, open_task
 
 WORDS = ("Zebra", "yak", "XENOPS", "wolf")

@@ -3,13 +3,13 @@
 import numpy as np
 
 from seqloom.lab.data.pipeline import ragged
-from seqloom.lab.data.pipeline.ragged import Ragged, Writer
+from seqloom.lab.data.pipeline.ragged import Ragged, RaggedWriter
 
 
 def test_pages_of_a_large_file_are_released_and_read_again(tmp_path, monkeypatch):
     monkeypatch.setattr(ragged, "LARGE", 1)
     monkeypatch.setattr(ragged, "ROWS_HELD", 10)
-    writer = Writer(tmp_path, "x")
+    writer = RaggedWriter(tmp_path, "x")
     lengths = np.random.default_rng(0).integers(0, 9, 50)
     writer.add(np.arange(lengths.sum(), dtype=np.int32), lengths)
     writer.close()

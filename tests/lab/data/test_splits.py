@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from seqloom.lab.data.pipeline import splits
-from seqloom.lab.data.pipeline.duplicates import cluster_texts
+from seqloom.lab.data.pipeline.splits import cluster_texts
 from seqloom.lab.data.registry import open_task
 
 WORDS = [f"w{i}" for i in range(400)]

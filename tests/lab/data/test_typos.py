@@ -2,7 +2,7 @@
 
 import pytest
 
-from seqloom.lab.data.pipeline.typos import find_typos, is_edited
+from seqloom.lab.data.coders.labels import find_typos, is_edited
 from seqloom.lab.data.registry import open_task
 
 

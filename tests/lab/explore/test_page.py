@@ -10,9 +10,8 @@ import pytest
 from kinds_of_runs import KINDS, train_kind
 
 from seqloom.lab.explore.saved_page import build_page, record_examples
-from seqloom.lab.explore.server import make_server
-from seqloom.lab.explore.service import Entry, Service
-from seqloom.lab.explore.session import Session
+from seqloom.lab.explore.server import Session, make_server
+from seqloom.lab.explore.service import RunEntry, Service
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -39,8 +38,8 @@ def browser():
 
 @pytest.fixture(scope="module")
 def service(run):
-    broken = Entry("broken <b>", problem="runs/broken is not a run: <script>document.title = 'run'</script>")
-    return Service([Entry("turns", run), Entry("again", run), broken])
+    broken = RunEntry("broken <b>", problem="runs/broken is not a run: <script>document.title = 'run'</script>")
+    return Service([RunEntry("turns", run), RunEntry("again", run), broken])
 
 
 @contextmanager
@@ -246,7 +245,7 @@ ALL = [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.long) for k
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", ALL)
 def test_every_view_of_a_run_of_each_kind_is_drawn(opened, tmp_path, kind):
-    with serve(Service([Entry(kind, train_kind(kind, tmp_path))])) as place:
+    with serve(Service([RunEntry(kind, train_kind(kind, tmp_path))])) as place:
         page = opened({"cursor": 1, "unit": 2}, place=place)
         assert show_finding(page)
         for title in (*IN_EACH_RUN, *ELSEWHERE[kind]):
@@ -271,7 +270,7 @@ def test_every_view_of_a_run_of_each_kind_is_drawn(opened, tmp_path, kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_kind_of_run_has_a_serious_accessibility_problem(opened, tmp_path, kind, scheme):
-    with serve(Service([Entry(kind, train_kind(kind, tmp_path))])) as place:
+    with serve(Service([RunEntry(kind, train_kind(kind, tmp_path))])) as place:
         page = opened({"cursor": 1, "unit": 2}, place=place, scheme=scheme)
         show_finding(page)
         page.evaluate("document.querySelectorAll('details').forEach((d) => (d.open = true))")

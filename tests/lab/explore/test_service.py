@@ -15,11 +15,9 @@ from starlette.testclient import TestClient
 
 from seqloom.cli.main import main
 from seqloom.core.errors import UserError
-from seqloom.lab.explore.page_files import read_static
-from seqloom.lab.explore.saved_page import build_page, choose_rows, read_page, record_examples
-from seqloom.lab.explore.server import build_app, make_server
-from seqloom.lab.explore.service import Entry, Service, open_entries
-from seqloom.lab.explore.session import Session
+from seqloom.lab.explore.saved_page import build_page, choose_rows, read_page, read_static, record_examples
+from seqloom.lab.explore.server import Session, build_app, make_server
+from seqloom.lab.explore.service import RunEntry, Service, open_entries
 from seqloom.lab.training.run import Run
 from seqloom.lab.web import logs
 
@@ -28,7 +26,7 @@ TEXT = "the plot is not good"
 
 @pytest.fixture(scope="module")
 def service(run):
-    return Service([Entry("turns", run), Entry("broken", problem="runs/broken is not a run: it has no run.json")])
+    return Service([RunEntry("turns", run), RunEntry("broken", problem="runs/broken is not a run: it has no run.json")])
 
 
 @pytest.fixture(scope="module")

@@ -57,10 +57,10 @@ def test_the_beginning_does_not_matter_if_a_third_of_the_steps_can_go(monkeypatc
     monkeypatch.setattr(
         finding, "read_target", lambda ends, _: torch.tensor([0.9 if e <= count else 0.1 for e in ends])
     )
-    monkeypatch.setattr(finding, "_value", lambda *_: 0.9)
     subject = SimpleNamespace(kind=KINDS["classify"], is_per_step=False, deletes=True)
     example = SimpleNamespace(steps=range(10), batch=None)
-    statements = finding._describe_beginning(subject, example, None, None, lambda ends: ends)
+    evidence = SimpleNamespace(subject=subject, example=example, target=None, value=0.9, run=lambda ends: ends)
+    statements = finding._describe_beginning(evidence)
     texts = [statement.text for statement in statements]
     assert (
         texts

@@ -20,13 +20,13 @@ from seqloom.lab.data.coders.text import WORDS
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.export import targets
 from seqloom.lab.export.c_code import format_number
-from seqloom.lab.export.c_target import StreamStep, check_c, check_streamable, write_c, write_code
+from seqloom.lab.export.c_target import StepModule, check_c, check_streamable, write_c, write_code
 from seqloom.lab.export.check import CheckError, compare_predictions, make_rows, measure_difference
 from seqloom.lab.export.description import write_pattern
 from seqloom.lab.export.export import export_run
 from seqloom.lab.export.graph import check_exportable
 from seqloom.lab.export.int8 import quantise, round_weights, split_int8
-from seqloom.lab.export.runner_file import join_modules
+from seqloom.lab.export.targets import join_modules
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.fit import fit
 from seqloom.lab.training.model import build
@@ -171,7 +171,7 @@ def test_the_pt2_file_predicts_without_seqloom(tasks, tmp_path):
 @pytest.mark.parametrize("name", ["gru", pytest.param("ntm", marks=pytest.mark.long)])  # they use most operators
 def test_the_c_file_equals_torch_under_sanitizers(name, tasks, tmp_path):
     model = make_model(tasks["series"], model=name, hidden=4, layers=2)
-    stream = StreamStep(model, tasks["series"]).eval()
+    stream = StepModule(model, tasks["series"]).eval()
     file = tmp_path / "model.c"
     file.write_text(write_code(stream, tasks["series"], "model"))
     assert "malloc" not in file.read_text()
@@ -190,13 +190,13 @@ def test_a_c_stream_has_every_readout_and_reads_ids(readout, tasks, tmp_path):
     assert write_c(model, tasks["text"], tmp_path, int8=True)["difference"] < 1e-5
     text = (tmp_path / "model.c").read_text()
     assert "signed char" in text
-    assert len(text) < 0.7 * len(write_code(StreamStep(model, tasks["text"]), tasks["text"], "model"))
+    assert len(text) < 0.7 * len(write_code(StepModule(model, tasks["text"]), tasks["text"], "model"))
 
 
 @pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
 def test_the_program_of_a_c_file_refuses_words_and_starts_again_after_an_empty_line(tasks, tmp_path):
     code = write_code(
-        StreamStep(make_model(tasks["text"], hidden=4, embedding=4), tasks["text"]), tasks["text"], "model"
+        StepModule(make_model(tasks["text"], hidden=4, embedding=4), tasks["text"]), tasks["text"], "model"
     )
     (tmp_path / "model.c").write_text(code)
     subprocess.run([COMPILER, "-DMODEL_MAIN", "model.c", "-lm", "-o", "model"], cwd=tmp_path, check=True)

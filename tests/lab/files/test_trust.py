@@ -15,7 +15,7 @@ from research.studies.support.replay import restore_study
 from seqloom.cli import main
 from seqloom.lab.compare.rung import train_rung
 from seqloom.lab.compare.timing import measure_latency
-from seqloom.lab.data.pipeline import subprocess_reader
+from seqloom.lab.data.pipeline import files
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.registry import open_data, open_task
 from seqloom.lab.export.hub_folder import read_hub_folder
@@ -336,10 +336,10 @@ def test_a_large_file_is_read_without_importing_from_the_current_folder(tmp_path
         (tmp_path / name).write_text("from pathlib import Path\nPath('witness').touch()\nraise SystemExit(3)\n")
     (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(subprocess_reader, "LARGE", 1)
-    monkeypatch.setattr(subprocess_reader, "ENTRY", "import json; print(json.dumps({'error': 'started'}))")
+    monkeypatch.setattr(files, "LARGE", 1)
+    monkeypatch.setattr(files, "ENTRY", "import json; print(json.dumps({'error': 'started'}))")
     with pytest.raises(ValueError, match="started"):
-        subprocess_reader.fill_cache("rows.csv", Reading())
+        files.fill_cache("rows.csv", Reading())
     assert not (tmp_path / "witness").exists()
 
 

@@ -11,8 +11,7 @@ from sklearn import metrics as sk
 from seqloom.core.errors import UserError
 from seqloom.lab.compare.error_analysis import analyse_errors
 from seqloom.lab.compare.row_scores import score_rows
-from seqloom.lab.data.coders.label_sets import LabelSetCoder
-from seqloom.lab.data.coders.step_sets import StepSetCoder
+from seqloom.lab.data.coders.labels import LabelSetCoder, StepSetCoder
 from seqloom.lab.data.pipeline.encoding import restore_coder
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.kinds.baselines.registry import baselines

@@ -3,7 +3,7 @@ import pytest
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.memory import MemoryTask
-from seqloom.lab.kinds.class_balance import balance_classes, find_positive
+from seqloom.lab.kinds.objective import balance_classes, find_positive
 from seqloom.lab.kinds.registry import KINDS
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training import fit as fitting

@@ -19,7 +19,7 @@ from seqloom.lab.explore.rows import list_rows
 from seqloom.lab.explore.subject import open_subject
 from seqloom.lab.export.c_target import check_streamable
 from seqloom.lab.export.export import export_run
-from seqloom.lab.kinds.baselines.overlap import Overlap
+from seqloom.lab.kinds.baselines.features import Overlap
 from seqloom.lab.kinds.baselines.registry import baselines, build_baseline
 from seqloom.lab.kinds.pairs import PairReadout
 from seqloom.lab.serve.model_version import load_version

@@ -2,7 +2,6 @@
 
 import os
 import socket
-import subprocess
 import sys
 
 import pytest
@@ -49,17 +48,15 @@ def run(tmp_path, monkeypatch, folder, task="reverse", more=None):
     return Run.load(tmp_path / folder)
 
 
-def run_two(tmp_path, folder, task="reverse", more=None):
+def run_two(python, tmp_path, folder, task="reverse", more=None):
     """Train in two processes, started as torchrun does."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     env = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
-    env |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    env |= {"GLOO_SOCKET_IFNAME": "lo"}
     words = [task, str(tmp_path / folder), repr(more or {}), str(tmp_path / "text.txt")]
-    made = subprocess.run(
-        [sys.executable, "-c", SCRIPT + FORK, *words], env=env, capture_output=True, text=True, check=False, timeout=300
-    )
+    made = python.run(SCRIPT + FORK, *words, cwd=tmp_path, env=env)
     assert made.returncode == 0, made.stderr[-3000:]
     return Run.load(tmp_path / folder)
 
@@ -75,20 +72,20 @@ def assert_alike(two, one, tolerance=1e-5):
 
 
 @pytest.mark.slow
-def test_two_processes_end_with_the_losses_and_weights_of_one(tmp_path, monkeypatch):
+def test_two_processes_end_with_the_losses_and_weights_of_one(tmp_path, monkeypatch, warm_python):
     """Batches of 7 rows with different numbers of targets: halves are never equal."""
     one = run(tmp_path, monkeypatch, "one")
-    assert_alike(run_two(tmp_path, "two"), one)
+    assert_alike(run_two(warm_python, tmp_path, "two"), one)
 
 
 @pytest.mark.long
-def test_two_processes_carry_their_own_states_and_accumulate(tmp_path, monkeypatch):
+def test_two_processes_carry_their_own_states_and_accumulate(tmp_path, monkeypatch, warm_python):
     more = {"model": "lstm", "accumulate": 2, "batch": 5, "checkpoint_steps": 3}
     one = run(tmp_path, monkeypatch, "one", "text", more)
-    assert_alike(run_two(tmp_path, "two", "text", more), one)
+    assert_alike(run_two(warm_python, tmp_path, "two", "text", more), one)
 
 
 @pytest.mark.slow
-def test_a_process_without_rows_takes_part(tmp_path, monkeypatch):
+def test_a_process_without_rows_takes_part(tmp_path, monkeypatch, warm_python):
     one = run(tmp_path, monkeypatch, "one", more={"batch": 1})
-    assert_alike(run_two(tmp_path, "two", more={"batch": 1}), one)
+    assert_alike(run_two(warm_python, tmp_path, "two", more={"batch": 1}), one)

@@ -222,13 +222,13 @@ def test_two_processes_do_not_train_one_run(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_process_that_was_killed_ten_times_ends_with_the_same_weights(tmp_path):
-    command = [sys.executable, str(KILLER), str(tmp_path), "10"]
+def test_a_process_that_was_killed_again_and_again_ends_with_the_same_weights(tmp_path):
+    command = [sys.executable, str(KILLER), str(tmp_path), "6"]
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr[-3000:]
     told = json.loads(made.stdout.splitlines()[-1])
-    assert told["kills"] == 10
-    assert told["while_saving"] >= 5
+    assert told["kills"] == 6
+    assert told["while_saving"] >= 3
     assert ends(tmp_path / "killed") == ends(tmp_path / "whole")
 
 

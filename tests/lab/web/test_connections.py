@@ -9,7 +9,6 @@ from seqloom.lab.web.clients import Clients
 from seqloom.lab.web.connections import (
     HEADER_SECONDS,
     MOST_AT_ONCE,
-    PER_SECOND,
     UNREAD_SECONDS,
     Connections,
     make_protocol,
@@ -139,33 +138,39 @@ def test_a_proxy_has_no_limit_of_its_own():
     assert all(c.is_open for c in opened)
 
 
-def test_many_connections_of_a_client_are_read_one_after_the_other_while_others_have_requests(clock):
+def test_connections_beyond_some_of_a_client_are_read_as_those_are_answered_while_others_have_requests(clock):
     others = True
     connections = Connections(999, 999, lambda client: others and client == "client")
-    opened = open_connections(connections, MOST_AT_ONCE + 3)
-    waits = [connections.find_wait(connection) for connection in opened]
-    assert waits == pytest.approx([0.0] * MOST_AT_ONCE + [n / PER_SECOND for n in (1, 2, 3)])
-    connections.add(other := Connection(), "other")
-    assert connections.find_wait(other) == 0.0
-    connections.add(proxy := Connection(), None)
-    assert connections.find_wait(proxy) == 0.0
+    opened = open_connections(connections, MOST_AT_ONCE + 6)
+    read = []
+    may_read = [connections.may_read(c, lambda n=n: read.append(n)) for n, c in enumerate(opened)]
+    assert may_read == [True] * MOST_AT_ONCE + [False] * 6
+    for client in ("other", None):  # None is a proxy
+        connections.add(new := Connection(), client)
+        assert connections.may_read(new, read.clear)
+        connections.remove(new)
+    connections.set_answered(opened[0])
+    connections.remove(opened[1])
+    assert read == [MOST_AT_ONCE, MOST_AT_ONCE + 1]
+    connections.remove(opened[MOST_AT_ONCE + 2])  # its client left
+    assert len(read) == 2
+    connections.set_answered(opened[2])
+    assert read[2:] == [MOST_AT_ONCE + 3]
     others = False
-    assert connections.find_wait(opened[-1]) == 0.0
-    others = True
-    assert connections.find_wait(opened[-1]) == pytest.approx(4 / PER_SECOND)
-    for connection in opened[:4]:
-        connections.set_answered(connection)
-    assert connections.find_wait(opened[-1]) == 0.0
-    for connection in (*opened, other):
-        connections.remove(connection)
-    assert not connections._unanswered
+    connections.add(new := Connection(), "client")
+    assert connections.may_read(new, read.clear)
+    for connection in (*opened[3:], new):
+        if connection in connections.all:
+            connections.remove(connection)
+    assert read[3:] == [MOST_AT_ONCE + 4, MOST_AT_ONCE + 5]
+    assert not connections._unanswered and not connections._waiting
 
 
 @pytest.mark.parametrize("leaves", [False, True])
 def test_the_first_bytes_of_a_connection_wait(monkeypatch, leaves):
     protocol = make_protocol(connections := Connections(999, 999, lambda _: True), Clients())
-    monkeypatch.setattr(connections, "find_wait", lambda _: 0.5)
-    read, events, later = [], [], []
+    read, events, waiting = [], [], []
+    monkeypatch.setattr(connections, "may_read", lambda _, start: waiting.append(start))
     monkeypatch.setattr(protocol.__mro__[1], "data_received", lambda _, data: read.append(data))
     connection = protocol.__new__(protocol)
     connection.cycle = None
@@ -173,14 +178,14 @@ def test_the_first_bytes_of_a_connection_wait(monkeypatch, leaves):
     connection.flow = SimpleNamespace(
         pause_reading=lambda: events.append("pause"), resume_reading=lambda: events.append("resume")
     )
-    connection.loop = SimpleNamespace(call_later=lambda *args: later.append(args))
+    connection.loop = SimpleNamespace(call_soon=lambda start: start())
     connection.data_received(b"first")
-    assert (read, events) == ([], ["pause"])
-    ((seconds, start, data),) = later
-    assert seconds == 0.5
-    start(data)
+    connection.data_received(b" bytes")
+    assert (read, events) == ([], ["pause", "pause"])
+    (start,) = waiting
+    start()
     if leaves:
-        assert (read, events) == ([], ["pause"])
+        assert (read, events) == ([], ["pause", "pause"])
         return
     connection.data_received(b"second")
-    assert (read, events) == ([b"first", b"second"], ["pause", "resume"])
+    assert (read, events) == ([b"first bytes", b"second"], ["pause", "pause", "resume"])

@@ -49,6 +49,7 @@ REBUILD = "run `seqloom results --rebuild --out docs/results/studies.md`"
 STORED = [file.parent for file in sorted((ROOT / "research/results/studies").glob("*/trials.jsonl"))]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("folder", [f for f in STORED if (f / STUDY).exists()], ids=lambda folder: folder.name)
 def test_a_stored_study_is_what_its_trials_say(folder):
     study = restore_study(folder)

@@ -98,8 +98,7 @@ def _choose_files(out: Path | None, save: Path | None, export: Path | None) -> t
 
 def _serve(service: Service, port: int, browser: bool, json: bool) -> None:
     """Serve the page until Ctrl-C."""
-    from seqloom.lab.explore.server import has_running_questions, make_server
-    from seqloom.lab.explore.session import Session
+    from seqloom.lab.explore.server import Session, has_running_questions, make_server
     from seqloom.lab.web import logs
 
     logs.set_up(level=logging.ERROR)
@@ -146,7 +145,8 @@ def _open(folders: list[Path], trust: bool) -> Service:
 def _save(service: Service, place: Path, examples: int, inputs: list[str], with_models: bool, json: bool) -> None:
     with console.show_status("recording examples"):
         from seqloom.lab.explore.portable_model import explain_not_portable
-        from seqloom.lab.explore.saved_page import build_page, describe_recording, record_examples, write_page
+        from seqloom.lab.explore.saved_page import build_page, describe_recording, record_examples
+        from seqloom.lab.files.scratch import write_text
 
         for entry in service.entries.values():
             if problem := entry.describe()["problem"]:
@@ -156,7 +156,7 @@ def _save(service: Service, place: Path, examples: int, inputs: list[str], with_
         if not sum(counts.values()):
             raise UserError("there are no examples to record; give one with --input, or a larger --examples")
         page = build_page(recording, f"seqloom explore: {', '.join(service.entries)}")
-        write_page(place, page)
+        write_text(place, page)
     size = len(page.encode())
     inside = list(recording["models"])
     if json:

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from seqloom.cli.commands import Json, print_warnings
 from seqloom.cli.commands.inference import Name, Trust
 from seqloom.lab import console
-from seqloom.lab.export.names import EXPORTS, Target
+from seqloom.lab.export import EXPORTS, Target
 from seqloom.lab.training.folders import find_run_folder
 
 NEXT_STEPS = {

@@ -1,8 +1,9 @@
-"""`seqloom study`: run an experiment and print its table and verdict."""
+"""`seqloom study` and `seqloom results`: run an experiment; all stored studies in one document."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,13 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from seqloom.cli.commands import INTERRUPTED, Json
-from seqloom.cli.commands.checkout import use_research
+from seqloom.core import errors
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
 from seqloom.lab import console
 
 if TYPE_CHECKING:
     from research.studies.study import Study
+
+STUDIES = Path("research/results/studies")
 
 
 def study(
@@ -156,3 +159,58 @@ def _format_rows(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any
         for name, values in ((name, [row[name] for row in rows]) for name in rows[0])
     }
     return [{name: columns[name][i] for name in columns} for i in range(len(rows))]
+
+
+def results(
+    folder: Path = STUDIES,
+    /,
+    *,
+    out: Annotated[
+        Path | None, Parameter(help="File to write, such as docs/results/studies.md. Default: standard output.")
+    ] = None,
+    rebuild: Annotated[
+        bool, Parameter(help="First compute every study.json again from the trials stored beside it, without training.")
+    ] = False,
+) -> None:
+    """Combine the stored studies into one Markdown document: verdicts, tables, commands, hardware.
+
+    Parameters
+    ----------
+    folder
+        Folder with one subfolder per study, each containing study.json.
+    """
+    from seqloom.lab.files.scratch import write_text
+    from seqloom.lab.report.results import build_results
+
+    if rebuild:
+        use_research("seqloom results --rebuild")
+        with console.show_status("loading"):
+            from research.studies.support import replay
+        for trials in sorted(folder.glob(f"*/{replay.TRIALS}")):
+            if (trials.parent / replay.STUDY).exists():
+                console.note(replay.rebuild(trials.parent))
+    document = build_results(folder)
+    if out is None:
+        print(document, end="")
+        return
+    write_text(out, document)
+    console.note(f"written: {out}")
+
+
+def use_research(command: str) -> None:
+    """Make the package `research` of the checkout that seqloom runs from importable.
+
+    Args:
+        command: The command that needs it, for the message.
+
+    Raises:
+        UserError: If seqloom was installed without its repository.
+    """
+    root = Path(errors.__file__).parents[3]
+    if not (root / "research" / "studies").is_dir():
+        raise UserError(
+            f"{command}: studies are not part of the installed package; clone the repository, "
+            f"run `pip install -e '.[lab]'` in it, and repeat the command there"
+        )
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))

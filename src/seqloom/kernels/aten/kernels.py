@@ -7,9 +7,10 @@ constant after a row's end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +21,8 @@ from seqloom.core.job import ScanJob, clone_part, zero_padding
 from seqloom.core.precision import autocast_dtype
 from seqloom.kernels import heuristics
 from seqloom.kernels.aten.cudnn import cudnn_mode, flatten_weights, join_memory, parameter_names
-from seqloom.kernels.fused import detach_all, is_traced, run_fused, why_not_fused
+from seqloom.kernels.autograd import Call, run_prepared
+from seqloom.kernels.fused import TorchScan, flatten_loop, is_traced, why_not_fused
 
 SATURATED = 1e4  # input of a sigmoid that is exactly 0 or 1 in every type
 
@@ -61,20 +63,23 @@ class AtenKernel:
             job = replace(job, x=job.x.to(amp), state=tuple(s.to(amp) for s in job.state))
             own = {name: w.to(amp) for name, w in own.items()}
 
-        def leaves(tensors: Sequence[Tensor]) -> list[Tensor]:
-            k = 1 + len(job.state)
-            return [*detach_all(tensors[:k]), *join_memory(cell, mode, detach_all(tensors[k:]))]
-
-        def run_kernel(x: Tensor, state: State, w: dict[str, Tensor]) -> tuple[Tensor, State]:
-            weights = list(w.values())
+        def run(x: Tensor, state: State, weights: list[Tensor]) -> tuple[Tensor, State]:
             if self.name == "lstm":
                 return _run_lstm(cell, x, state, weights, job.lengths)
             y, _ = _call(getattr(torch._VF, mode.lower()), x, state[0].unsqueeze(0), weights)
             y, h = _cut_outputs(y, state[0], job.lengths)
             return y, (h,)
 
+        weights = list(own.values())
+        call = Call(job.x, job.state, weights)
         with torch.autocast(job.x.device.type, enabled=False) if amp else nullcontext():
-            y, state = run_fused(cell, job, own, run_kernel, leaves)
+            if is_traced():  # a trace cannot record the node, and would record a detached weight as a constant
+                y, state = run(job.x, job.state, weights)
+            else:
+                call.train = call.needs_gradient()
+                scan = TorchScan(run, partial(join_memory, cell, mode), flatten_loop(cell, job, list(own)))
+                y, *last = run_prepared(scan, call)
+                state = tuple(last)
         return y, tuple(s.to(dtype) for s, dtype in zip(state, state_types, strict=True))
 
 

@@ -16,7 +16,7 @@ from seqloom.core.cell import Cell
 from seqloom.kernels import heuristics
 from seqloom.kernels.aten.cudnn import cudnn_mode, has_one_storage, parameter_names
 from seqloom.kernels.current_stream import find_stream
-from seqloom.kernels.stack import Stack
+from seqloom.kernels.stack import Stack, why_not_start
 
 # Nodes without a second derivative. Their inputs are x, the weights, h and, for an LSTM, c.
 FUSED_NODES = frozenset({"CudnnRnnBackward0", "MiopenRnnBackward0"})
@@ -32,10 +32,7 @@ def why_not_plan(cells: Sequence[Cell], weights: Sequence[Tensor]) -> str | None
         return "the cells of the stack differ"
     if device.type == "cuda" and torch.backends.cudnn.enabled and not has_one_storage(weights):
         return "cuDNN would copy the weights at every call, with a warning"
-    for c in cells:
-        if c.__dict__.get("learned_states") or not {"start", "initial_state", "project"}.isdisjoint(c.__dict__):
-            return "the initial state is learned or computed"
-    return None
+    return next(filter(None, map(why_not_start, cells)), None)
 
 
 class AtenPlan:

@@ -11,7 +11,7 @@ from torch import Tensor
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.kernels import heuristics
-from seqloom.kernels.autograd import Call, run_prepared
+from seqloom.kernels.autograd import make_call, run_prepared
 from seqloom.kernels.cpu.engine import why_not_cpu
 from seqloom.kernels.cpu.prepared import ENGINE_WEIGHTS, PreparedStack
 from seqloom.kernels.fused import is_traced, why_not_fused
@@ -56,18 +56,7 @@ class OnCpu:
         weights = [own[name].contiguous() for name in read]
         stack = ProjectedStack([cell], [{name: i for i, name in enumerate(read)}], x.shape, True, 1)
         states, starts = (tuple(s.contiguous() for s in part) for part in (job.state, starts))
-        tensors = (x, *states, *starts, *weights)
-        call = Call(
-            x,
-            states,
-            weights,
-            starts,
-            None,
-            None if job.lengths is None else job.lengths.to(torch.int64).contiguous(),
-            None if job.reset is None else job.reset.contiguous(),
-            None if job.mask is None else job.mask.to(x.dtype).contiguous(),
-            [k.to(x.dtype).contiguous() for k in job.keep],
-            is_traced() or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)),
-        )
+        call = make_call(job, x, states, weights, starts)
+        call.train = call.train or is_traced()
         y, *end = run_prepared(PreparedStack(stack, weights), call)
         return y, tuple(end)

@@ -97,7 +97,7 @@ class PreparedStack:
     """Run a stack of cells over inputs of one shape.
 
     Args:
-        stack: The cells, and the form of the input; `Projected` if that is what `project` returned.
+        stack: The cells, and the form of the input; `ProjectedStack` if that is what `project` returned.
         weights: All weights of the stack.
     """
 

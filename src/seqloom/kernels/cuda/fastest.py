@@ -12,10 +12,9 @@ from seqloom.core.precision import autocast_dtype
 from seqloom.kernels import heuristics
 
 WhyNot = Callable[[Cell, ScanJob], str | None]
-NOTHING: Mapping[str, WhyNot] = {}
 
 
-def why_not_fastest(backend: str, cell: Cell, job: ScanJob, others: Mapping[str, WhyNot] = NOTHING) -> str | None:
+def why_not_fastest(backend: str, cell: Cell, job: ScanJob, others: Mapping[str, WhyNot]) -> str | None:
     """Return why `kernel="auto"` should prefer another kernel; None if this one is the fastest that can run.
 
     Args:

@@ -14,19 +14,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from operator import truediv
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob, clone_part
-from seqloom.core.precision import autocast_dtype
+from seqloom.core.precision import autocast_dtype, find_product_type
 from seqloom.core.weights import bind_weights, weights
 from seqloom.kernels import heuristics
 from seqloom.kernels.autograd import Call, Gradients, Maybe, run_prepared
 from seqloom.kernels.dispatch import choose
-from seqloom.kernels.fused import differentiate, flatten_loop
+from seqloom.kernels.fused import Graph, SavedGraph, differentiate, differentiate_loop, flatten_loop
 from seqloom.kernels.parallel.experience import recall
 from seqloom.kernels.registry import Run
 
@@ -50,9 +49,8 @@ def run(cell: Cell, job: ScanJob, kernel: str, steps: int, is_auto: bool) -> tup
     whole = T - T % steps
     first = job if whole == T else job.take_part(job.x[:, :whole], job.state, 0)
     own = weights(cell)
-    inputs = [first.x, *first.state, *own.values(), *([] if first.dt is None else [first.dt])]
-    train = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
-    call = Call(first.x, first.state, list(own.values()), dt=first.dt, train=train)
+    call = Call(first.x, first.state, list(own.values()), dt=first.dt)
+    call.train = call.needs_gradient()
     most = heuristics.PARALLEL_MOST_PASSES
     most = max(2, min(most, whole // steps // 4)) if is_auto else most
     y, *state = run_prepared(Chunks(cell, first, kernel, steps, find_tolerance(first), most), call)
@@ -65,7 +63,7 @@ def run(cell: Cell, job: ScanJob, kernel: str, steps: int, is_auto: bool) -> tup
 
 def find_tolerance(job: ScanJob) -> float:
     """Return the largest difference between the end of a chunk and the next start, in units of the largest state."""
-    dtype = autocast_dtype(job.x.device.type) or job.x.dtype
+    dtype = find_product_type(job.x)
     return heuristics.PARALLEL_ROUNDINGS[dtype] * torch.finfo(dtype).eps
 
 
@@ -88,24 +86,14 @@ def measure_defect(before: Sequence[Tensor], after: Sequence[Tensor]) -> tuple[f
 
 
 @dataclass
-class Graph:
+class ChunkedGraph(Graph):
     """The last forward pass.
 
     Attributes:
-        leaves: Its inputs.
-        outputs: Its outputs.
         is_cut: Whether it ran in chunks.
     """
 
-    leaves: list[Any]
-    outputs: tuple[Tensor, ...]
     is_cut: bool
-
-
-class Saved(NamedTuple):
-    """What the forward pass saves."""
-
-    graph: Graph
 
 
 @dataclass
@@ -158,7 +146,7 @@ class Chunks:
             keep=tuple(map(cut, job.keep)),
         )
 
-    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], Saved]:
+    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], SavedGraph]:
         """Return the outputs and the last states, and the graph of the last pass."""
         guess = [s.unsqueeze(1).expand(s.shape[0], self.C, *s.shape[1:]) for s in call.states]
         before = 1.0
@@ -176,19 +164,19 @@ class Chunks:
                     graph = self._run(call, after, call.train)
                     y, *ends = (t.detach().unflatten(0, (self.B, self.C)) for t in graph.outputs)
                 self.known.note_success(self.steps, passes, defect)
-                return (y.flatten(1, 2), *map(self._take_last, ends)), Saved(graph)
+                return (y.flatten(1, 2), *map(self._take_last, ends)), SavedGraph(graph)
             if not defect <= before / 2:
                 break
             guess, before = after, defect
         self.known.note_failure(self.steps, passes, defect, self.C)
         graph = self._run(call, None, call.train)
-        return tuple(t.detach() for t in graph.outputs), Saved(graph)
+        return tuple(t.detach() for t in graph.outputs), SavedGraph(graph)
 
-    def backward(self, call: Call, saved: Saved, grads: Sequence[Maybe], needs: Gradients) -> Gradients:
+    def backward(self, call: Call, saved: SavedGraph, grads: Sequence[Maybe], needs: Gradients) -> Gradients:
         """Return the gradients, after as many passes as the gradients of the states need to agree."""
         graph, count = saved.graph, len(call.states)
         if not graph.is_cut:
-            return _name(call, differentiate(graph.leaves, graph.outputs, grads, keep=True, again=False))
+            return call.name(differentiate(graph.leaves, graph.outputs, grads, keep=True, again=False))
         dy = None if grads[0] is None else self._cut(grads[0])
         given = [self._place_last(d, s) for d, s in zip(grads[1:], call.states, strict=True)]
         guess, before = given, 1.0
@@ -204,28 +192,25 @@ class Chunks:
                 guess = after
                 continue
             defect, total = measure_defect(guess, after)
-            if self._agrees(defect, total, heuristics.PARALLEL_BACK):
+            if self._agrees(defect, total):
                 self.known.back = passes
                 rest[:count] = [d[:, 0] for d in starts]
                 over_time = [dx, *rest[count + len(call.weights) :]]
                 dx, *spans = (None if d is None else self._join(d) for d in over_time)
-                return _name(call, [dx, *rest[: count + len(call.weights)], *spans])
+                return call.name([dx, *rest[: count + len(call.weights)], *spans])
             if not defect <= before / 2:
                 break
             guess, before = after, defect
         self.known.note_failure(self.steps, passes, defect, self.C)
         with torch.autocast(call.x.device.type, self.amp, enabled=self.amp is not None):
             graph = self._run(call, None, train=True)
-        return _name(call, differentiate(graph.leaves, graph.outputs, grads, keep=False, again=False))
+        return call.name(differentiate(graph.leaves, graph.outputs, grads, keep=False, again=False))
 
     def differentiate(self, call: Call, grads: Sequence[Maybe]) -> Gradients:
         """Return the gradients with a graph, by the reference loop over the whole sequence."""
-        inputs = [call.x, *call.states, *call.weights, *([] if call.dt is None else [call.dt])]
-        with torch.enable_grad():
-            outputs = flatten_loop(self.cell, self.job, self.names)(*inputs)
-        return _name(call, differentiate(inputs, outputs, grads, keep=True, again=True))
+        return differentiate_loop(flatten_loop(self.cell, self.job, self.names), call, grads)
 
-    def _run(self, call: Call, guess: Sequence[Tensor] | None, train: bool) -> Graph:
+    def _run(self, call: Call, guess: Sequence[Tensor] | None, train: bool) -> ChunkedGraph:
         """Run all chunks from first states (B, C, ...), or the whole sequence if there are none."""
         if guess is None:
             job, states = self.job, [s.detach() for s in call.states]
@@ -244,15 +229,14 @@ class Chunks:
             if form not in self.codes:
                 self.codes[form] = choose(view, one, self.kernel).run
             y, ends = self.codes[form](view, one)
-        return Graph([x, *states, *own, *spans], (y, *ends), guess is not None)
+        return ChunkedGraph([x, *states, *own, *spans], (y, *ends), guess is not None)
 
     def _is_early(self, passes: int, usual: int) -> bool:
         """Return whether chunks rarely agree after so few passes: the host waits for a difference to read it."""
         return passes < min(self.most, max(2, usual - 1))
 
-    def _agrees(self, defect: float, total: float, share: float = 1.0) -> bool:
-        limit = share * self.tolerance
-        return defect <= limit and total <= heuristics.PARALLEL_SUM * limit
+    def _agrees(self, defect: float, total: float) -> bool:
+        return defect <= self.tolerance and total <= heuristics.PARALLEL_SUM * self.tolerance
 
     def _cut(self, t: Tensor) -> Tensor:
         """Return a tensor (B, T, ...) as rows (B * C, steps, ...)."""
@@ -300,10 +284,3 @@ class Chunks:
 def _follow(t: Tensor, source: Tensor, train: bool) -> Tensor:
     """Return the values of a tensor as a leaf of a new graph that wants a gradient if `source` does."""
     return t.detach().requires_grad_(train and source.requires_grad)
-
-
-def _name(call: Call, flat: Sequence[Maybe]) -> Gradients:
-    """Name the gradients of the input, the states, the weights, and the times between steps if there are any."""
-    a = 1 + len(call.states)
-    b = a + len(call.weights)
-    return Gradients(flat[0], flat[1:a], flat[a:b], dt=flat[b] if len(flat) > b else None)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell, by_handle
 from seqloom.core.errors import UserError
+from seqloom.core.precision import find_product_type
 from seqloom.kernels import heuristics
 from seqloom.kernels.fused import is_traced, why_not_fused
 from seqloom.kernels.registry import list_kernels
@@ -80,7 +81,7 @@ def check_parallel(parallel: object) -> None:
 def find_steps(cell: Cell, x: Tensor, parallel: str | int) -> int:
     """Return the steps of a chunk of the input x (B, T, D); 0 if it runs as a whole."""
     B, T, _ = x.shape
-    if not may_divide(cell, B, T, x.device, parallel) or not _is_possible(x):
+    if not may_divide(cell, B, T, x.device, find_product_type(x), parallel) or not _is_possible(x):
         return 0
     if isinstance(parallel, int):
         return parallel
@@ -92,20 +93,21 @@ def find_steps(cell: Cell, x: Tensor, parallel: str | int) -> int:
     return T // min(range(most, most - most // 4, -1), key=lambda chunks: T % chunks)
 
 
-def may_divide(cell: Cell, B: int, T: int, device: torch.device, parallel: str | int) -> bool:
-    """Return whether inputs of this size may be divided."""
+def may_divide(cell: Cell, B: int, T: int, device: torch.device, dtype: torch.dtype, parallel: str | int) -> bool:
+    """Return whether inputs of this size may be divided; `dtype` is that of their products."""
     if isinstance(parallel, int):
         return B > 0 and 2 * parallel <= T
-    if parallel == "never" or device.type != "cuda" or torch.are_deterministic_algorithms_enabled():
+    if parallel == "never" or device.type != "cuda" or not B or torch.are_deterministic_algorithms_enabled():
         return False
     is_linear = list_kernels(cell.name)[0].backend == "parallel"  # all of its steps run side by side already
-    return B > 0 and not is_linear and _count_chunks(cell, B, T) >= heuristics.PARALLEL_LEAST_CHUNKS
+    is_16_bits = dtype.itemsize == 2
+    least = heuristics.PARALLEL_LEAST_STEPS_IN_16_BITS if is_16_bits else heuristics.PARALLEL_LEAST_STEPS
+    is_long = least <= T and _count_chunks(cell, B, T) >= heuristics.PARALLEL_LEAST_CHUNKS
+    return is_long and not is_linear
 
 
 def _count_chunks(cell: Cell, B: int, T: int) -> int:
-    """Return how many chunks run side by side on a GPU in about the time of one; 0 if dividing does not pay."""
-    if T < heuristics.PARALLEL_LEAST_STEPS:
-        return 0
+    """Return how many chunks run side by side on a GPU in about the time of one."""
     rows = heuristics.PARALLEL_CAPACITY // max(cell.hidden_size, heuristics.PARALLEL_LEAST_HIDDEN) ** 2
     return min(T // heuristics.PARALLEL_CHUNK, rows // B)
 

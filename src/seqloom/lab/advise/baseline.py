@@ -20,7 +20,7 @@ import numpy as np
 
 from seqloom.lab.advise.sample import Array, Sample
 from seqloom.lab.data.task import Features, Tokens
-from seqloom.lab.kinds.baselines.linear import Ngrams, SeriesFeatures
+from seqloom.lab.kinds.baselines.features import Ngrams, SeriesFeatures
 from seqloom.lab.kinds.forms import FORMS, Target
 from seqloom.lab.kinds.results import get_values
 

@@ -13,6 +13,7 @@ from seqloom.lab.data.pipeline.windows import WindowsTask
 from seqloom.lab.data.task import PAD, Batch, Features, Task, Tokens
 from seqloom.lab.kinds.columns import Columns
 from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.kind import ScoredRows
 from seqloom.lab.kinds.pages.forecast_analysis import describe_window
 from seqloom.lab.kinds.pages.series_pictures import draw_row, is_apart
 from seqloom.lab.kinds.registry import kind_of
@@ -45,7 +46,7 @@ def analyse_errors(
         read: returns where test rows stand and their original text, given their positions.
     """
     shared = columns if out_of_fold is None else out_of_fold
-    blocks = kind_of(task).analyse_errors(model, task, columns, batch, is_late, shared)
+    blocks = kind_of(task).analyse_errors(ScoredRows(model, task, columns, batch, is_late, shared))
     if not is_late():
         blocks += _show_worst_rows(model, task, columns, batch, is_late, read)
     return blocks

@@ -35,7 +35,7 @@ from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.data.registry import open_data, reopen
 from seqloom.lab.data.task import Task
 from seqloom.lab.files import checkpoint, scratch, sealed
-from seqloom.lab.files.links import refuse_links
+from seqloom.lab.files.scratch import refuse_links
 from seqloom.lab.files.trust import check, remember
 from seqloom.lab.kinds.baselines.registry import baselines
 from seqloom.lab.training.layout import COMPARISON_FILE

@@ -176,7 +176,15 @@ def caption(results: Results, seeds: int, valid: int | None) -> str:
     if valid is not None and valid < FEW_VALIDATION_ROWS:
         more = "--borders 60/20/20" if results.example == "window" else "--valid 0.3"
         few = count(valid, f"validation {results.example}")
-        text += f" With only {few} the selection is uncertain; {more} sets more aside."
+        if results.ranking_rows:
+            of = (
+                f"at {count(results.ranking_rows, 'window')}"
+                if results.example == "window"
+                else (f"by {results.ranking_rows:,} rows, each scored by a fit without it")
+            )
+            text += f" Baselines are ranked {of}."
+        of = " of models" if results.ranking_rows else ""
+        text += f" With only {few} the selection{of} is uncertain; {more} sets more aside."
     if results.folds is not None:
         text += f" Scores are those of {count(results.test_rows, 'row')}{_describe_folds(results)}. "
         text += "Learning rates and finalists were chosen in the first fold, whose models are kept."

@@ -26,7 +26,7 @@ from seqloom.lab.compare.significance import Estimate
 from seqloom.lab.compare.verdict import write_verdict
 from seqloom.lab.console import format_seconds
 from seqloom.lab.data.description import format_space, summarize_task, tabulate_columns
-from seqloom.lab.data.pipeline.original import read_original
+from seqloom.lab.data.pipeline.rows import read_original
 from seqloom.lab.data.registry import TASKS
 from seqloom.lab.kinds.kind import Kind
 from seqloom.lab.kinds.registry import kind_of

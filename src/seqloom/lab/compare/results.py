@@ -49,7 +49,7 @@ def collect_results(comparison: Search) -> Results:
     rows.sort(key=lambda row: (row.test is None, row.rank))
     plan = comparison.plan
     results = Results(rows, metric, bootstraps, comparison.settings.margin, tested, overlap=comparison.task.overlap)
-    results = replace(results, example=kind_of(comparison.task).row)
+    results = replace(results, example=kind_of(comparison.task).row, ranking_rows=_count_ranking_rows(comparison))
     if comparison.folds > 1:
         results = replace(results, folds=(len(folds), comparison.folds))
     if plan is not None:
@@ -77,12 +77,12 @@ def _collect_baselines(comparison: Search) -> Iterator[Entry]:
         if result.value is None:
             yield replace(row, note=f"failed: {result.failed}"), {}, {}
             continue
-        values = {0: result.value}
+        value: dict[str, Any] = result.value
+        values = {0: value}
         for k in range(1, comparison.folds):
             other = comparison.results.get(baseline_key(name, k))
             if other is not None and other.value is not None:
                 values[k] = other.value
-        value = result.value
         latency = (value["latency"]["one"], value["latency"]["many"])
         size = value["parameters"]
         rows = value.get("rows")
@@ -92,7 +92,17 @@ def _collect_baselines(comparison: Search) -> Iterator[Entry]:
         if comparison.folds > 1:
             row = replace(row, seeds=len(values))
         folders = {k: comparison.folder / "jobs" / baseline_key(name, k) for k in values}
-        yield row, {k: v["valid"] for k, v in values.items()}, folders
+        valids = {k: v["valid"] for k, v in values.items()}
+        if _count_ranking_rows(comparison):
+            valids = {0: value["parts"]["valid"]}
+        yield row, valids, folders
+
+
+def _count_ranking_rows(comparison: Search) -> int:
+    """Return how many rows rank the baselines beside the validation rows; 0 unless each had the time for it."""
+    jobs = (comparison.results.get(baseline_key(name)) for name in baselines(comparison.task))
+    parts = [job.value.get("parts") or {} for job in jobs if job is not None and job.value is not None]
+    return min((part.get("rows", 0) for part in parts), default=0)
 
 
 def _collect_models(comparison: Search) -> Iterator[Entry]:

@@ -49,6 +49,7 @@ class Results:
     folds: tuple[int, int] | None = None  # folds of cross-validation: those that all tested rows have, and all folds
     has_learned: bool = False  # whether the recommended row leads the trivial one
     example: str = "row"  # what is scored: a window of a table in time, otherwise a row
+    ranking_rows: int = 0  # rows that rank the baselines, if these are not just the validation rows
     overlap: int = 1  # number of neighbouring test rows that share steps of a series
 
     @property

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline import cache
-from seqloom.lab.data.task import Batch, Classes, Features, Split, Task, write_record
+from seqloom.lab.data.task import Batch, Classes, Features, Pass, Split, Task, write_record
 from seqloom.lab.kinds.forms import find_kind
 
 READINGS = {"rows": (8, 8), "pixels": (64, 1)}  # steps, features of a step
@@ -85,29 +85,14 @@ class DigitsTask(Task):
         target = Classes(tuple("0123456789"))
         super().__init__("digits", find_kind(target.as_target), grey, target, splits)
 
-    def batches(
-        self,
-        split: str,
-        *,
-        batch: int | None = None,
-        tokens: int | None = None,
-        seed: int = 0,
-        epoch: int = 0,
-        skip: int = 0,
-    ) -> Iterator[Batch]:
-        size = self.choose_batch_size(split, batch, tokens, self.steps)
-        x, y = self._parts[split]
+    def iterate(self, one: Pass, skip: int) -> Iterator[Batch]:
+        x, y = self._parts[one.split]
         order = torch.arange(len(x))
-        if split == "train":
-            mixed_seed = int(cache.digest(f"{seed} {epoch}")[:15], 16)
+        if one.split == "train":
+            mixed_seed = int(cache.digest(f"{one.seed} {one.epoch}")[:15], 16)
             order = torch.randperm(len(x), generator=torch.Generator().manual_seed(mixed_seed))
-        for rows in order.split(size)[skip:]:
+        for rows in order.split(self.choose_batch_size(one))[skip:]:
             yield Batch(x[rows], torch.full((len(rows),), x.shape[1]), rows, y[rows])
-
-    def count(
-        self, split: str, *, batch: int | None = None, tokens: int | None = None, seed: int = 0, epoch: int = 0
-    ) -> int | None:
-        return -(-len(self._parts[split][0]) // self.choose_batch_size(split, batch, tokens, self.steps))
 
     def encode(self, rows: Sequence[Any]) -> Batch:
         """Stack images that are already standardised, as `load` returns them."""

@@ -11,9 +11,9 @@ import polars as pl
 from seqloom.lab.data.coders.labels import LabelCoder
 from seqloom.lab.data.coders.letters import LettersCoder, are_words
 from seqloom.lab.data.coders.series import SeriesCoder, ValuesCoder
-from seqloom.lab.data.coders.text import TextCoder, guess_unit
+from seqloom.lab.data.coders.text import guess_unit
 from seqloom.lab.data.pipeline import cache
-from seqloom.lab.data.pipeline.encoding import Encoding, InputCoder
+from seqloom.lab.data.pipeline.encoding import Encoding, InputCoder, choose_text_coder
 from seqloom.lab.data.pipeline.ragged import Ragged
 from seqloom.lab.data.pipeline.reading import Reading, make_reading
 from seqloom.lab.data.pipeline.rows import RowsTask
@@ -58,15 +58,9 @@ class MemoryTask(RowsTask):
             encoding.letters = LettersCoder(X)
             encoding.letters.fit([train])
         super().__init__(encoding)
-        self._x, self._y = (Ragged.from_lengths(*coder.encode(frame)) for coder in (encoding.x, encoding.y))
-        self._spans = None
-        self._letters = Ragged.from_lengths(*encoding.letters.encode(frame)) if encoding.letters else None
-        self._x.lengths = np.minimum(self._x.lengths, reading.limit)
-        if is_tagged:
-            self._y.lengths = np.minimum(self._y.lengths, reading.limit)
-        if self._letters is not None:
-            self._letters.lengths = np.minimum(self._letters.lengths, reading.limit)
-        self._attributes = None
+        self._data = {name: Ragged.from_lengths(*coder.encode(frame)) for name, coder in encoding.coders.items()}
+        for column in self._data.values():
+            column.lengths = np.minimum(column.lengths, reading.limit)
         self._index = dict(rows)
         data = frame.write_ipc(None).getvalue()
         self.splits = encoding.splits = {
@@ -86,14 +80,7 @@ def _make_column(x: Sequence[Any]) -> pl.Series:
 
 
 def _make_coder(column: pl.Series, options: Reading) -> InputCoder:
-    if column.dtype == pl.List(pl.String):
-        return TextCoder(X, "tokens", options.vocabulary, options.min_count, bool(options.lowercase))
-    if column.dtype.is_nested():
+    if column.dtype.is_nested() and column.dtype != pl.List(pl.String):
         return SeriesCoder([X])
-    unit: str = guess_unit(column) if options.unit == "auto" else options.unit
-    lower = unit == "words" if options.lowercase is None else options.lowercase
-    if unit in ("bpe", "unigram"):
-        from seqloom.lab.data.coders.subwords import SubwordCoder
-
-        return SubwordCoder(X, unit, options.vocabulary, lower)
-    return TextCoder(X, unit, options.vocabulary, options.min_count if unit == "words" else 1, lower)
+    unit = guess_unit(column) if options.unit == "auto" and column.dtype == pl.String else options.unit
+    return choose_text_coder(column, X, options, unit, lowers=True)

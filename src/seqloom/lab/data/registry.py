@@ -75,8 +75,7 @@ def open_task(path_or_name: DataSource, /, **options: object) -> Task:
     """
     if isinstance(path_or_name, str) and path_or_name in TASKS and not Path(path_or_name).exists():
         return _build(path_or_name, options)
-    from seqloom.lab.data.pipeline.files import open_files
-    from seqloom.lab.data.pipeline.subprocess_reader import fill_cache
+    from seqloom.lab.data.pipeline.files import fill_cache, open_files
 
     reading = make_reading(**options)
     fill_cache(path_or_name, reading)

@@ -35,9 +35,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeGuard, cast
 
 import numpy as np
+import polars as pl
 import torch
 from torch import Tensor
 
@@ -67,16 +68,10 @@ class Tokens:
 
 
 @dataclass(frozen=True)
-class Features:
-    """A vector at every step. A feature named "missing:f" is 1 where f is missing.
-
-    A missing f is 0; in a forecast it is an earlier value, if there is one.
-    """
+class Named:
+    """Inputs or targets with one name each."""
 
     names: tuple[str, ...]
-    known: tuple[str, ...] = ()  # for a forecast: features whose future is known and part of batches
-    flags: tuple[str, ...] = ()  # features that are 1 for one value of a categorical column and 0 for the others
-    attributes: tuple[str, ...] = ()  # features of the whole row that are read at every step
 
     @property
     def size(self) -> int:
@@ -84,22 +79,28 @@ class Features:
 
 
 @dataclass(frozen=True)
-class Classes:
+class Features(Named):
+    """A vector at every step. A feature named "missing:f" is 1 where f is missing.
+
+    A missing f is 0; in a forecast it is an earlier value, if there is one.
+    """
+
+    known: tuple[str, ...] = ()  # for a forecast: features whose future is known and part of batches
+    flags: tuple[str, ...] = ()  # features that are 1 for one value of a categorical column and 0 for the others
+    attributes: tuple[str, ...] = ()  # features of the whole row that are read at every step
+
+
+@dataclass(frozen=True)
+class Classes(Named):
     """One name for a whole sequence."""
 
     as_target: ClassVar[TargetForm] = "class"
     plural: ClassVar[str] = "classes"
     per_step: ClassVar[bool] = False
 
-    names: tuple[str, ...]
-
-    @property
-    def size(self) -> int:
-        return len(self.names)
-
 
 @dataclass(frozen=True)
-class Labels:
+class Labels(Named):
     """Any number of names for a whole sequence, or for every step.
 
     Labels of steps are `shifted` if they are those of the next input step: a model must not look ahead.
@@ -108,44 +109,29 @@ class Labels:
     as_target: ClassVar[TargetForm] = "labels"
     plural: ClassVar[str] = "labels"
 
-    names: tuple[str, ...]
     per_step: bool = False
     shifted: bool = False
 
-    @property
-    def size(self) -> int:
-        return len(self.names)
-
 
 @dataclass(frozen=True)
-class Tags:
+class Tags(Named):
     """One name for every step. Steps with a tag in `unscored` have a loss, but metrics skip them."""
 
     as_target: ClassVar[TargetForm] = "tags"
     plural: ClassVar[str] = "tags"
     per_step: ClassVar[bool] = True
 
-    names: tuple[str, ...]
     unscored: tuple[str, ...] = ()
-
-    @property
-    def size(self) -> int:
-        return len(self.names)
 
 
 @dataclass(frozen=True)
-class Values:
+class Values(Named):
     """Real numbers: for a whole sequence (steps = 1), or for each of the `steps` that follow."""
 
     as_target: ClassVar[TargetForm] = "numbers"
     per_step: ClassVar[bool] = False
 
-    names: tuple[str, ...]
     steps: int = 1
-
-    @property
-    def size(self) -> int:
-        return len(self.names)
 
 
 class Frame(Protocol):
@@ -286,6 +272,17 @@ class Batch:
         return replace(self, **changed)
 
 
+@dataclass(frozen=True)
+class Pass:
+    """One pass over a split; the fields are arguments of `Task.batches`."""
+
+    split: str
+    batch: int | None
+    tokens: int | None
+    seed: int
+    epoch: int
+
+
 @dataclass(eq=False)
 class Task(ABC):
     """Data, split and encoded; see the top of this file."""
@@ -301,9 +298,9 @@ class Task(ABC):
     group: str | None = field(default=None, init=False, repr=False)  # column whose rows form one series
     units: Any = field(default=None, init=False, repr=False)  # (series, K) of a table: see WindowsTask
     lookback: int = field(default=0, init=False, repr=False)  # steps of a window or a piece; 0 for separate rows
+    steps = 1  # steps of an example, if all have the same number
     overlap = 1  # number of consecutive held-out examples that share steps of one series
 
-    @abstractmethod
     def batches(
         self,
         split: str,
@@ -328,12 +325,24 @@ class Task(ABC):
             epoch: Number of the epoch.
             skip: Number of batches to skip at the start without building them, to resume within an epoch.
         """
+        self.check(split, batch, tokens)
+        return self.iterate(Pass(split, batch, tokens, seed, epoch), skip)
 
-    @abstractmethod
     def count(
         self, split: str, *, batch: int | None = None, tokens: int | None = None, seed: int = 0, epoch: int = 0
     ) -> int | None:
         """Count the batches that `batches` yields without building them; None for an endless split."""
+        self.check(split, batch, tokens)
+        return self.count_batches(Pass(split, batch, tokens, seed, epoch))
+
+    def iterate(self, one: Pass, skip: int) -> Iterator[Batch]:
+        """Yield the batches of a pass, as `batches` does."""
+        raise NotImplementedError
+
+    def count_batches(self, one: Pass) -> int | None:
+        """Count the batches of a pass; by default those of examples of `steps` steps."""
+        size = self.splits[one.split].size
+        return None if size is None else -(-size // self.choose_batch_size(one))
 
     @abstractmethod
     def encode(self, rows: Sequence[Any]) -> Batch:
@@ -387,10 +396,17 @@ class Task(ABC):
         if (batch if batch is not None else tokens or 0) < 1:
             raise UserError(f"batch and tokens must be at least 1, got batch={batch}, tokens={tokens}")
 
-    def choose_batch_size(self, split: str, batch: int | None, tokens: int | None, steps: int) -> int:
-        """Check the arguments of `batches` and return the number of examples of `steps` steps in a batch."""
-        self.check(split, batch, tokens)
-        return batch or max(1, (tokens or 1) // steps)
+    def choose_batch_size(self, one: Pass) -> int:
+        """Return the number of examples of `steps` steps in a batch."""
+        return one.batch or max(1, (one.tokens or 1) // self.steps)
+
+
+def list_rows(predictions: Tensor, lengths: Tensor | Sequence[int] | None = None) -> list[Any]:
+    """Return predictions (B, ...) as Python values, each row up to its length."""
+    rows = predictions.detach().cpu().tolist()
+    if lengths is None:
+        return rows
+    return [row[:end] for row, end in zip(rows, torch.as_tensor(lengths).tolist(), strict=True)]
 
 
 def write_record(folder: Path | str, record: Mapping[str, Any]) -> None:
@@ -406,3 +422,37 @@ def read_record(folder: Path | str) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"{folder}: holds no {RECORD_FILE}, so it is not a saved task")
     return sealed.loads(path.read_bytes(), path, RECORD_FORMAT)
+
+
+def is_frame(data: object) -> TypeGuard[Frame]:
+    """Return whether this is a DataFrame of polars or pandas."""
+    return type(data).__name__ == "DataFrame"
+
+
+def make_frame(rows: Sequence[Mapping[str, Any]], like: object = None) -> Frame:
+    """Return rows as a DataFrame; a key that a row lacks is null there.
+
+    Args:
+        rows: The rows.
+        like: A DataFrame whose library to use. Default: pandas if it is installed, otherwise polars.
+    """
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    if not isinstance(like, pl.DataFrame):
+        try:
+            import pandas
+        except ImportError:
+            pass
+        else:
+            return cast(Frame, pandas.DataFrame(columns))
+    return pl.DataFrame(columns, strict=False)
+
+
+def flatten_results(results: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Turn predictions into rows, with the probability of each class in a separate column, `probability_CLASS`."""
+    rows = []
+    for result in results:
+        row = dict(result)
+        by_class = row.pop("probabilities", None)
+        rows.append(row | {f"probability_{name}": value for name, value in (by_class or {}).items()})
+    return rows

@@ -11,7 +11,7 @@ import torch
 
 from seqloom.core.errors import UserError
 from seqloom.lab.explore.contributions import choose_target, integrate_gradients, occlude
-from seqloom.lab.explore.rows import ShownRow, list_rows
+from seqloom.lab.explore.rows import HeldOutRow, list_rows
 from seqloom.lab.explore.subject import Subject
 from seqloom.lab.files import scratch
 
@@ -52,7 +52,7 @@ def write_attributions(
     return len(rows)
 
 
-def _explain_row(subject: Subject, number: int, row: ShownRow) -> pl.DataFrame:
+def _explain_row(subject: Subject, number: int, row: HeldOutRow) -> pl.DataFrame:
     example = subject.label(row.batch)
     n = len(example.steps)
     with subject.lock:

@@ -11,13 +11,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from seqloom.lab.data.task import PAD, UNKNOWN, Batch
-from seqloom.lab.explore.subject import Example, ModelOutputs, Subject, repeat_batch
+from seqloom.lab.explore.subject import LabelledInput, ModelOutputs, Subject, repeat_batch
 from seqloom.layers.layer import Layer
 
 MAX_PREFIXES = 200  # prefixes of a long sequence whose output is computed
@@ -66,15 +66,29 @@ def read_target(outputs: ModelOutputs, target: Target) -> Tensor:
     return values[:, target.output]
 
 
+class Growth(NamedTuple):
+    """The last steps of some prefixes, and the model's outputs (prefixes, K) for them."""
+
+    ends: list[int]
+    values: Tensor
+
+
+class Occlusion(NamedTuple):
+    """Windows of steps, and the target's value minus its value without each."""
+
+    windows: list[tuple[int, int]]
+    effects: Tensor
+
+
 @torch.no_grad()
-def compute_growth(run: Run, example: Example) -> tuple[list[int], Tensor]:
-    """Return the last steps of some prefixes, and the model's outputs (prefixes, K) for them."""
+def compute_growth(run: Run, example: LabelledInput) -> Growth:
+    """Run the model on some prefixes."""
     n = len(example.steps)
     count = min(n, MAX_PREFIXES, _divide_budget(n // 2 + 1))
     ends = sorted({round((i + 1) * n / count) for i in range(count)})
     rows = [example.batch.cut(end) for end in ends]
     values = torch.cat([run(batch).values for batch in _stack_prefixes(example.batch, [len(r.x[0]) for r in rows])])
-    return [end - 1 for end in ends], values
+    return Growth([end - 1 for end in ends], values)
 
 
 def _divide_budget(steps: int) -> int:
@@ -97,8 +111,8 @@ def _stack_prefixes(batch: Batch, ends: Sequence[int]) -> list[Batch]:
 
 
 @torch.no_grad()
-def occlude(run: Run, example: Example, target: Target, delete: bool) -> tuple[list[tuple[int, int]], Tensor]:
-    """Return windows of steps, and the target's value minus its value without each window.
+def occlude(run: Run, example: LabelledInput, target: Target, delete: bool) -> Occlusion:
+    """Run the model without each of some windows of steps.
 
     Args:
         run: The model.
@@ -118,7 +132,7 @@ def occlude(run: Run, example: Example, target: Target, delete: bool) -> tuple[l
     for start in range(0, len(windows), size):
         batch = remove_windows(example.batch, windows[start : start + size], delete and n > 1)
         values.append(read_target(run(batch), target))
-    return windows, full - torch.cat(values)
+    return Occlusion(windows, full - torch.cat(values))
 
 
 def remove_windows(batch: Batch, windows: Sequence[tuple[int, int]], delete: bool) -> Batch:
@@ -158,7 +172,9 @@ def find_layer(network: nn.Module) -> nn.Module | None:
     return next((module for module in network.modules() if isinstance(module, Layer)), None)
 
 
-def integrate_gradients(run: Run, network: nn.Module, example: Example, target: Target) -> tuple[Tensor, float] | None:
+def integrate_gradients(
+    run: Run, network: nn.Module, example: LabelledInput, target: Target
+) -> tuple[Tensor, float] | None:
     """Integrate gradients with respect to the vectors that enter the layer, along the line from 0 to them.
 
     Returns:

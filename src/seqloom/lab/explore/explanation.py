@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from seqloom.lab.explore.contributions import (
+    Growth,
     Target,
     choose_target,
     compute_growth,
@@ -21,9 +22,9 @@ from seqloom.lab.explore.contributions import (
     occlude,
     read_target,
 )
-from seqloom.lab.explore.finding import Statement, describe
-from seqloom.lab.explore.inside import Array, Inside, look_inside
-from seqloom.lab.explore.subject import Example, ModelOutputs, Subject
+from seqloom.lab.explore.finding import Evidence, describe
+from seqloom.lab.explore.inside import Array, InsideView, look_inside
+from seqloom.lab.explore.subject import LabelledInput, ModelOutputs, Subject
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.tools.intervene import Clamp, record
 from seqloom.tools.trace import has_weights
@@ -81,7 +82,7 @@ class RowExplanation:
     arrays: dict[str, Array] = field(default_factory=dict)
 
 
-def explain(subject: Subject, example: Example, request: Request = Request()) -> RowExplanation:
+def explain(subject: Subject, example: LabelledInput, request: Request = Request()) -> RowExplanation:
     """Explain what a model does with one input.
 
     Args:
@@ -99,7 +100,7 @@ def explain(subject: Subject, example: Example, request: Request = Request()) ->
         return _explain(subject, example, request)
 
 
-def _explain(subject: Subject, example: Example, request: Request) -> RowExplanation:
+def _explain(subject: Subject, example: LabelledInput, request: Request) -> RowExplanation:
     notes = list(example.notes)
     with torch.no_grad():
         plain = subject.compute_outputs(example.batch)
@@ -109,10 +110,11 @@ def _explain(subject: Subject, example: Example, request: Request) -> RowExplana
     notes += inside.notes
     if not inside.layers and not inside.attention:
         notes.append(_explain_nothing_inside(subject.network))
-    growth = ([], torch.zeros(0)) if _has_step_outputs(subject, plain) else compute_growth(run, example)
-    windows, effects = occlude(run, example, target, subject.deletes)
+    has_steps = plain.values.ndim == 3 or subject.is_per_step  # the outputs themselves show the prediction at each step
+    growth = Growth([], torch.zeros(0)) if has_steps else compute_growth(run, example)
+    occlusion = occlude(run, example, target, subject.deletes)
     gradients = integrate_gradients(run, subject.network, example, target)
-    statements = describe(subject, example, inside, target, growth, (windows, effects), run)
+    statements = describe(Evidence(subject, example, inside, target, growth, occlusion, run))
     arrays = _collect_arrays(subject, example, inside)
     document = {
         "name": subject.name,
@@ -121,14 +123,14 @@ def _explain(subject: Subject, example: Example, request: Request) -> RowExplana
         "steps": list(example.steps),
         "unknown": [i for i, unknown in enumerate(example.unknown) if unknown],
         "notes": notes,
-        "findings": [asdict(statement) for statement in _order(statements)],
+        "findings": [asdict(one) for one in sorted(statements, key=lambda one: not one.confirmed)],
         "prediction": _describe_outputs(inside.outputs, target),
         "before": float(read_target(plain, target)[0]) if request.intervenes else None,
         "target": asdict(target) | {"label": inside.outputs.labels[target.output]},
         "growth": _describe_growth(inside.outputs, growth, target),
         "contributions": {
-            "windows": [list(window) for window in windows],
-            "occlusion": _round(effects),
+            "windows": [list(window) for window in occlusion.windows],
+            "occlusion": _round(occlusion.effects),
             "deletes": subject.deletes,
             "gradients": None if gradients is None else _round(gradients[0]),
             "gap": None if gradients is None else gradients[1],
@@ -151,16 +153,6 @@ def _run(subject: Subject, request: Request, wanted: Tensor | None, batch: Any) 
         return subject.compute_outputs(batch, wanted)
 
 
-def _has_step_outputs(subject: Subject, outputs: ModelOutputs) -> bool:
-    """Return whether the outputs themselves show the prediction at each step."""
-    return outputs.values.ndim == 3 or subject.is_per_step
-
-
-def _order(statements: Sequence[Statement]) -> list[Statement]:
-    """Return statements with the withdrawn ones last."""
-    return sorted(statements, key=lambda one: not one.confirmed)
-
-
 def _explain_nothing_inside(model: nn.Module) -> str:
     kind = type(model).__name__
     has_parts = any(isinstance(m, Recurrent) or has_weights(m) for m in model.modules())
@@ -174,9 +166,8 @@ def _explain_nothing_inside(model: nn.Module) -> str:
 def _describe_outputs(outputs: ModelOutputs, target: Target) -> dict[str, Any]:
     values = outputs.values[0].detach()
     flat = values.unsqueeze(0) if values.ndim == 1 else values
-    size = (flat.abs().amax(0) if target.step is None else flat[target.step].abs()).clone()
-    size[target.output] = torch.inf
-    chosen = size.topk(min(MAX_OUTPUTS, len(size))).indices.tolist()
+    size = flat.abs().amax(0) if target.step is None else flat[target.step].abs()
+    chosen = _choose_outputs(size, target)
     if len(chosen) == len(size):
         chosen.sort()
     best = flat.argmax(1).tolist()
@@ -192,15 +183,20 @@ def _describe_outputs(outputs: ModelOutputs, target: Target) -> dict[str, Any]:
     }
 
 
-def _describe_growth(outputs: ModelOutputs, growth: tuple[list[int], Tensor], target: Target) -> dict[str, Any] | None:
+def _describe_growth(outputs: ModelOutputs, growth: Growth, target: Target) -> dict[str, Any] | None:
     ends, values = growth
     if not ends:
         return None
-    size = values.abs().amax(0)
-    size[target.output] = torch.inf
-    chosen = sorted(size.topk(min(MAX_OUTPUTS, len(size))).indices.tolist())
+    chosen = sorted(_choose_outputs(values.abs().amax(0), target))
     lines = [{"index": k, "label": outputs.labels[k], "values": _round(values[:, k])} for k in chosen]
     return {"steps": ends, "lines": lines}
+
+
+def _choose_outputs(size: Tensor, target: Target) -> list[int]:
+    """Return the target and the largest other outputs."""
+    size = size.clone()
+    size[target.output] = torch.inf
+    return size.topk(min(MAX_OUTPUTS, len(size))).indices.tolist()
 
 
 def _describe_layer(layer: Any) -> dict[str, Any]:  # noqa: ANN401  # a LayerView
@@ -215,7 +211,7 @@ def _describe_layer(layer: Any) -> dict[str, Any]:  # noqa: ANN401  # a LayerVie
     }
 
 
-def _collect_arrays(subject: Subject, example: Example, inside: Inside) -> dict[str, Array]:
+def _collect_arrays(subject: Subject, example: LabelledInput, inside: InsideView) -> dict[str, Array]:
     arrays: dict[str, Array] = {}
     for layer in inside.layers.values():
         arrays |= {f"{layer.name}/{letter}": values for letter, values in layer.tensors.items()}

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from seqloom.core.job import reverse_steps
 from seqloom.lab.explore.contributions import Target, read_target
-from seqloom.lab.explore.subject import Example, ModelOutputs, Subject
+from seqloom.lab.explore.subject import LabelledInput, ModelOutputs, Subject
 from seqloom.tools.intervene import STATE_LETTERS, Clamp, Recording, record
 
 MAX_ATTENTION = 4_000_000  # weights of one attention matrix over all heads that are kept
@@ -52,7 +52,7 @@ class LayerView:
 
 
 @dataclass(eq=False)
-class Inside:
+class InsideView:
     """What happened inside a model for one input."""
 
     outputs: ModelOutputs
@@ -63,12 +63,12 @@ class Inside:
 
 def look_inside(
     subject: Subject,
-    example: Example,
+    example: LabelledInput,
     target: Target | None,
     clamps: Sequence[Clamp] = (),
     uniform_attention: bool = False,
     wanted: Tensor | None = None,
-) -> Inside:
+) -> InsideView:
     """Run a model on one example and return what happened inside.
 
     Args:
@@ -95,18 +95,14 @@ def look_inside(
     alignment = _align(subject, example, outputs)
     if alignment is not None:
         attention["alignment"] = alignment
-    return Inside(outputs, layers, attention, notes)
+    return InsideView(outputs, layers, attention, notes)
 
 
-def _align(subject: Subject, example: Example, outputs: ModelOutputs) -> Array | None:
+def _align(subject: Subject, example: LabelledInput, outputs: ModelOutputs) -> Array | None:
     """Return the attention of a recurrent decoder to its source, (1, T, S)."""
-    if not subject.kind.writes or not hasattr(subject.network, "align"):
-        return None
-    encoding = subject.task.encoding
-    if encoding is None:
-        return None
     ids = outputs.wanted
-    if ids is None:
+    can_align = subject.kind.writes and hasattr(subject.network, "align") and subject.task.encoding is not None
+    if not can_align or ids is None:
         return None
     weights = subject.network.align(example.batch.x, ids[:, :-1], example.batch.lengths)  # type: ignore[operator]
     if weights is None:

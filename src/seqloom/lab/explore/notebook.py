@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from seqloom.core.errors import InputError, UserTypeError
 from seqloom.lab.data.task import Batch
 from seqloom.lab.explore.explanation import Request, explain
-from seqloom.lab.explore.saved_page import build_page, record_explanation, write_page
-from seqloom.lab.explore.subject import MAX_STEPS, Example, ModelOutputs, Subject, open_subject
+from seqloom.lab.explore.saved_page import build_page, record_explanation
+from seqloom.lab.explore.subject import MAX_STEPS, LabelledInput, ModelOutputs, Subject, open_subject
+from seqloom.lab.files.scratch import write_text
 from seqloom.lab.kinds.classify import ClassifyKind
 from seqloom.lab.kinds.kind import Kind
 from seqloom.lab.kinds.regress import RegressKind
@@ -39,7 +40,8 @@ class ModuleSubject(Subject):
 
     @property
     def kind(self) -> Kind:
-        return WITH_CLASSES if _has_classes(self.module) else WITH_VALUES
+        has_classes = any(getattr(self.module, name, None) is not None for name in ("classes", "tags"))
+        return WITH_CLASSES if has_classes else WITH_VALUES
 
     @property
     def network(self) -> nn.Module:
@@ -73,10 +75,6 @@ class ModuleSubject(Subject):
         return ModelOutputs(values, labels, steps, best)
 
 
-def _has_classes(model: nn.Module) -> bool:
-    return getattr(model, "classes", None) is not None or getattr(model, "tags", None) is not None
-
-
 class Explorer:
     """The page of one input. A notebook shows it; `save` writes it as one file.
 
@@ -85,14 +83,14 @@ class Explorer:
         arrays: States, gates and attention by name.
     """
 
-    def __init__(self, subject: Subject, example: Example) -> None:
+    def __init__(self, subject: Subject, example: LabelledInput) -> None:
         explanation = explain(subject, example, Request())
         self.document, self.arrays = explanation.document, explanation.arrays
         self._page = build_page(record_explanation(subject, explanation), f"seqloom explore: {subject.name}")
 
     def save(self, path: Path | str) -> None:
         """Write the page as one HTML file that needs no server."""
-        write_page(path, self._page)
+        write_text(Path(path), self._page)
 
     def _repr_html_(self) -> str:
         style = f"width:100%;height:{HEIGHT}px;border:0"
@@ -155,6 +153,6 @@ def explore(
         module = ModuleSubject(model, classes, has_ids, type(model).__name__)
         with torch.no_grad():
             module.compute_outputs(batch)  # finds out whether every step has an output
-        return Explorer(module, Example(batch, names, notes=notes))
+        return Explorer(module, LabelledInput(batch, names, notes=notes))
     finally:
         model.train(was_training)

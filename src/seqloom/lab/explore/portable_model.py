@@ -15,9 +15,9 @@ from seqloom.cells.attn_rnn import AttnRNNCell
 from seqloom.cells.gru import GRUCell
 from seqloom.cells.lstm import LSTMCell
 from seqloom.lab.data.coders.text import TextCoder
+from seqloom.lab.explore.finding import CONTRASTS, NEGATIONS
 from seqloom.lab.explore.inside import find_equations
 from seqloom.lab.explore.subject import Subject
-from seqloom.lab.explore.turning_words import CONTRASTS, NEGATIONS
 from seqloom.layers.recurrent.layer import Recurrent
 from seqloom.layers.transformer.layer import Projected, Transformer
 from seqloom.models.classify import Classify

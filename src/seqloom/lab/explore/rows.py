@@ -16,8 +16,7 @@ from seqloom.lab.data.registry import reopen
 from seqloom.lab.data.task import Batch, Tokens
 from seqloom.lab.explore.contributions import find_layer
 from seqloom.lab.explore.inside import Array
-from seqloom.lab.explore.subject import Example, Subject
-from seqloom.lab.kinds.for_task import Prediction
+from seqloom.lab.explore.subject import LabelledInput, Subject
 
 MAX_ROWS = 300  # rows of the held-out data that are listed and searched
 BATCH_ROWS = 32
@@ -28,7 +27,7 @@ MAX_MATCHES = 20
 
 
 @dataclass(frozen=True, eq=False)
-class ShownRow:
+class HeldOutRow:
     """One row of held-out data with its prediction."""
 
     batch: Batch
@@ -50,7 +49,7 @@ class Match:
     steps: tuple[str, ...]
 
 
-def list_rows(subject: Subject, limit: int = MAX_ROWS) -> list[ShownRow]:
+def list_rows(subject: Subject, limit: int = MAX_ROWS) -> list[HeldOutRow]:
     """Return rows of the run's held-out data, with predictions.
 
     Raises:
@@ -64,7 +63,7 @@ def list_rows(subject: Subject, limit: int = MAX_ROWS) -> list[ShownRow]:
         raise UserError(f"the data of {subject.name} have no rows")
     total = task.count(held_out[0], batch=BATCH_ROWS)
     every = max(1, (total or 1) * BATCH_ROWS // limit)  # batches are sorted by length, so that all lengths occur
-    rows: list[ShownRow] = []
+    rows: list[HeldOutRow] = []
     for number, batch in enumerate(task.batches(held_out[0], batch=BATCH_ROWS)):
         if len(rows) >= limit:
             break
@@ -75,47 +74,33 @@ def list_rows(subject: Subject, limit: int = MAX_ROWS) -> list[ShownRow]:
 
 
 @torch.no_grad()
-def _read_rows(subject: Subject, batch: Batch) -> Iterator[ShownRow]:
+def _read_rows(subject: Subject, batch: Batch) -> Iterator[HeldOutRow]:
     scores = subject.model.scores(batch)[0]
     losses = subject.model.row_losses(scores, batch) / subject.model.count_targets(batch).clamp(min=1)
     prediction = subject.model.choose(scores, batch)
     predicted = subject.task.decode(prediction.values, prediction.lengths)
-    confidence = _find_confidence(prediction)
+    p = prediction.probabilities
+    confidence = p.amax(-1) if p is not None and p.ndim == 2 else None
     for i, n in enumerate(batch.lengths.tolist()):
         if n == 0:
             continue
-        loss = float(losses[i])
-        yield ShownRow(
-            batch.select(torch.tensor([i])).cut(n),
-            _write_row(subject, batch, i, n),
-            _write_truth(subject, batch, i),
+        loss, row, text = float(losses[i]), batch.select(torch.tensor([i])).cut(n), f"{n} steps"
+        if isinstance(subject.task.input, Tokens) and batch.x.ndim == 2:
+            text = _shorten(join_tokens(subject, subject.label(row).steps))
+        yield HeldOutRow(
+            row,
+            text,
+            "" if batch.y is None else _shorten(subject.kind.decode_target(subject.task, batch, i)),
             _shorten(predicted[i]),
             loss if math.isfinite(loss) else None,
             None if confidence is None else float(confidence[i]),
         )
 
 
-def _find_confidence(prediction: Prediction) -> Tensor | None:
-    p = prediction.probabilities
-    return p.amax(-1) if p is not None and p.ndim == 2 else None
-
-
-def _write_row(subject: Subject, batch: Batch, i: int, n: int) -> str:
-    if isinstance(subject.task.input, Tokens) and batch.x.ndim == 2:
-        return _shorten(join_tokens(subject, subject.label(batch.select(torch.tensor([i])).cut(n)).steps))
-    return f"{n} steps"
-
-
 def join_tokens(subject: Subject, steps: tuple[str, ...]) -> str:
     """Return tokens as the text that a user would type."""
     unit = subject.task.input.unit if isinstance(subject.task.input, Tokens) else ""
     return ("" if unit in ("characters", "bytes", "bpe", "unigram") else " ").join(steps)
-
-
-def _write_truth(subject: Subject, batch: Batch, i: int) -> str:
-    if batch.y is None:
-        return ""
-    return _shorten(subject.kind.decode_target(subject.task, batch, i))
 
 
 def _shorten(value: object) -> str:
@@ -126,7 +111,7 @@ def _shorten(value: object) -> str:
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
 
 
-def read_row_states(subject: Subject, rows: list[ShownRow]) -> list[Array]:
+def read_row_states(subject: Subject, rows: list[HeldOutRow]) -> list[Array]:
     """Return the outputs (T, H) of the layer for each row, for `find_similar`.
 
     Raises:
@@ -141,8 +126,8 @@ def read_row_states(subject: Subject, rows: list[ShownRow]) -> list[Array]:
 
 def find_similar(
     subject: Subject,
-    example: Example,
-    rows: list[ShownRow],
+    example: LabelledInput,
+    rows: list[HeldOutRow],
     states: list[Array],
     span: tuple[int, int],
     units: tuple[int, ...] = (),
@@ -184,7 +169,8 @@ def find_similar(
     for number, (row, other) in enumerate(zip(rows, states, strict=True)):
         hits = (other[:, chosen] * sign[chosen] >= limit[chosen]).mean(1)
         match = _find_best_span(hits, end - start + 1)
-        if match is not None and not _is_same(example.batch, row.batch):
+        is_same = torch.equal(example.batch.x, row.batch.x)
+        if match is not None and not is_same:
             a, b, share = match
             steps = subject.label(row.batch.cut(MAX_ROW_STEPS)).steps if subject.has_tokens else ()
             matches.append(Match(number, a, b, share, steps))
@@ -200,10 +186,6 @@ def _find_best_span(hits: Array, length: int) -> tuple[int, int, float] | None:
     sums = np.convolve(hits, np.ones(length), "valid")
     a = int(sums.argmax())
     return a, a + length - 1, float(sums[a] / length)
-
-
-def _is_same(a: Batch, b: Batch) -> bool:
-    return a.x.shape == b.x.shape and bool((a.x == b.x).all())
 
 
 @torch.no_grad()

@@ -7,22 +7,21 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from html import escape
-from pathlib import Path
+from importlib import resources
 from typing import Any
 
 from seqloom import __version__
 from seqloom.core.errors import UserError
 from seqloom.lab.explore.explanation import RowExplanation, pack_array
-from seqloom.lab.explore.page_files import read_static
 from seqloom.lab.explore.portable_model import explain_not_portable, pack_model
-from seqloom.lab.explore.rows import ShownRow
-from seqloom.lab.explore.service import Entry, Service
+from seqloom.lab.explore.rows import HeldOutRow
+from seqloom.lab.explore.service import RunEntry, Service
 from seqloom.lab.explore.subject import Subject
-from seqloom.lab.files import scratch
 
 EXAMPLES = 12  # recorded for each run by default
 MAX_BYTES = 20_000_000  # bytes of arrays in a page; further examples are left out
 Recording = dict[str, Any]
+FILES = ("index.html", "app.js", "app.css")
 
 
 def record_examples(
@@ -83,7 +82,7 @@ def record_examples(
 
 def record_explanation(subject: Subject, explanation: RowExplanation) -> Recording:
     """Return a recording of one explanation."""
-    entry, document = Entry(subject.name, subject=subject), explanation.document | {"key": "0"}
+    entry, document = RunEntry(subject.name, subject=subject), explanation.document | {"key": "0"}
     arrays = {f"0/{name}": base64.b64encode(pack_array(array)).decode() for name, array in explanation.arrays.items()}
     text = " ".join(document["steps"][:100])
     row = {"row": 0, "text": text, "truth": "", "prediction": document["prediction"]["text"]}
@@ -102,7 +101,7 @@ def _list_typed(questions: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"row": number, "text": q["input"], **empty} for number, q in enumerate(questions)]
 
 
-def choose_rows(rows: list[ShownRow], count: int) -> list[int]:
+def choose_rows(rows: list[HeldOutRow], count: int) -> list[int]:
     """Return the indices of rows to record: the best, the worst and the confident but wrong ones in turn."""
     numbers = range(len(rows))
     by_loss = sorted(numbers, key=lambda i: rows[i].loss or 0.0)
@@ -152,14 +151,17 @@ def read_page(page: str) -> Recording:
     return recording | {"arrays": dict(zip(recording["arrays"], parts, strict=True))}
 
 
-def write_page(path: Path | str, page: str) -> None:
-    """Write a page under a temporary name and rename it."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with scratch.write_atomically(path) as work:
-        work.write_text(page, encoding="utf-8")
-
-
 def describe_recording(recording: Mapping[str, Any]) -> dict[str, int]:
     """Return the number of recorded examples of each run."""
     return {name: len(examples) for name, examples in recording["explanations"].items()}
+
+
+def read_static(name: str) -> bytes:
+    """Return a file of the built page.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+    """
+    if name not in FILES:
+        raise FileNotFoundError(name)
+    return (resources.files("seqloom.lab.explore") / "static" / name).read_bytes()

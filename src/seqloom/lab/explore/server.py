@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import secrets
 import threading
 from collections.abc import Callable
 from typing import TypeVar
+from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import Request, cookie_parser
 from starlette.responses import Response
 from starlette.routing import Route
 
 from seqloom.core.errors import UserError
-from seqloom.lab.explore.page_files import FILES, read_static
-from seqloom.lab.explore.questions import QUESTIONS
-from seqloom.lab.explore.service import Service
-from seqloom.lab.explore.session import ENTERS, ENTRANCE, ENTRANCE_POLICY, Session
+from seqloom.lab.explore.saved_page import FILES, read_static
+from seqloom.lab.explore.service import QUESTIONS, Service
 from seqloom.lab.web.bodies import read_object
-from seqloom.lab.web.gate import Gate, Policy, ServerState
+from seqloom.lab.web.credentials import is_same, read_bearer
+from seqloom.lab.web.gate import Gate, Headers, Policy, Scope, ServerState
 from seqloom.lab.web.problems import RequestError, answer_problems, write_json
 from seqloom.lab.web.server import Server
 from seqloom.lab.web.settings import WebSettings
@@ -38,9 +41,19 @@ SENTENCES = {
 }
 
 Answer = TypeVar("Answer")
+TOKEN_BYTES = 24
+MOST_FIELDS = 100  # fields of an address
+ENTERS = "seqloom.enters"  # in the scope: whether the address has the token
+SCRIPT = "location.replace('/' + location.hash)"  # so that a copied address does not contain the token
+ENTRANCE = f"<!doctype html><meta charset=utf-8><title>seqloom explore</title><script>{SCRIPT}</script>"
+ENTRANCE_POLICY = (
+    f"default-src 'none'; script-src 'sha256-{base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()}'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+REFUSED = RequestError(401, "this page needs its token; open the address that seqloom explore printed in the terminal")
 
 
-class Routes:
+class PageRoutes:
     """The page's files, and its questions."""
 
     def __init__(self, service: Service, session: Session) -> None:
@@ -130,7 +143,7 @@ def build_app(service: Service, session: Session, port: int = 0) -> Gate:
         session: Knows who may ask.
         port: The port; 0 chooses a free one.
     """
-    app = Starlette(routes=Routes(service, session).list_routes())
+    app = Starlette(routes=PageRoutes(service, session).list_routes())
     app.router.redirect_slashes = False
     answer_problems(app, SENTENCES)
     settings = WebSettings(port=port, max_body=MAX_BODY, max_seconds=MAX_SECONDS, client_share=1.0, grace=0.0)
@@ -150,3 +163,54 @@ def make_server(service: Service, session: Session, when_ready: Callable[[str], 
         UserError: If the port is taken.
     """
     return Server(build_app(service, session, port), when_ready, finish_seconds=1)
+
+
+class Session:
+    """Check that requests come from the person who started the server.
+
+    `/?token=TOKEN` sets a cookie, which later requests need. A script may send `Authorization: Bearer TOKEN` instead.
+
+    Attributes:
+        token: The token of the address, which is printed in the terminal.
+    """
+
+    def __init__(self) -> None:
+        self.token = secrets.token_urlsafe(TOKEN_BYTES)
+        self._name, self._value = f"seqloom-{secrets.token_hex(4)}", secrets.token_urlsafe(TOKEN_BYTES)
+        self._once = ""
+
+    @property
+    def cookie(self) -> str:
+        """The value of the header Set-Cookie. No script reads the cookie, and no other site makes a browser send it."""
+        return f"{self._name}={self._value}; HttpOnly; SameSite=Strict; Path=/"
+
+    def make_single_use_token(self) -> str:
+        """Return a token that sets the cookie once; other users may see the arguments of a browser that is started."""
+        self._once = secrets.token_urlsafe(TOKEN_BYTES)
+        return self._once
+
+    def check(self, scope: Scope, headers: Headers) -> None:
+        """Raise a RequestError with status 401 unless the request has the cookie, or the token."""
+        given = _read_token(scope)
+        if given is not None:
+            is_once = bool(self._once) and is_same(given, self._once)
+            if not is_once and not is_same(given, self.token):
+                raise REFUSED
+            self._once = "" if is_once else self._once
+            scope[ENTERS] = True
+            return
+        cookies = cookie_parser(headers.get(b"cookie", b"").decode("latin-1"))
+        has_cookie = is_same(cookies.get(self._name, "").encode(), self._value)
+        if not has_cookie and not is_same(read_bearer(scope, headers), self.token):
+            raise REFUSED
+
+
+def _read_token(scope: Scope) -> bytes | None:
+    """Return the token in the address of the page; None if there is none."""
+    if scope["path"] != "/":
+        return None
+    try:
+        query = parse_qs(scope.get("query_string", b"").decode("latin-1"), max_num_fields=MOST_FIELDS)
+    except ValueError:
+        raise REFUSED from None
+    return query["token"][0].encode() if "token" in query else None

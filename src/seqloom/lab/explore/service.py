@@ -8,22 +8,35 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any, NotRequired
+
+from pydantic import ConfigDict, Field, TypeAdapter, with_config
+from typing_extensions import TypedDict
 
 from seqloom import __version__
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import Features, Tokens
 from seqloom.lab.explore.explanation import Request, RowExplanation, explain, pack_array
 from seqloom.lab.explore.inside import Array
-from seqloom.lab.explore.rows import ShownRow, find_similar, list_rows, read_row_states
-from seqloom.lab.explore.subject import Example, Subject, open_subject
+from seqloom.lab.explore.rows import HeldOutRow, find_similar, list_rows, read_row_states
+from seqloom.lab.explore.subject import LabelledInput, Subject, open_subject
 from seqloom.lab.training.run import Run
 
 KEPT = 12  # explanations whose arrays can still be asked for
 CURVE_POINTS = 500
+MAX_INPUT = 1_000_000  # characters of a typed input
+MAX_CLAMPS = 32
+MAX_UNITS = 100_000
+
+Strict = ConfigDict(extra="forbid")
+Name = Annotated[str, Field(strict=True, max_length=1000)]
+Index = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
+Indices = Annotated[list[Index], Field(max_length=MAX_UNITS)]
+Span = Annotated[list[Index], Field(min_length=2, max_length=2)]
+Flag = Annotated[bool, Field(strict=True)]
 
 
-class Entry:
+class RunEntry:
     """One run of a page: its model, rows and states, each loaded on first use."""
 
     def __init__(self, name: str, run: Run | None = None, subject: Subject | None = None, problem: str = "") -> None:
@@ -41,7 +54,7 @@ class Entry:
             return self._subject
 
     @cached_property
-    def rows(self) -> list[ShownRow]:
+    def rows(self) -> list[HeldOutRow]:
         with self._rows_lock:
             return list_rows(self.subject)
 
@@ -80,9 +93,9 @@ class Entry:
 class Service:
     """Answer a page's questions about some runs."""
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
+    def __init__(self, entries: Sequence[RunEntry]) -> None:
         self.entries = {entry.name: entry for entry in entries}
-        self._kept: OrderedDict[str, tuple[Example, RowExplanation]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[LabelledInput, RowExplanation]] = OrderedDict()
         self._count = 0
         self._lock = threading.Lock()
 
@@ -117,7 +130,7 @@ class Service:
             raise UserError("this view is no longer in memory; ask for it again")
         return pack_array(kept[1].arrays[name])
 
-    def _entry(self, document: Mapping[str, Any]) -> Entry:
+    def _entry(self, document: Mapping[str, Any]) -> RunEntry:
         name = document["run"]
         if name not in self.entries:
             raise UserError(f"there is no run {name!r} in this page; it has {', '.join(self.entries)}")
@@ -131,7 +144,7 @@ class Service:
         fields = ("text", "truth", "prediction", "loss", "confidence")
         return {"rows": [{"row": i} | {f: getattr(row, f) for f in fields} for i, row in enumerate(rows)]}
 
-    def _read(self, entry: Entry, document: Mapping[str, Any]) -> Example:
+    def _read(self, entry: RunEntry, document: Mapping[str, Any]) -> LabelledInput:
         if (number := document.get("row")) is not None:
             if number >= len(entry.rows):
                 raise UserError(f"there is no row {number!r}; the page lists {len(entry.rows)} rows")
@@ -181,8 +194,61 @@ class Service:
         return {"lines": lines, "finished": run.finished}
 
 
-def open_entries(runs: Mapping[str, Run | Exception]) -> list[Entry]:
+def open_entries(runs: Mapping[str, Run | Exception]) -> list[RunEntry]:
     """Return an entry for each run; one that could not be opened has a problem to show."""
     return [
-        Entry(name, problem=str(run)) if isinstance(run, Exception) else Entry(name, run) for name, run in runs.items()
+        RunEntry(name, problem=str(run)) if isinstance(run, Exception) else RunEntry(name, run)
+        for name, run in runs.items()
     ]
+
+
+@with_config(Strict)
+class ClampQuestion(TypedDict):
+    """A gate or a state to hold at a value; without units all of them, without steps at all steps."""
+
+    layer: Name
+    letter: Name
+    value: Annotated[float, Field(strict=True, allow_inf_nan=False)]
+    units: NotRequired[Indices | None]
+    steps: NotRequired[Span | None]
+
+
+@with_config(Strict)
+class AboutQuestion(TypedDict):
+    """Ask which runs the page has."""
+
+
+@with_config(Strict)
+class RunQuestion(TypedDict):
+    """Ask for the rows, or the learning curves, of a run."""
+
+    run: Name
+
+
+@with_config(Strict)
+class ExplainQuestion(RunQuestion):
+    """Ask what a model does with a row of the data, given by its index, or with a typed input."""
+
+    row: NotRequired[Index | None]
+    input: NotRequired[Annotated[str, Field(strict=True, max_length=MAX_INPUT)] | None]
+    output: NotRequired[Index | None]
+    step: NotRequired[Index | None]
+    clamps: NotRequired[Annotated[list[ClampQuestion], Field(max_length=MAX_CLAMPS)] | None]
+    uniform_attention: NotRequired[Flag | None]
+
+
+@with_config(Strict)
+class SimilarQuestion(ExplainQuestion):
+    """Ask for rows in which the same units are active as in a span of an input."""
+
+    span: Span
+    units: NotRequired[Indices | None]
+
+
+QUESTIONS: dict[str, TypeAdapter[Any]] = {
+    "about": TypeAdapter(AboutQuestion),
+    "rows": TypeAdapter(RunQuestion),
+    "explain": TypeAdapter(ExplainQuestion),
+    "similar": TypeAdapter(SimilarQuestion),
+    "curves": TypeAdapter(RunQuestion),
+}

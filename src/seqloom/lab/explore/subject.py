@@ -13,8 +13,7 @@ from pydantic_core import from_json
 from torch import Tensor, nn
 
 from seqloom.core.errors import UserError
-from seqloom.lab.data.coders.joined import JoinedTextCoder
-from seqloom.lab.data.coders.text import TextCoder
+from seqloom.lab.data.coders.text import JoinedTextCoder, TextCoder
 from seqloom.lab.data.task import END, SPECIALS, START, UNKNOWN, Batch, Features, Task, Tokens
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.kinds.kind import Kind
@@ -26,7 +25,7 @@ MAX_STEPS = 5_000  # steps that are looked into; a trace of 50,000 steps would n
 
 
 @dataclass(frozen=True, eq=False)
-class Example:
+class LabelledInput:
     """One input: a batch of one row, and a label for each step."""
 
     batch: Batch
@@ -100,7 +99,7 @@ class Subject:
         """Whether occlusion deletes a step; steps with their own output, and features, are replaced instead."""
         return self.has_tokens and not self.is_per_step
 
-    def read(self, text: object) -> Example:
+    def read(self, text: object) -> LabelledInput:
         """Read an input that a user typed: a text, JSON for numbers and objects, or a Python value.
 
         Raises:
@@ -126,7 +125,7 @@ class Subject:
                 raise UserError(f"the input {_shorten(stripped)!r} is not JSON; give {expected}") from None
         return stripped.split() if isinstance(self.task.input, Tokens) and self.task.input.unit == "tokens" else text
 
-    def label(self, batch: Batch, row: object = None) -> Example:
+    def label(self, batch: Batch, row: object = None) -> LabelledInput:
         """Name the steps of a batch of one row; `row`: the input before encoding, if known."""
         n = int(batch.lengths[0])
         if n == 0:
@@ -137,14 +136,14 @@ class Subject:
             n = MAX_STEPS
         batch = batch.cut(n)
         if not self.has_tokens or batch.x.ndim > 2:
-            return Example(batch, tuple(map(str, range(n))), notes=notes)
+            return LabelledInput(batch, tuple(map(str, range(n))), notes=notes)
         ids = batch.x[0].tolist()
         labels = self._name_tokens(ids, row)
         unknown = tuple(i == UNKNOWN for i in ids)
         if any(unknown):
             words = ", ".join(f"'{w}'" for w, u in zip(labels, unknown, strict=True) if u)
             notes = (*notes, f"Not in the vocabulary, read as unknown: {_shorten(words, 200)}.")
-        return Example(batch, tuple(labels), unknown, notes)
+        return LabelledInput(batch, tuple(labels), unknown, notes)
 
     def _name_tokens(self, ids: list[int], row: object) -> list[str]:
         coder = None if self.task.encoding is None else self.task.encoding.x

@@ -98,7 +98,7 @@ class CWriter:
 
     def write(
         self, function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], names: Sequence[str]
-    ) -> list[CTensor]:
+    ) -> list[CArray]:
         """Write the statements of a function and return its results.
 
         Args:
@@ -117,7 +117,7 @@ class CWriter:
         for node in traced.graph.nodes:
             if node.op == "placeholder":
                 example, name = next(arguments)
-                known[node] = CTensor(name, example.to("meta").contiguous())
+                known[node] = CArray(name, example.to("meta").contiguous())
             elif node.op == "get_attr":
                 known[node] = getattr(traced, node.target).detach()
             elif node.op == "call_function":
@@ -130,7 +130,7 @@ class CWriter:
     def _call(self, target: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401  # an operator and its arguments
         if target is operator.getitem:
             return args[0][args[1]]
-        flat = [a for a in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(a, CTensor)]
+        flat = [a for a in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(a, CArray)]
         if not flat:
             return target(*args, **kwargs)  # constants
         name = target.overloadpacket.__name__
@@ -160,23 +160,23 @@ class CWriter:
             source = self._pointwise("clone", [source], {})
             results = target(source.meta, *args[1:], **kwargs)
         if isinstance(results, Tensor):
-            return CTensor(source.base, results)
-        return [CTensor(source.base, one) for one in results]
+            return CArray(source.base, results)
+        return [CArray(source.base, one) for one in results]
 
-    def allocate(self, shape: Sequence[int]) -> CTensor:
+    def allocate(self, shape: Sequence[int]) -> CArray:
         """Return new memory of a shape."""
         start, size = self.work, max(1, int(np.prod(shape)))
         self.work += size
-        return CTensor(f"w + {start}", torch.empty(tuple(shape), device="meta"))
+        return CArray(f"w + {start}", torch.empty(tuple(shape), device="meta"))
 
-    def _name(self, constant: Tensor) -> CTensor:
+    def _name(self, constant: Tensor) -> CArray:
         """Return the array of a constant; it is declared when it is first used."""
         key = id(constant)
         if key not in self._names:
             name = f"c{len(self._names)}"
             self._names[key] = name, constant  # keeps the tensor, so that no other has its id
             self.constants.append(declare(name, constant.contiguous().float().numpy()))
-        return CTensor(self._names[key][0], torch.empty(constant.shape, device="meta"))
+        return CArray(self._names[key][0], torch.empty(constant.shape, device="meta"))
 
     def _read(self, value: Any, shape: Sequence[int], indices: Sequence[str]) -> str:  # noqa: ANN401
         """Return the C expression of one element of an argument that is broadcast to a shape."""
@@ -198,9 +198,9 @@ class CWriter:
         self.lines += ["    " * (depth + 1) + line for line in inner]
         self.lines += ["    " * (d + 1) + "}" for d in reversed(range(depth))]
 
-    def _pointwise(self, name: str, args: Any, kwargs: Any) -> CTensor:  # noqa: ANN401
-        args = [a for a in args if isinstance(a, CTensor | Tensor | int | float)]
-        shapes = [a.meta.shape if isinstance(a, CTensor) else getattr(a, "shape", ()) for a in args]
+    def _pointwise(self, name: str, args: Any, kwargs: Any) -> CArray:  # noqa: ANN401
+        args = [a for a in args if isinstance(a, CArray | Tensor | int | float)]
+        shapes = [a.meta.shape if isinstance(a, CArray) else getattr(a, "shape", ()) for a in args]
         shape = torch.broadcast_shapes(*shapes)
         out, alpha = self.allocate(shape), kwargs.get("alpha", 1)
 
@@ -213,7 +213,7 @@ class CWriter:
         self._loops(shape, body)
         return out
 
-    def _reduce(self, name: str, args: Any, kwargs: Any) -> CTensor:  # noqa: ANN401
+    def _reduce(self, name: str, args: Any, kwargs: Any) -> CArray:  # noqa: ANN401
         source, rest = args[0], list(args[1:])
         shape = tuple(source.meta.shape)
         dims = rest[0] if rest and rest[0] else list(range(len(shape)))
@@ -244,9 +244,9 @@ class CWriter:
                 return ["{", *("    " + line for line in lines), f"    {out.at(out.meta, indices)} = {end};", "}"]
 
             self._loops(outer, body)
-        return out if keep else CTensor(out.base, out.meta.squeeze(tuple(dims)))
+        return out if keep else CArray(out.base, out.meta.squeeze(tuple(dims)))
 
-    def _layer_norm(self, x: CTensor, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> list[Any]:  # noqa: ANN401
+    def _layer_norm(self, x: CArray, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> list[Any]:  # noqa: ANN401
         dims = list(range(-len(shape), 0))
         off = self._pointwise("sub", [x, self._reduce("mean", [x, dims, True], {})], {})
         var = self._reduce("mean", [self._pointwise("mul", [off, off], {}), dims, True], {})
@@ -255,8 +255,8 @@ class CWriter:
         y = y if weight is None else self._pointwise("mul", [y, weight], {})
         return [y if bias is None else self._pointwise("add", [y, bias], {}), None, None]
 
-    def _mm(self, left: CTensor, right: Any) -> CTensor:  # noqa: ANN401  # a Value or a constant
-        (rows, K), N = left.meta.shape, (right.meta if isinstance(right, CTensor) else right).shape[1]
+    def _mm(self, left: CArray, right: Any) -> CArray:  # noqa: ANN401  # a CArray or a constant
+        (rows, K), N = left.meta.shape, (right.meta if isinstance(right, CArray) else right).shape[1]
         out = self.allocate((rows, N))
         parts = None
         if self.int8 and isinstance(right, Tensor) and right.numel() >= FEWEST:
@@ -267,11 +267,11 @@ class CWriter:
             q, s = parts
             name = f"q{len(self.constants)}"
             self.constants += [declare(name, q), declare(f"{name}_scale", s.ravel())]
-            matrix = CTensor(name, torch.empty((K, N), device="meta"))
+            matrix = CArray(name, torch.empty((K, N), device="meta"))
             scale = f"{name}_scale[n]" if s.shape[0] == 1 else scale
             before = f" * {name}_scale[k]" if s.shape[0] != 1 else ""
         else:
-            matrix = right if isinstance(right, CTensor) else self._name(right)
+            matrix = right if isinstance(right, CArray) else self._name(right)
         o = out.at(out.meta, ["r", "n"])
         self.lines += [
             f"    for (int r = 0; r < {rows}; r++) {{",
@@ -285,8 +285,8 @@ class CWriter:
         ]
         return out
 
-    def _cat(self, parts: Sequence[Any], dim: int = 0) -> CTensor:
-        tensors = [p.meta if isinstance(p, CTensor) else p for p in parts]
+    def _cat(self, parts: Sequence[Any], dim: int = 0) -> CArray:
+        tensors = [p.meta if isinstance(p, CArray) else p for p in parts]
         shape = list(torch.cat([torch.empty(t.shape, device="meta") for t in tensors], dim).shape)
         out, start = self.allocate(shape), 0
         for part, tensor in zip(parts, tensors, strict=True):
@@ -301,14 +301,14 @@ class CWriter:
             start += size
         return out
 
-    def copy(self, value: Any, to: str, size: int) -> list[str]:  # noqa: ANN401  # a Value or a constant
+    def copy(self, value: Any, to: str, size: int) -> list[str]:  # noqa: ANN401  # a CArray or a constant
         """Return the statements that copy a result to memory."""
         value = self._name(value) if isinstance(value, Tensor) else value
         flat = value if value.meta.is_contiguous() else self._pointwise("clone", [value], {})
         base = flat.at(flat.meta.reshape(-1), ["i"])
         return [f"    for (int i = 0; i < {size}; i++) {to}[i] = {base};"]
 
-    def _embedding(self, table: Tensor, ids: CTensor, *rest: object) -> CTensor:
+    def _embedding(self, table: Tensor, ids: CArray, *rest: object) -> CArray:
         N, out = table.shape[1], self.allocate((*ids.meta.shape, table.shape[1]))
         parts = split_int8(table.contiguous().numpy()) if self.int8 and table.numel() >= FEWEST else None
         if parts is not None and parts[1].shape[1] == 1:
@@ -321,7 +321,7 @@ class CWriter:
         return out
 
 
-class CTensor:
+class CArray:
     """A tensor in C: the pointer to its memory, and offset, shape and strides as those of a meta tensor."""
 
     def __init__(self, base: str, meta: Tensor) -> None:

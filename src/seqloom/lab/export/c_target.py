@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.coders.series import SeriesCoder
-from seqloom.lab.data.task import Features, Task, Tokens
+from seqloom.lab.data.task import Task, Tokens
 from seqloom.lab.export.c_code import CWriter, declare
 from seqloom.lab.export.check import TOLERANCE, CheckError, make_rows
 from seqloom.lab.export.description import describe
@@ -52,7 +52,7 @@ def check_streamable(model: ForTask, task: Task) -> None:
         )
 
 
-class StreamStep(nn.Module):
+class StepModule(nn.Module):
     """One step of a model: an input and all states in, the output and the new states out."""
 
     def __init__(self, model: ForTask, task: Task) -> None:
@@ -155,7 +155,7 @@ def write_c(model: ForTask, task: Task, folder: Path, int8: bool, name: str = "m
         {"difference", "rows", "compiler"} of the comparison; "compiler" is None if there is none.
     """
     check_streamable(model, task)
-    stream = StreamStep(copy.deepcopy(model), task).eval()
+    stream = StepModule(copy.deepcopy(model), task).eval()
     text = write_code(stream, task, name, int8)
     file = folder / f"{name}.c"
     file.write_text(text, encoding="utf-8")
@@ -168,11 +168,11 @@ def write_c(model: ForTask, task: Task, folder: Path, int8: bool, name: str = "m
     return facts
 
 
-def write_code(stream: StreamStep, task: Task, name: str, int8: bool = False) -> str:
+def write_code(stream: StepModule, task: Task, name: str, int8: bool = False) -> str:
     """Return the C file of a stream."""
     writer, states = CWriter(int8), stream.start()
     is_text = isinstance(task.input, Tokens)
-    width = 1 if is_text else _count_columns(task)
+    width = 1 if is_text else len(task.encoding.x.scale.mean)
     x = torch.zeros(1, dtype=torch.long) if is_text else torch.zeros(1, width)
     names = [f"s->s{k}" for k in range(len(states))]
     output, *after = writer.write(stream, [x, *states], ["id" if is_text else "x", *names])
@@ -209,11 +209,6 @@ def write_code(stream: StreamStep, task: Task, name: str, int8: bool = False) ->
         if is_text
         else "the numbers of a step in their units, NAN if missing",
     )
-
-
-def _count_columns(task: Task) -> int:
-    assert task.encoding is not None and isinstance(task.input, Features)
-    return len(task.encoding.x.scale.mean)
 
 
 def _clean(text: str) -> str:
@@ -298,7 +293,7 @@ int main(void)
 """
 
 
-def check_c(stream: StreamStep, task: Task, file: Path, command: Sequence[str]) -> dict[str, Any]:
+def check_c(stream: StepModule, task: Task, file: Path, command: Sequence[str]) -> dict[str, Any]:
     """Compile a C file and compare it with torch on rows of three lengths.
 
     Args:

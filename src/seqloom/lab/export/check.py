@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from seqloom.lab.data.coders.joined import JoinedTextCoder
 from seqloom.lab.data.coders.series import SeriesCoder
-from seqloom.lab.data.coders.subwords import SubwordCoder
 from seqloom.lab.data.coders.table import TableCoder
-from seqloom.lab.data.coders.text import TextCoder
+from seqloom.lab.data.coders.text import JoinedTextCoder, SubwordCoder, TextCoder
 from seqloom.lab.data.task import Task
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.kinds.registry import kind_of
@@ -25,6 +23,7 @@ ROWS = 3  # rows of each length
 TOLERANCE = 1e-4  # largest difference, relative to values above 1; float32 in another order of sums
 TEXT = "It's a <b>Test</b>: Straße, ΟΔΟΣ, हिन्दी, 你好, 1,5 don\u2019t"  # what a tokenizer may get wrong
 NUMBERS = (int, float)
+Predict = Callable[[Sequence[Any]], list[dict[str, Any]]]
 
 
 class CheckError(RuntimeError):
@@ -78,9 +77,7 @@ def _draw_numbers(
     return mean + deviation * noise.reshape(n, len(mean))
 
 
-def compare_predictions(
-    model: ForTask, task: Task, predict: Callable[[Sequence[Any]], list[dict[str, Any]]]
-) -> tuple[float, int]:
+def compare_predictions(model: ForTask, task: Task, predict: Predict) -> tuple[float, int]:
     """Compare the predictions of an exported model with those of the run's model.
 
     Args:

@@ -11,12 +11,10 @@ from typing import Any
 
 import polars as pl
 
-from seqloom.lab.data.coders.joined import JoinedTextCoder
 from seqloom.lab.data.coders.letters import WORD_LETTERS
 from seqloom.lab.data.coders.series import SeriesCoder
-from seqloom.lab.data.coders.subwords import SubwordCoder
 from seqloom.lab.data.coders.table import TableCoder
-from seqloom.lab.data.coders.text import HAN, WORDS, TextCoder
+from seqloom.lab.data.coders.text import HAN, WORDS, JoinedTextCoder, SubwordCoder, TextCoder
 from seqloom.lab.data.task import Task
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.kinds.registry import kind_of
@@ -71,6 +69,14 @@ def _describe_encoder(coder: Any, task: Task, model: ForTask) -> dict[str, Any]:
     names = coder.space.names
     ahead = {"lookback": task.lookback, "horizon": target.steps, "targets": list(target.names)}
     return {"type": "table", "known_features": [names.index(n) for n in coder.space.known]} | state | ahead
+
+
+def write_description(model: ForTask, task: Task, folder: Path, **facts: object) -> dict[str, Any]:
+    """Write model.json and, for subwords, the tokenizer; return the content of model.json."""
+    about = describe(model, task) | facts
+    (folder / "model.json").write_text(json.dumps(about, ensure_ascii=False), encoding="utf-8")
+    write_tokenizer(task, folder)
+    return about
 
 
 def write_tokenizer(task: Task, folder: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from seqloom.core.errors import UserError
-from seqloom.lab.export.names import Target
+from seqloom.lab.export import Target
 from seqloom.lab.files import scratch
 from seqloom.lab.training.run import Run
 

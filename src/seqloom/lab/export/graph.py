@@ -11,7 +11,7 @@ from torch.export import Dim
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.coders.audio import AudioCoder
-from seqloom.lab.data.coders.step_sets import StepSetCoder
+from seqloom.lab.data.coders.labels import StepSetCoder
 from seqloom.lab.data.task import Batch, Features, Task, Tokens
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.kinds.forms import describe_kind
@@ -43,7 +43,7 @@ class ExportedModel(nn.Module):
 
 
 @dataclass(frozen=True, eq=False)
-class ModelGraph:
+class ExportGraph:
     """A model to write, with an example of its inputs.
 
     Attributes:
@@ -92,7 +92,7 @@ def check_exportable(run: Run) -> None:
         raise UserError(f"{name} reads a sequence in segments and exports one length only; use `seqloom predict`")
 
 
-def make_graph(model: ForTask, task: Task) -> ModelGraph:
+def make_graph(model: ForTask, task: Task) -> ExportGraph:
     """Return the model of a task as a module of tensors, with example inputs.
 
     Args:
@@ -115,4 +115,4 @@ def make_graph(model: ForTask, task: Task) -> ModelGraph:
     if isinstance(task.input, Features) and task.input.known:
         inputs["future"] = torch.randn(B, task.target.steps, len(task.input.known))  # type: ignore[union-attr]
         shapes.append({0: rows})
-    return ModelGraph(ExportedModel(model, tuple(inputs)).eval(), inputs, tuple(shapes), model.output)
+    return ExportGraph(ExportedModel(model, tuple(inputs)).eval(), inputs, tuple(shapes), model.output)

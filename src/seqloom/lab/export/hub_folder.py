@@ -12,15 +12,17 @@ from safetensors.torch import load_file, save_file
 
 from seqloom.cells.lookup import split_name
 from seqloom.core.errors import UserError
+from seqloom.lab.data.coders.text import JoinedTextCoder
 from seqloom.lab.data.registry import load_task
 from seqloom.lab.data.task import SPECIALS, Task, Tokens
-from seqloom.lab.export.card import write_card
 from seqloom.lab.export.description import write_tokenizer
 from seqloom.lab.files.checkpoint import check_finite, check_weights, load_weights, weights_of
 from seqloom.lab.kinds import decision, prediction_intervals
 from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.model import build, build_without_memory
+from seqloom.lab.training.results import summarise_run
 from seqloom.lab.training.run import Run
 from seqloom.layers.registry import BI_PREFIX
 
@@ -111,3 +113,60 @@ def read_hub_folder(folder: Path) -> tuple[ForTask, Task]:
         raise UserError(f"{folder}: {error}") from error
     model.restore_decision(folder, task)
     return model.eval(), task
+
+
+def write_card(run: Run, licence: str = "") -> str:
+    """Return the model card of a run as Markdown with a YAML header.
+
+    Args:
+        run: The trained run.
+        licence: An identifier such as mit; "" says that none was chosen.
+    """
+    task, kind, record, settings = run.task, kind_of(run.task), run.record, run.settings
+    pipeline = kind.find_pipeline(task)
+    header = [f"license: {licence or 'unknown'}", "library_name: seqloom"]
+    header += [f"pipeline_tag: {pipeline}"] if pipeline else []
+    header += ["tags:", "- seqloom", f"- {json.dumps(settings.model.rpartition(':')[2])}", f"- {task.kind}"]
+    use = kind.describe_use(task, getattr(task.input, "unit", "numbers"))
+    sizes = ", ".join(f"{split} {facts['size']:,}" for split, facts in record["data"].items() if facts["size"])
+    example = f"print(model.predict([{_write_example(task)}]))"
+    load = 'model = Pretrained.from_pretrained("FOLDER_OR_REPOSITORY")'
+    code = ["```python", "from seqloom.lab.export.hub import Pretrained", "", load, example, "```"]
+    parts = [
+        "\n".join(["---", *header, "---"]),
+        f"# {run.name}",
+        f"{use} Model: `{settings.model}`, {settings.hidden} units, layers: {settings.layers}. Trained with seqloom.",
+        "## Data",
+        f"{record['task']['name']} ({sizes} examples), read as a task of kind {record['task']['kind']}.",
+        "## Metrics",
+        "\n".join(_tabulate(summarise_run(run))),
+        "## How to use",
+        "\n".join(code),
+        "`pip install 'seqloom[lab,hub]'`. The weights are in `model.safetensors`, the settings in `config.json`, and "
+        "the vocabulary, scales and labels in `task/task.json`. No file is executed.",
+        "## Licence",
+        licence or "Not chosen: `seqloom export RUN --to safetensors --licence mit` sets it.",
+        "## Versions",
+        ", ".join(f"{k} {v}" for k, v in record.get("versions", {}).items()),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _tabulate(facts: dict[str, Any]) -> list[str]:
+    values, split = (facts["test"], "test") if facts["test"] else (facts["valid"], "validation")
+    lines = [f"| metric | {split} | 95 % interval |", "|---|---|---|"]
+    for name, value in values.items():
+        if isinstance(value, int | float):
+            ends = facts["test_intervals"].get(name) if facts["test"] else None
+            interval = f"{ends[0]:.4f} to {ends[1]:.4f}" if ends and None not in ends else "-"
+            lines.append(f"| {name} | {value:.4f} | {interval} |")
+    return lines
+
+
+def _write_example(task: Task) -> str:
+    coder = None if task.encoding is None else task.encoding.x
+    if isinstance(coder, JoinedTextCoder):
+        return json.dumps(dict.fromkeys(coder.columns, "some text"), ensure_ascii=False)
+    if getattr(task.input, "unit", None):
+        return '"some text"' if task.input.unit != "tokens" else '["some", "words"]'  # type: ignore[union-attr]
+    return "row  # a list of steps, or a dict of columns"

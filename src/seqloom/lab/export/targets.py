@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ast
 import copy
-import json
 import logging
 import warnings
 from pathlib import Path
@@ -13,14 +13,15 @@ import torch
 
 from seqloom.core.errors import UserError, require
 from seqloom.lab.data.task import Task
-from seqloom.lab.export.check import compare_predictions
-from seqloom.lab.export.description import describe, write_tokenizer
-from seqloom.lab.export.graph import ModelGraph, make_graph
+from seqloom.lab.export.check import Predict, compare_predictions
+from seqloom.lab.export.description import write_description
+from seqloom.lab.export.graph import ExportGraph, make_graph
 from seqloom.lab.export.int8 import compress_onnx, store_as_int8
-from seqloom.lab.export.runner_file import write_runner
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.training.predict import predict_pieces
 from seqloom.tools.onnx.export import export_onnx
+
+PARTS = ("rows", "results", "model")  # in the order of their use
 
 
 def write_onnx(model: ForTask, task: Task, folder: Path, int8: bool) -> dict[str, Any]:
@@ -53,16 +54,12 @@ def write_onnx(model: ForTask, task: Task, folder: Path, int8: bool) -> dict[str
         written = onnx.load(file)
         compress_onnx(written)
         onnx.save(written, file)
-    about = describe(model, task) | {"file": file.name}
-    (folder / "model.json").write_text(json.dumps(about, ensure_ascii=False), encoding="utf-8")
-    write_tokenizer(task, folder)
+    about = write_description(model, task, folder, file=file.name)
     write_runner(folder)
     from seqloom.lab.export.runner.model import Model
 
     runner = Model(folder)
-    difference, rows = compare_predictions(model, task, lambda rows: runner.predict(list(rows), probabilities=True))
-    facts = {"inputs": list(graph.inputs), "output": graph.output, "example": about["example"]}
-    return {"difference": difference, "rows": rows, **facts}
+    return _compare(model, task, graph, about, lambda rows: runner.predict(list(rows), probabilities=True))
 
 
 def write_pt2(model: ForTask, task: Task, folder: Path, int8: bool) -> dict[str, Any]:
@@ -90,10 +87,12 @@ def write_pt2(model: ForTask, task: Task, folder: Path, int8: bool) -> dict[str,
             loaded = torch.export.load(file).module()
         finally:
             logging.disable(logging.NOTSET)
-    about = describe(model, task) | {"file": file.name, "inputs": list(graph.inputs), "output": graph.output}
-    (folder / "model.json").write_text(json.dumps(about, ensure_ascii=False), encoding="utf-8")
-    write_tokenizer(task, folder)
-    difference, rows = compare_predictions(model, task, _Loaded(model, task, loaded, graph).predict)
+    about = write_description(model, task, folder, file=file.name, inputs=list(graph.inputs), output=graph.output)
+    return _compare(model, task, graph, about, _Loaded(model, task, loaded, graph).predict)
+
+
+def _compare(model: ForTask, task: Task, graph: ExportGraph, about: dict[str, Any], predict: Predict) -> dict[str, Any]:
+    difference, rows = compare_predictions(model, task, predict)
     facts = {"inputs": list(graph.inputs), "output": graph.output, "example": about["example"]}
     return {"difference": difference, "rows": rows, **facts}
 
@@ -101,7 +100,7 @@ def write_pt2(model: ForTask, task: Task, folder: Path, int8: bool) -> dict[str,
 class _Loaded:
     """Predict with a program that was read back, with the run's own encoding."""
 
-    def __init__(self, model: ForTask, task: Task, program: Any, graph: ModelGraph) -> None:  # noqa: ANN401
+    def __init__(self, model: ForTask, task: Task, program: Any, graph: ExportGraph) -> None:  # noqa: ANN401
         self.model, self.task, self.program, self.graph = copy.copy(model), task, program, graph
 
     def predict(self, rows: Any) -> list[dict[str, Any]]:  # noqa: ANN401  # a sequence of any rows
@@ -123,7 +122,7 @@ class _Loaded:
         return list(predict_pieces(self.model, self.task, [list(rows)], probabilities=True))
 
 
-def _name_shapes(graph: ModelGraph) -> tuple[Any, ...]:
+def _name_shapes(graph: ExportGraph) -> tuple[Any, ...]:
     """Return the dynamic shapes as `ExportedModel.forward` takes its arguments: x, lengths, and the rest in a tuple."""
     first, second, *more = graph.shapes
     return (first, second, tuple(more)) if more else (first, second)
@@ -136,3 +135,26 @@ def _refuse(write: Any, form: str) -> Any:  # noqa: ANN401  # a function and its
     except (torch.fx.experimental.symbolic_shapes.ConstraintViolationError, torch._dynamo.exc.UserError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"this model does not export to {form} for every length ({reason}); try another --to") from None
+
+
+def write_runner(folder: Path) -> None:
+    """Write run.py to a folder."""
+    (folder / "run.py").write_text(join_modules(), encoding="utf-8")
+
+
+def join_modules() -> str:
+    """Return the modules of `runner` as one: the docstring of the last, all imports, then the code of each."""
+    imports: dict[str, None] = {}
+    bodies: list[str] = []
+    docstring = ""
+    for name in PARTS:
+        text = (Path(__file__).parent / "runner" / f"{name}.py").read_text(encoding="utf-8")
+        lines, tree = text.splitlines(), ast.parse(text)
+        docstring = "\n".join(lines[: tree.body[0].end_lineno])
+        statements = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        for node in statements:
+            if not (isinstance(node, ast.ImportFrom) and (node.module or "").startswith("seqloom")):
+                imports["\n".join(lines[node.lineno - 1 : node.end_lineno])] = None
+        bodies.append("\n".join(lines[statements[-1].end_lineno or 0 :]).strip("\n"))
+    first, *others = sorted(imports, key=lambda line: ("__future__" not in line, "numpy" in line, line))
+    return "\n\n".join([docstring, first, "\n".join(others), "\n\n\n".join(bodies)]) + "\n"

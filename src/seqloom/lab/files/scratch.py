@@ -1,4 +1,4 @@
-"""Temporary names for files that are being written, and files that appear only when they are complete.
+"""Temporary names for files that are being written, files that appear only when they are complete, and links.
 
 Files that a killed process left under a temporary name are removed later.
 """
@@ -63,6 +63,13 @@ def write_atomically(file: Path) -> Iterator[Path]:
         work.unlink(missing_ok=True)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically, with Unix line ends; its folder is created if necessary."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with write_atomically(path) as work:
+        work.write_text(text, encoding="utf-8", newline="\n")
+
+
 @contextmanager
 def make_folder(path: Path) -> Iterator[Path]:
     """Create a folder under a temporary name beside `path`, readable only by this user; remove it at the end."""
@@ -102,3 +109,15 @@ def _is_alive(process: int) -> bool:
     except (PermissionError, OverflowError):
         return True
     return True
+
+
+def refuse_links(folder: Path) -> None:
+    """Raise a UserError if there is a symbolic link in a folder, however deep. The folder itself may be one."""
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(place, name)
+            if path.is_symlink():
+                raise UserError(
+                    f"{path} is a link to {os.readlink(path)}, and what is written there would change files outside "
+                    f"of {folder}; replace the link by what it points to"
+                )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,16 @@ from torch import Tensor, nn
 
 from seqloom.core.cell import State
 from seqloom.lab.data.task import IGNORE, Batch, Classes, Task
-from seqloom.lab.kinds import class_balance, decision
+from seqloom.lab.kinds import decision
 from seqloom.lab.kinds.columns import Columns
 from seqloom.lab.kinds.decision import Decision
 from seqloom.lab.kinds.for_task import ForTask, Prediction, get_targets
-from seqloom.lab.kinds.kind import Kind
-from seqloom.lab.kinds.layers import normalise
-from seqloom.lab.kinds.objective import Objective
+from seqloom.lab.kinds.kind import Kind, ScoredRows
+from seqloom.lab.kinds.layers import build_reader, normalise
+from seqloom.lab.kinds.objective import Objective, balance_classes, choose_objective, find_positive
 from seqloom.lab.kinds.pages.class_analysis import analyse_classes
 from seqloom.lab.kinds.pages.series_pictures import draw_classes
-from seqloom.lab.kinds.readout import build_reader
-from seqloom.lab.kinds.results import Result, describe_labels_use, pick_best, round_all
+from seqloom.lab.kinds.results import Result, pick_best, round_all
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.report.page import PageBlock
 from seqloom.lab.stats.class_metrics import describe_classes
@@ -74,9 +72,9 @@ class ForClassify(ForTask):
 
     def prepare(self, task: Task, settings: TrainSettings) -> None:
         """Set the positive class and the class weights."""
-        self.decision = Decision(class_balance.find_positive(task, settings.positive))
+        self.decision = Decision(find_positive(task, settings.positive))
         if settings.class_weights == "balanced":
-            weights = class_balance.balance_classes(task)
+            weights = balance_classes(task)
             self.decision = replace(self.decision, weights=weights)
             self.class_weights = torch.tensor(weights)
 
@@ -92,9 +90,8 @@ class ForClassify(ForTask):
         self.eval()
         try:
             for batch in task.batches("valid", **settings.sizes):
-                assert batch.y is not None
                 zs.append(self.scores(batch.to(device))[0].float().cpu())
-                ys.append(batch.y)
+                ys.append(get_targets(batch))
         finally:
             self.train(training)
             self.decision = start
@@ -126,6 +123,9 @@ class ClassifyKind(Kind):
     decoder = "classes"
     metrics = ("accuracy", "balanced_accuracy", "macro_f1", "f1", "auroc", "average_precision", "loss")
     baselines = ("majority", "logistic", "logistic of letters", "rocket", "nearest series")
+    baseline_model = ForClassify
+    use = "Classifies"
+    pipeline = "text-classification"
     selecting = ("accuracy",)
     is_per_row = True
     reads_timespans = True
@@ -149,24 +149,20 @@ class ClassifyKind(Kind):
             None if metric is None else self.find_metric(task, metric),
             METRICS[self.list_metrics(task)[0]],
         )
-        return class_balance.choose_objective(task, chosen, default, class_weights, threshold)
+        return choose_objective(task, chosen, default, class_weights, threshold)
 
     def list_decided(self, task: Task) -> tuple[str, ...]:
         return _get_names(task)
 
     def name_positive(self, task: Task, positive: str | None) -> str | None:
         names = _get_names(task)
-        return names[class_balance.find_positive(task, positive)] if len(names) == 2 else positive
-
-    def wrap_baseline(self, task: Task, module: nn.Module) -> ForTask:
-        return ForClassify(module)
+        return names[find_positive(task, positive)] if len(names) == 2 else positive
 
     def list_classes(self, task: Task) -> list[str] | None:
         return list(_get_names(task))
 
     def decode_target(self, task: Task, batch: Batch, row: int) -> object:
-        assert batch.y is not None
-        k = int(batch.y[row])
+        k = int(get_targets(batch)[row])
         return _get_names(task)[k] if k >= 0 else "unseen"
 
     def describe_export(self, task: Task, model: ForTask) -> dict[str, Any]:
@@ -176,28 +172,13 @@ class ClassifyKind(Kind):
             "decision": {name: rule[name] for name in ("positive", "temperature", "weights", "threshold", "reject")}
         }
 
-    def find_pipeline(self, task: Task) -> str:
-        return "text-classification" if getattr(task.input, "unit", None) else ""
-
-    def describe_use(self, task: Task, inputs: str) -> str:
-        return describe_labels_use("Classifies", _get_names(task), inputs)
-
-    def analyse_errors(
-        self,
-        model: ForTask,
-        task: Task,
-        columns: Columns,
-        batch: int,
-        is_late: Callable[[], bool],
-        shared: Columns,
-    ) -> list[PageBlock]:
-        gallery = draw_classes(task, batch)
-        blocks = analyse_classes(_get_names(task), shared, model.decision or Decision())
+    def analyse_errors(self, rows: ScoredRows) -> list[PageBlock]:
+        gallery = draw_classes(rows.task, rows.batch)
+        blocks = analyse_classes(_get_names(rows.task), rows.shared, rows.model.decision or Decision())
         return [*blocks, *([] if gallery is None else [gallery])]
 
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
-        assert batch.y is not None
-        y, p = batch.y.cpu().numpy(), prediction.values.cpu().numpy()
+        y, p = get_targets(batch).cpu().numpy(), prediction.values.cpu().numpy()
         has_target = y != IGNORE
         right = ((p == y) & has_target).astype(np.float64)
         columns = {"right": right, "scored": has_target.astype(np.float64), "y": y, "p": p}

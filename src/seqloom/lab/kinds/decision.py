@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from seqloom.core.errors import UserError
@@ -92,29 +93,18 @@ def load(folder: Path, classes: int | None = None) -> Decision:
         return Decision()
     record = sealed.loads(file.read_bytes(), file, FORMAT)
     with sealed.interpret(file):
-        threshold = record["threshold"]
-        decision = Decision(
-            int(record["positive"]),
-            float(record["temperature"]),
-            tuple(float(w) for w in record["weights"]),
-            None if threshold is None else float(threshold),
-            float(record["reject"]),
-            dict(record["facts"]),
-        )
+        record.pop("format")
+        decision = TypeAdapter(Decision).validate_python(record)
         if not (decision.positive >= 0 and 0 <= decision.reject <= 1 and 0 <= (decision.threshold or 0.0) <= 1):
             raise UserError("a class or a probability is out of range")
         if not all(0 < value < math.inf for value in (decision.temperature, *decision.weights)):
             raise UserError("the temperature and the class weights are positive numbers")
-        if classes is not None:
-            _check_classes(decision, classes)
+        if classes is not None and len(decision.weights) not in (0, classes):
+            raise UserError(f"{len(decision.weights)} class weights do not fit {classes} classes")
+        has_threshold = decision.threshold is not None
+        if classes is not None and (decision.positive >= max(2, classes) or (has_threshold and classes != 2)):
+            raise UserError(f"a positive class or a threshold does not fit {classes} classes")
         return decision
-
-
-def _check_classes(decision: Decision, classes: int) -> None:
-    if len(decision.weights) not in (0, classes):
-        raise UserError(f"{len(decision.weights)} class weights do not fit {classes} classes")
-    if decision.positive >= max(2, classes) or (decision.threshold is not None and classes != 2):
-        raise UserError(f"a positive class or a threshold does not fit {classes} classes")
 
 
 def parse_goal(text: str, setting: str, goals: Sequence[str]) -> tuple[str, float]:
@@ -222,11 +212,7 @@ def _set_threshold(decision: Decision, p: Array, is_positive: Array, text: str) 
 
 def _choose_threshold(p: Array, is_positive: Array, goal: str, value: float) -> float:
     """Return the highest threshold that reaches a recall, the lowest that reaches a precision, or that of best F1."""
-    levels = np.unique(p)  # ascending
-    order = np.argsort(p, kind="stable")
-    at = np.searchsorted(p[order], levels)
-    tp = is_positive[order][::-1].cumsum()[::-1][at]  # positives with p >= level
-    said = len(p) - at
+    levels, tp, said = _count_from_levels(p, is_positive)
     recall, precision = tp / is_positive.sum(), tp / said
     if goal == "recall":
         k = int(np.flatnonzero(recall >= value)[-1])
@@ -238,6 +224,13 @@ def _choose_threshold(p: Array, is_positive: Array, goal: str, value: float) -> 
     return float(levels[k] if k == 0 else (levels[k - 1] + levels[k]) / 2)
 
 
+def _count_from_levels(p: Array, is_counted: Array) -> tuple[Array, Array, Array]:
+    """Return the distinct values of p, ascending, and how many counted rows and rows are at least as large as each."""
+    levels, order = np.unique(p), np.argsort(p, kind="stable")
+    at = np.searchsorted(p[order], levels)
+    return levels, is_counted[order][::-1].cumsum()[::-1][at], len(p) - at
+
+
 def _set_reject(decision: Decision, p: Array, y: Array, text: str) -> Decision:
     """Set the probability below which no class is predicted."""
     goal, value = parse_goal(text, "reject", GOALS[2:])
@@ -245,11 +238,8 @@ def _set_reject(decision: Decision, p: Array, y: Array, text: str) -> Decision:
     right = p.argmax(1) == y if len(p) else np.zeros(0, dtype=bool)
     chosen = value
     if goal and len(p):
-        levels = np.unique(best)
-        order = np.argsort(best, kind="stable")
-        at = np.searchsorted(best[order], levels)
-        accuracy = right[order][::-1].cumsum()[::-1][at] / (len(best) - at)
-        reached = np.flatnonzero(accuracy >= value)
+        levels, right_rows, rows = _count_from_levels(best, right)
+        reached = np.flatnonzero(right_rows / rows >= value)
         k = int(reached[0]) if len(reached) else len(levels) - 1
         chosen = 0.0 if k == 0 else float((levels[k - 1] + levels[k]) / 2)
     keeps = best >= chosen

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,14 @@ from seqloom.core.cell import State
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import Batch, Features, Task, Values
 from seqloom.lab.kinds import prediction_intervals
-from seqloom.lab.kinds.candidates import CAUSAL
 from seqloom.lab.kinds.columns import Columns, sum_errors, to_array
-from seqloom.lab.kinds.for_task import ForTask, Prediction
-from seqloom.lab.kinds.forecast_rows import lengthen_forecasts
-from seqloom.lab.kinds.kind import Kind
+from seqloom.lab.kinds.for_task import ForTask, Prediction, get_targets
+from seqloom.lab.kinds.kind import CAUSAL, Kind, ScoredRows
 from seqloom.lab.kinds.layers import build_layer, looks_ahead
 from seqloom.lab.kinds.pages.forecast_analysis import analyse_forecasts
 from seqloom.lab.kinds.prediction_intervals import PredictionIntervals
 from seqloom.lab.kinds.regress import ForRegress
-from seqloom.lab.kinds.results import Result, build_value_results
+from seqloom.lab.kinds.results import Result, build_value_results, lengthen_forecasts
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.report.page import PageBlock
 from seqloom.lab.stats.forecasts import count_inside, sum_relative_errors
@@ -72,7 +70,7 @@ class ForForecast(ForRegress):
         values = scores.float()
         if self.intervals is None:
             return Prediction(values)
-        past = prediction_intervals.get_targets(self, batch, values.shape[2])
+        past = prediction_intervals.get_past(self, batch, values.shape[2])
         return Prediction(values, bounds=self.intervals.find_bounds(values, past, batch.lengths))
 
     def fit_decision(self, task: Task, settings: TrainSettings) -> None:
@@ -120,6 +118,7 @@ class ForecastKind(Kind):
     decoder = "series"
     metrics = ("rmse", "mae", "mse", "mase", "smape")
     baselines = ("mean of past", "last value", "season", "ridge of past", "boosting")
+    pipeline = "time-series-forecasting"
     has_values = True
     row = "window"
 
@@ -161,41 +160,24 @@ class ForecastKind(Kind):
             "target_features": list(range(count)) if model.order is None else model.order[:count],
         }
         if model.intervals is not None:
-            about["intervals"] = {
-                "season": model.intervals.season,
-                "floor": model.intervals.floor.tolist(),
-                "widths": {
-                    str(level): [[v if math.isfinite(v) else None for v in row] for row in width.tolist()]
-                    for level, width in model.intervals.widths.items()
-                },
-            }
+            about["intervals"] = model.intervals.describe()
         return about
-
-    def find_pipeline(self, task: Task) -> str:
-        return "time-series-forecasting"
 
     def describe_use(self, task: Task, inputs: str) -> str:
         return f"Forecasts {', '.join(getattr(task.target, 'names', ()))} from sequences of {inputs}."
 
-    def analyse_errors(
-        self,
-        model: ForTask,
-        task: Task,
-        columns: Columns,
-        batch: int,
-        is_late: Callable[[], bool],
-        shared: Columns,
-    ) -> list[PageBlock]:
-        return analyse_forecasts(model, task, columns, batch)
+    def analyse_errors(self, rows: ScoredRows) -> list[PageBlock]:
+        return analyse_forecasts(rows.model, rows.task, rows.columns, rows.batch)
 
     def lengthen_results(self, results: Iterator[Result], task: Task) -> Iterator[Result]:
         return lengthen_forecasts(results, task)
 
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
         """Return errors in the units of a single target, or in standard deviations of several ones."""
-        assert batch.y is not None
-        y, p = (np.array(task.decode(v), dtype=np.float64) for v in (batch.y, prediction.values))  # (B, S, K)
-        off = (prediction.values - batch.y).double().cpu().numpy()
+        y, p = (
+            np.array(task.decode(v), dtype=np.float64) for v in (get_targets(batch), prediction.values)
+        )  # (B, S, K)
+        off = (prediction.values - get_targets(batch)).double().cpu().numpy()
         columns = sum_errors((p - y if task.target.size == 1 else off).reshape(len(batch), -1))
         columns["relative"] = sum_relative_errors(y, p)
         if batch.series is not None:
@@ -207,7 +189,7 @@ class ForecastKind(Kind):
             columns |= {"scaled": np.where(known, scaled, 0).sum(1), "series": known.sum(1).astype(np.float64)}
         if prediction.bounds is not None:
             bounds = {k: (to_array(low), to_array(high)) for k, (low, high) in prediction.bounds.items()}
-            columns |= count_inside(to_array(batch.y), bounds)
+            columns |= count_inside(to_array(get_targets(batch)), bounds)
         return columns
 
     def build_results(

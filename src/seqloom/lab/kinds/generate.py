@@ -8,10 +8,9 @@ from torch import Tensor, nn
 
 from seqloom.core.cell import State
 from seqloom.lab.data.task import END, IGNORE, Batch, Task
-from seqloom.lab.kinds.candidates import CAUSAL
 from seqloom.lab.kinds.columns import Columns, to_array
 from seqloom.lab.kinds.for_task import ForTask, Prediction, get_targets
-from seqloom.lab.kinds.kind import Kind
+from seqloom.lab.kinds.kind import CAUSAL, Kind
 from seqloom.lab.kinds.layers import build_input, build_layer, has_fixed_state
 from seqloom.lab.kinds.results import Result
 from seqloom.lab.kinds.settings import TrainSettings
@@ -30,7 +29,9 @@ class ForGenerate(ForTask):
     def scores(self, batch: Batch, state: Tensor | State | None = None) -> tuple[Tensor, Tensor | State | None]:
         # without a carried state lengths are not needed: padding comes after all targets
         logits, state = self.model(batch.x, batch.lengths if self.carries else None, state=state)
-        return logits, _detach(state) if self.carries else None
+        if not self.carries:
+            return logits, None
+        return logits, state.detach() if isinstance(state, Tensor) else tuple(s.detach() for s in state)
 
     def row_losses(self, scores: Tensor, batch: Batch) -> Tensor:
         return self._nats(scores, get_targets(batch)).sum(1)
@@ -43,10 +44,6 @@ class ForGenerate(ForTask):
 
     def choose(self, scores: Tensor, batch: Batch) -> Prediction:
         return Prediction(scores.argmax(-1), batch.lengths)
-
-
-def _detach(state: Tensor | State) -> Tensor | State:
-    return state.detach() if isinstance(state, Tensor) else tuple(s.detach() for s in state)
 
 
 class WithoutState(ForGenerate):
@@ -68,6 +65,7 @@ class GenerateKind(Kind):
     command = "generate"
     metrics = ("perplexity", "bits")
     baselines = ("unigram", "bigram")
+    baseline_model = WithoutState
     continues_text = True
 
     def build(self, task: Task, settings: TrainSettings) -> ForTask:
@@ -76,9 +74,6 @@ class GenerateKind(Kind):
         layer = build_layer(settings, width)
         model = Generate(embed, layer, tied=settings.tied, dropout=settings.dropout)
         return ForGenerate(model, settings.label_smoothing, carries=has_fixed_state(layer))
-
-    def wrap_baseline(self, task: Task, module: nn.Module) -> ForTask:
-        return WithoutState(module)
 
     def is_per_step(self, task: Task) -> bool:
         return True
@@ -93,12 +88,10 @@ class GenerateKind(Kind):
         return [{"prediction": t, "probability": round(q, 6)} for t, q in zip(texts, p.tolist(), strict=True)]
 
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
-        assert batch.y is not None
-        return score_tokens(batch, prediction, batch.y >= 0)
+        return score_tokens(batch, prediction, get_targets(batch) >= 0)
 
 
 def score_tokens(batch: Batch, prediction: Prediction, has_target: Tensor) -> Columns:
     """Count the correctly predicted tokens of each row among those that have a target."""
-    assert batch.y is not None
-    right = (prediction.values == batch.y) & has_target
+    right = (prediction.values == get_targets(batch)) & has_target
     return {"right": to_array(right.sum(1)), "scored": to_array(has_target.sum(1)), "language": np.ones(len(batch))}

@@ -3,14 +3,15 @@
 A task says only the name of its kind; `registry.kind_of(task)` returns the object of a class below. Its methods define
 everything that differs between kinds: the model with its loss, what is scored, how models rank, and what a prediction
 looks like. To add a kind, write one file with a subclass of `Kind` and one of `ForTask`, and list it in
-`registry.KINDS`.
+`registry.KINDS`. The layers that `compare` trains are listed here, too; `:2` stands for two layers.
 """
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -19,15 +20,51 @@ from torch import Tensor, nn
 from seqloom.core.errors import UserError
 from seqloom.core.suggest import suggest
 from seqloom.lab.data.task import Batch, Features, Task
-from seqloom.lab.kinds import candidates
 from seqloom.lab.kinds.columns import Columns
-from seqloom.lab.kinds.for_task import ForTask, Prediction
+from seqloom.lab.kinds.for_task import ForTask, Prediction, get_targets
 from seqloom.lab.kinds.forms import Kind as Name
 from seqloom.lab.kinds.objective import OTHER_NAMES, Objective
 from seqloom.lab.kinds.results import Result
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.report.page import PageBlock
 from seqloom.lab.stats.metrics import METRICS, Metric
+
+# When time is short, only the first models are kept: a fast one of every family comes first, then its variants.
+WHOLE_SEQUENCE = (
+    *("gru", "bi_gru", "attn_rnn", "tcn", "lstm", "bi_transformer:2", "gated_deltanet:2", "rnn", "bi_lstm"),
+    *("bi_attn_rnn", "gru:2", "attn_rnn:2", "bi_hybrid", "mamba2:2", "mlstm:2"),
+    *("bi_linear_transformer:2", "bi_local_transformer:2"),
+)
+CAUSAL = (
+    *("gru", "attn_rnn", "tcn", "lstm", "transformer:2", "gated_deltanet:2", "rnn", "gru:2", "attn_rnn:2"),
+    *("lstm:2", "hybrid", "mamba2:2", "mlstm:2", "linear_transformer:2", "local_transformer:2"),
+)
+ENCODER_DECODER = ("gru", "attn_rnn", "lstm", "transformer:2", "rnn", "gru:2", "tcn", "hybrid", "linear_transformer:2")
+BIDIRECTIONAL = ("bi_gru", "bi_attn_rnn", "bi_lstm")  # first for tags, which depend on later tokens too
+TAG = (*BIDIRECTIONAL, *(name for name in WHOLE_SEQUENCE if name not in BIDIRECTIONAL))
+
+MOST_LABELS = 20  # labels that a model card lists
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredRows:
+    """The test rows of a task, scored with a model.
+
+    Attributes:
+        model: The model.
+        task: The task.
+        columns: The scores.
+        batch: Examples per batch.
+        is_late: Whether to stop with the results so far; called between predictions that take long.
+        shared: The scores of the test rows of all folds, for tables and curves of classes.
+    """
+
+    model: ForTask
+    task: Task
+    columns: Columns
+    batch: int
+    is_late: Callable[[], bool]
+    shared: Columns
 
 
 class Kind(ABC):
@@ -57,6 +94,9 @@ class Kind(ABC):
             have no prediction.
         spans_rows: Whether a prediction is a table with one row for each step ahead.
         explains_last: Whether the last output step is explained by default, not the first.
+        baseline_model: The class that gives a fitted baseline the loss and the predictions of this kind.
+        use: What a model does with its inputs, if it predicts names: "Classifies"; "" for other kinds.
+        pipeline: The Hugging Face Hub's name of such a task; "" if it has none.
         decoder: What turns the output of an exported model into results: a key of `export.runner.results.DECODERS`;
             "" if `seqloom export` does not write such models.
         row: The name of a row of the held-out data.
@@ -66,7 +106,7 @@ class Kind(ABC):
     command: ClassVar[str] = "predict"
     metrics: ClassVar[tuple[str, ...]]
     selecting: ClassVar[tuple[str, ...]] = ()
-    models: ClassVar[tuple[str, ...]] = candidates.WHOLE_SEQUENCE
+    models: ClassVar[tuple[str, ...]] = WHOLE_SEQUENCE
     topology: ClassVar[str]
     noun: ClassVar[str] = "distinct token"
     padding: ClassVar[int | None] = None
@@ -83,6 +123,9 @@ class Kind(ABC):
     continues_text: ClassVar[bool] = False
     spans_rows: ClassVar[bool] = False
     explains_last: ClassVar[bool] = False
+    baseline_model: ClassVar[type[ForTask]]
+    use: ClassVar[str] = ""
+    pipeline: ClassVar[str] = ""
     decoder: ClassVar[str] = ""
     row: ClassVar[str] = "row"
 
@@ -107,9 +150,9 @@ class Kind(ABC):
         usable = self.reads_timespans and isinstance(task.input, Features)
         return usable and task.encoding is not None and task.encoding.times is not None
 
-    @abstractmethod
     def wrap_baseline(self, task: Task, module: nn.Module) -> ForTask:
         """Give a fitted baseline the loss and the predictions of this kind."""
+        return self.baseline_model(module)
 
     # metrics
 
@@ -237,9 +280,8 @@ class Kind(ABC):
 
     def decode_target(self, task: Task, batch: Batch, row: int) -> object:
         """Return the target of a row of a batch in the words and units of the data; "" if there is none to show."""
-        assert batch.y is not None
         lengths = None if batch.y_lengths is None else batch.y_lengths[row : row + 1]
-        return task.decode(batch.y[row : row + 1], lengths)[0]
+        return task.decode(get_targets(batch)[row : row + 1], lengths)[0]
 
     def lengthen_results(self, results: Iterator[Result], task: Task) -> Iterator[Result]:
         """Return results with one row for each step of a prediction, if it `spans_rows`."""
@@ -247,25 +289,8 @@ class Kind(ABC):
 
     # pages and comparisons
 
-    def analyse_errors(
-        self,
-        model: ForTask,
-        task: Task,
-        columns: Columns,
-        batch: int,
-        is_late: Callable[[], bool],
-        shared: Columns,
-    ) -> list[PageBlock]:
-        """Return report blocks about a model's test errors, the most informative first.
-
-        Args:
-            model: The model.
-            task: The task.
-            columns: The scores of the test rows.
-            batch: Examples per batch.
-            is_late: Whether to stop with the results so far; called between predictions that take long.
-            shared: The scores of the test rows of all folds, for tables and curves of classes.
-        """
+    def analyse_errors(self, rows: ScoredRows) -> list[PageBlock]:
+        """Return report blocks about a model's test errors, the most informative first."""
         return []
 
     def write_value(self, task: Task, value: Any) -> str:  # noqa: ANN401  # whatever `Task.decode` returns
@@ -279,9 +304,13 @@ class Kind(ABC):
         return {}
 
     def find_pipeline(self, task: Task) -> str:
-        """Return the Hugging Face Hub's name of such a task; "" if it has none."""
-        return ""
+        """Return the Hugging Face Hub's name of a task; "" if it has none. Names of targets are for texts alone."""
+        return self.pipeline if self.has_values or getattr(task.input, "unit", None) else ""
 
     def describe_use(self, task: Task, inputs: str) -> str:
         """Describe in a sentence what a model does with sequences of `inputs`."""
-        return f"Predicts {', '.join(getattr(task.target, 'names', ()))} from sequences of {inputs}."
+        names: Sequence[str] = getattr(task.target, "names", ())
+        if not self.use:
+            return f"Predicts {', '.join(names)} from sequences of {inputs}."
+        more = f" and {len(names) - MOST_LABELS} more" if len(names) > MOST_LABELS else ""
+        return f"{self.use} sequences of {inputs}; labels: {', '.join(names[:MOST_LABELS])}{more}."

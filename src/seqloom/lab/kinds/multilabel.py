@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import Batch, Labels, Task
 from seqloom.lab.kinds.columns import Columns
 from seqloom.lab.kinds.for_task import ForTask, Prediction, get_targets
-from seqloom.lab.kinds.kind import Kind
-from seqloom.lab.kinds.layers import build_input, build_timed_layer, looks_ahead, normalise
+from seqloom.lab.kinds.kind import Kind, ScoredRows
+from seqloom.lab.kinds.layers import build_input, build_reader, build_timed_layer, looks_ahead, normalise
 from seqloom.lab.kinds.pages.class_analysis import tabulate_labels
-from seqloom.lab.kinds.readout import build_reader
-from seqloom.lab.kinds.results import Result, describe_labels_use, round_all
+from seqloom.lab.kinds.results import Result, round_all
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.report.page import PageBlock
 from seqloom.lab.stats.class_metrics import describe_labels
@@ -69,6 +67,9 @@ class MultilabelKind(Kind):
     decoder = "labels"
     metrics = ("macro_f1", "micro_f1", "exact", "loss")
     baselines = ("frequent labels", "labels of step", "labels", "labels of letters")
+    baseline_model = ForMultilabel
+    use = "Finds the labels of"
+    pipeline = "text-classification"
     selecting = ("macro_f1",)
     is_per_row = True
     reads_timespans = True
@@ -100,9 +101,6 @@ class MultilabelKind(Kind):
                 f"{model} looks ahead, and the labels of a step are the input of the next one; use {other} instead"
             )
 
-    def wrap_baseline(self, task: Task, module: nn.Module) -> ForTask:
-        return ForMultilabel(module)
-
     def is_per_step(self, task: Task) -> bool:
         return _get_target(task).per_step
 
@@ -110,29 +108,14 @@ class MultilabelKind(Kind):
         return list(_get_target(task).names)
 
     def decode_target(self, task: Task, batch: Batch, row: int) -> object:
-        assert batch.y is not None
-        y = batch.y[row : row + 1, ..., :-1].clamp(min=0)
+        y = get_targets(batch)[row : row + 1, ..., :-1].clamp(min=0)
         return task.decode(y, batch.lengths[row : row + 1] if self.is_per_step(task) else None)[0]
 
     def describe_export(self, task: Task, model: ForTask) -> dict[str, Any]:
         return {"per_step": _get_target(task).per_step}
 
-    def find_pipeline(self, task: Task) -> str:
-        return "text-classification" if getattr(task.input, "unit", None) else ""
-
-    def describe_use(self, task: Task, inputs: str) -> str:
-        return describe_labels_use("Finds the labels of", _get_target(task).names, inputs)
-
-    def analyse_errors(
-        self,
-        model: ForTask,
-        task: Task,
-        columns: Columns,
-        batch: int,
-        is_late: Callable[[], bool],
-        shared: Columns,
-    ) -> list[PageBlock]:
-        return [tabulate_labels(_get_target(task).names, shared)]
+    def analyse_errors(self, rows: ScoredRows) -> list[PageBlock]:
+        return [tabulate_labels(_get_target(rows.task).names, rows.shared)]
 
     def write_value(self, task: Task, value: Any) -> str:  # noqa: ANN401
         steps = value if self.is_per_step(task) else [value]  # names may contain blanks
@@ -144,8 +127,7 @@ class MultilabelKind(Kind):
         The number of true labels includes those that training lacks. A step, or a row without steps, is exact if all of
         its labels are correct.
         """
-        assert batch.y is not None
-        y, p = batch.y.cpu().numpy(), prediction.values.cpu().numpy()
+        y, p = get_targets(batch).cpu().numpy(), prediction.values.cpu().numpy()
         y, p = (v if v.ndim == 3 else v[:, None] for v in (y, p))  # (B, T, K + 1) and (B, T, K)
         known = y[..., -1] >= 0
         y, p = y * known[..., None], p * known[..., None]

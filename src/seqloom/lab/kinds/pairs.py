@@ -17,9 +17,7 @@ from torch import Tensor, nn
 from seqloom.lab.data.task import END, Task
 from seqloom.lab.kinds.classify import ClassifyKind, ForClassify
 from seqloom.lab.kinds.for_task import ForTask
-from seqloom.lab.kinds.layers import normalise
-from seqloom.lab.kinds.readout import build_reader
-from seqloom.lab.kinds.results import describe_labels_use
+from seqloom.lab.kinds.layers import build_reader, normalise
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.layers.readout import Readout
 from seqloom.models.classify import Classify
@@ -77,15 +75,10 @@ class PairsKind(ClassifyKind):
 
     name = "pairs"
     baselines = ("majority", "overlap", "logistic")
+    baseline_model = ForPairs
+    use = "Compares two texts as"
     reads_timespans = False
 
     def build(self, task: Task, settings: TrainSettings) -> ForTask:
         reader = build_reader(task, settings, timed=False, pools=True, classes=task.target.size)
         return ForPairs(normalise(Pair(reader), settings), settings.label_smoothing)
-
-    def wrap_baseline(self, task: Task, module: nn.Module) -> ForTask:
-        return ForPairs(module)
-
-    def describe_use(self, task: Task, inputs: str) -> str:
-        names = self.list_classes(task) or []
-        return describe_labels_use("Compares two texts as", tuple(names), inputs)

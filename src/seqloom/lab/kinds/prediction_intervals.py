@@ -22,6 +22,7 @@ from torch import Tensor
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import Batch, Task
 from seqloom.lab.files import checkpoint, sealed
+from seqloom.lab.kinds.for_task import get_targets
 from seqloom.lab.kinds.settings import Sizes
 from seqloom.lab.stats.forecasts import LEVELS, fit_widths
 
@@ -44,6 +45,14 @@ class PredictionIntervals:
     floor: Tensor
     widths: dict[int, Tensor]
     windows: int
+
+    def describe(self) -> dict[str, Any]:
+        """Return season, least unit and widths as JSON types; None for an infinite width."""
+        widths = {
+            str(level): [[v if math.isfinite(v) else None for v in row] for row in width.tolist()]
+            for level, width in self.widths.items()
+        }
+        return {"season": self.season, "floor": self.floor.tolist(), "widths": widths}
 
     def find_bounds(self, values: Tensor, past: Tensor, lengths: Tensor) -> dict[int, tuple[Tensor, Tensor]]:
         """Return the lower and upper ends by level, each (B, S, K).
@@ -89,9 +98,8 @@ def fit_intervals(model: Any, task: Task, sizes: Sizes) -> PredictionIntervals |
     model.eval()
     try:
         for batch in (one.to(device) for one in task.batches("valid", **sizes)):
-            assert batch.y is not None
-            errors.append((model.scores(batch)[0].float() - batch.y).abs().cpu())
-            units.append(measure_units(get_targets(model, batch, task.target.size), batch.lengths, season).cpu())
+            errors.append((model.scores(batch)[0].float() - get_targets(batch)).abs().cpu())
+            units.append(measure_units(get_past(model, batch, task.target.size), batch.lengths, season).cpu())
     finally:
         model.train(training)
     if not errors:
@@ -103,19 +111,15 @@ def fit_intervals(model: Any, task: Task, sizes: Sizes) -> PredictionIntervals |
     return PredictionIntervals(season, floor, widths, len(scores))
 
 
-def get_targets(model: Any, batch: Batch, count: int) -> Tensor:  # noqa: ANN401  # a ForForecast
+def get_past(model: Any, batch: Batch, count: int) -> Tensor:  # noqa: ANN401  # a ForForecast
     """Return the past of the targets, (B, T, K)."""
     return batch.x[..., :count] if model.order is None else batch.x[..., model.order[:count]]
 
 
 def save(folder: Path, intervals: PredictionIntervals) -> None:
     """Write intervals.json to the folder of a run."""
-    widths = {
-        str(level): [[v if math.isfinite(v) else None for v in row] for row in width.tolist()]
-        for level, width in intervals.widths.items()
-    }
-    record = {"season": intervals.season, "floor": intervals.floor.tolist(), "windows": intervals.windows}
-    checkpoint.write_file(folder / FILE, sealed.dumps({"format": FORMAT, **record, "widths": widths}))
+    record = {"format": FORMAT, "windows": intervals.windows} | intervals.describe()
+    checkpoint.write_file(folder / FILE, sealed.dumps(record))
 
 
 def load(folder: Path, steps: int, targets: int) -> PredictionIntervals | None:

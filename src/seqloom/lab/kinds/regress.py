@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from seqloom.lab.data.task import Batch, Task
 from seqloom.lab.kinds.columns import Columns, sum_errors
 from seqloom.lab.kinds.for_task import ForTask, Prediction, get_targets
-from seqloom.lab.kinds.kind import Kind
-from seqloom.lab.kinds.pages.examples import chart_values
-from seqloom.lab.kinds.readout import build_reader
-from seqloom.lab.kinds.results import Result, build_value_results
+from seqloom.lab.kinds.kind import Kind, ScoredRows
+from seqloom.lab.kinds.layers import build_reader
+from seqloom.lab.kinds.results import Result, build_value_results, get_values
 from seqloom.lab.kinds.settings import TrainSettings
-from seqloom.lab.report.page import PageBlock
+from seqloom.lab.report.page import Chart, Curve, PageBlock
+
+CHART_POINTS = 200
 
 
 class ForRegress(ForTask):
@@ -53,6 +53,7 @@ class RegressKind(Kind):
     decoder = "values"
     metrics = ("rmse", "mae", "mse")
     baselines = ("mean", "ridge", "ridge of letters", "rocket")
+    baseline_model = ForRegress
     is_per_row = True
     has_values = True
     reads_timespans = True
@@ -60,30 +61,29 @@ class RegressKind(Kind):
     def build(self, task: Task, settings: TrainSettings) -> ForTask:
         return ForRegress(build_reader(task, settings, self.has_timespans(task), pools=False, outputs=task.target.size))
 
-    def wrap_baseline(self, task: Task, module: nn.Module) -> ForTask:
-        return ForRegress(module)
-
     def describe_export(self, task: Task, model: ForTask) -> dict[str, Any]:
         return {"scale": task.encoding.y.scale.state()}
 
-    def analyse_errors(
-        self,
-        model: ForTask,
-        task: Task,
-        columns: Columns,
-        batch: int,
-        is_late: Callable[[], bool],
-        shared: Columns,
-    ) -> list[PageBlock]:
-        return [chart_values(model, task, batch)]
+    def analyse_errors(self, rows: ScoredRows) -> list[PageBlock]:
+        """Chart true values in ascending order, with the predictions."""
+        task, true, predicted = rows.task, [], []
+        for batch in task.batches("test", batch=rows.batch):
+            true += [row[0] for row in task.decode(get_targets(batch))]
+            predicted += [row[0] for row in task.decode(rows.model.predict(batch).values)]
+        order = np.argsort(np.array(true))
+        points = order[np.linspace(0, len(order) - 1, min(CHART_POINTS, len(order))).astype(int)]
+        x = [float(i) for i in range(len(points))]
+        curves = [
+            Curve("true", x, [float(true[i]) for i in points]),
+            Curve("predicted", x, [float(predicted[i]) for i in points]),
+        ]
+        name = get_values(task).names[0]
+        return [Chart("True and predicted values", "test rows, sorted by true value", name, curves)]
 
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
         """Return errors in the units of the data."""
-        assert batch.y is not None
-        y, p = (
-            np.array(task.decode(v), dtype=np.float64).reshape(len(batch), -1) for v in (batch.y, prediction.values)
-        )
-        return sum_errors(p - y)
+        y, p = (np.array(task.decode(v), dtype=np.float64) for v in (get_targets(batch), prediction.values))
+        return sum_errors((p - y).reshape(len(batch), -1))
 
     def build_results(
         self, task: Task, prediction: Prediction, probabilities: bool, reject: float = 0.0

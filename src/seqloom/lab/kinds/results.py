@@ -1,9 +1,9 @@
-"""Parts of results: what `predict` returns for each row."""
+"""Parts of results: what `predict` returns for each row; forecasts with one row for each date."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from seqloom.lab.data.task import Task, Values
 from seqloom.lab.kinds.for_task import Prediction
 
 Result = dict[str, Any]
-MOST_LABELS = 20  # labels that a model card lists
+ENDS = ("lower_", "upper_")
 
 
 def round_all(p: Tensor) -> list[Any]:
@@ -64,7 +64,29 @@ def _drop_infinite(values: list[Any]) -> list[Any]:
     ]
 
 
-def describe_labels_use(verb: str, names: Sequence[str], inputs: str) -> str:
-    """Describe what a model does with sequences of `inputs`, and list its labels."""
-    more = f" and {len(names) - MOST_LABELS} more" if len(names) > MOST_LABELS else ""
-    return f"{verb} sequences of {inputs}; labels: {', '.join(names[:MOST_LABELS])}{more}."
+def lengthen_forecasts(results: Iterable[Result], task: Task) -> Iterator[Result]:
+    """Yield one row for each target and step of each forecast.
+
+    A row has the columns of its series, "target" if there are several, "date" (or "step", counted from 1, without time
+    stamps), "forecast", and the ends of its intervals.
+
+    Args:
+        results: What `predict` yields, one for each series.
+        task: The task of the forecasts.
+    """
+    names = get_values(task).names
+    for result in results:
+        ends = [key for key in result if key.startswith(ENDS)]
+        series = {key: value for key, value in result.items() if key not in ("date", "prediction", *ends)}
+        if result["prediction"] is None:  # no past, or an error
+            yield series | dict.fromkeys(("date", "forecast", *ends))
+            continue
+        for name in names:
+            target = {"target": name} if len(names) > 1 else {}
+            columns = {key: result[key][name] if target else result[key] for key in ("prediction", *ends)}
+            for step, value in enumerate(columns["prediction"]):
+                when = {"date": result["date"][step]} if "date" in result else {"step": step + 1}
+                numbers = {"forecast": value} | {key: columns[key][step] for key in ends}
+                yield (
+                    series | target | when | {key: number and float(f"{number:.7g}") for key, number in numbers.items()}
+                )

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 from seqloom.core.cell import State
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import IGNORE, Batch, Tags, Task, Tokens
-from seqloom.lab.kinds.candidates import TAG
 from seqloom.lab.kinds.columns import Columns
 from seqloom.lab.kinds.for_task import ForTask, Prediction, get_targets
-from seqloom.lab.kinds.kind import Kind
+from seqloom.lab.kinds.kind import TAG, Kind, ScoredRows
 from seqloom.lab.kinds.layers import build_input, build_timed_layer, normalise
 from seqloom.lab.kinds.pages.class_analysis import draw_confusions, tabulate_classes
-from seqloom.lab.kinds.pages.examples import predict_tags
-from seqloom.lab.kinds.results import Result, describe_labels_use, pick_best, round_all
+from seqloom.lab.kinds.results import Result, pick_best, round_all
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.report.page import PageBlock
 from seqloom.lab.stats.spans import count_spans
@@ -81,6 +78,9 @@ class TagKind(Kind):
     decoder = "tags"
     metrics = ("span_f1", "accuracy")
     baselines = ("tag", "tag of token", "window", "window with crf")
+    baseline_model = ForTag
+    use = "Tags"
+    pipeline = "token-classification"
     selecting = ("span_f1", "accuracy")
     reads_timespans = True
 
@@ -111,44 +111,29 @@ class TagKind(Kind):
     def list_metrics(self, task: Task) -> list[str]:
         return [name for name in self.metrics if name != "span_f1" or _has_spans(_get_target(task))]
 
-    def wrap_baseline(self, task: Task, module: nn.Module) -> ForTask:
-        return ForTag(module)
-
     def is_per_step(self, task: Task) -> bool:
         return True
 
     def decode_target(self, task: Task, batch: Batch, row: int) -> object:
-        assert batch.y is not None
-        return task.decode(batch.y[row : row + 1].clamp(min=0), batch.lengths[row : row + 1])[0]
+        return task.decode(get_targets(batch)[row : row + 1].clamp(min=0), batch.lengths[row : row + 1])[0]
 
     def describe_export(self, task: Task, model: ForTask) -> dict[str, Any]:
         crf = model.model.crf
         return {} if crf is None else {"crf": {name: getattr(crf, name).tolist() for name in "Abc"}}
 
-    def find_pipeline(self, task: Task) -> str:
-        return "token-classification" if getattr(task.input, "unit", None) else ""
-
-    def describe_use(self, task: Task, inputs: str) -> str:
-        return describe_labels_use("Tags", _get_target(task).names, inputs)
-
-    def analyse_errors(
-        self,
-        model: ForTask,
-        task: Task,
-        columns: Columns,
-        batch: int,
-        is_late: Callable[[], bool],
-        shared: Columns,
-    ) -> list[PageBlock]:
-        y, p = predict_tags(model, task, batch)
-        names = _get_target(task).names
+    def analyse_errors(self, rows: ScoredRows) -> list[PageBlock]:
+        names, ys, ps = _get_target(rows.task).names, [], []
+        for batch in rows.task.batches("test", batch=rows.batch):
+            tags = get_targets(batch)
+            ys.append(tags[tags >= 0].numpy())
+            ps.append(rows.model.predict(batch).values[tags >= 0].numpy())
+        y, p = np.concatenate(ys), np.concatenate(ps)
         return [tabulate_classes(names, y, p), draw_confusions(names, y, p)]
 
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
-        assert batch.y is not None
         target = _get_target(task)
         names = target.names
-        y, p = batch.y.cpu().numpy(), prediction.values.cpu().numpy()
+        y, p = get_targets(batch).cpu().numpy(), prediction.values.cpu().numpy()
         has_target = y != IGNORE
         scored = has_target & ~np.isin(y, [names.index(tag) for tag in target.unscored if tag in names])
         columns = {"right": ((p == y) & scored).sum(1).astype(np.float64), "scored": scored.sum(1).astype(np.float64)}

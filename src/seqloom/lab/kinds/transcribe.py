@@ -63,6 +63,7 @@ class TranscribeKind(Kind):
     aligns_text = True
     metrics = ("cer", "wer", "exact")
     baselines = ("text",)
+    baseline_model = WithoutLoss
     selecting = ("cer",)
 
     def build(self, task: Task, settings: TrainSettings) -> ForTask:
@@ -70,12 +71,8 @@ class TranscribeKind(Kind):
         model = Transcribe(layer, task.target.size - 1, stack=settings.stack, dropout=settings.dropout)
         return ForTranscribe(normalise(model, settings))
 
-    def wrap_baseline(self, task: Task, module: nn.Module) -> ForTask:
-        return WithoutLoss(module)
-
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
-        assert batch.y is not None
-        true = [join_words(t) for t in task.decode(batch.y, batch.y_lengths)]
+        true = [join_words(t) for t in task.decode(get_targets(batch), batch.y_lengths)]
         predicted = [join_words(p) for p in task.decode(prediction.values, prediction.lengths)]
         pairs = list(zip(true, predicted, strict=True))
         exact = np.array([float(t == p) for t, p in pairs])

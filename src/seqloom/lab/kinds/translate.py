@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,13 @@ from torch import Tensor, nn
 
 from seqloom.core.cell import State
 from seqloom.lab.data.task import END, IGNORE, PAD, START, Batch, Task
-from seqloom.lab.kinds.candidates import ENCODER_DECODER
-from seqloom.lab.kinds.columns import Columns, count_edits, mark_unknown, name_edits
+from seqloom.lab.kinds.columns import Columns, count_edits, join_words, mark_unknown, name_edits
 from seqloom.lab.kinds.for_task import ForTask, Prediction, get_targets
 from seqloom.lab.kinds.generate import score_tokens
-from seqloom.lab.kinds.kind import Kind
+from seqloom.lab.kinds.kind import ENCODER_DECODER, Kind, ScoredRows
 from seqloom.lab.kinds.layers import build_input, build_layer
-from seqloom.lab.kinds.pages.examples import translate_examples
 from seqloom.lab.kinds.settings import TrainSettings
-from seqloom.lab.report.page import PageBlock
+from seqloom.lab.report.page import PageBlock, Table
 from seqloom.lab.stats.ngrams import NGRAMS, count_characters
 from seqloom.layers import registry
 from seqloom.layers.transformer.block import Block
@@ -31,6 +30,7 @@ from seqloom.models.embed import Embed, Marks
 from seqloom.models.encode import Encoder
 from seqloom.models.translate import Translate
 
+TRANSLATED_BATCHES, TRANSLATED_ROWS = 8, 10  # batches that are translated, rows that are shown
 UNKNOWN_IN_REFERENCE, UNKNOWN_IN_TRANSLATION = "\ue000", "\ue001"  # private characters: one word each, never equal
 
 
@@ -90,6 +90,7 @@ class TranslateKind(Kind):
     command = "translate"
     metrics = ("bleu", "chrf", "exact", "cer", "wer", "perplexity")
     baselines = ("unigram", "bigram")
+    baseline_model = WithoutSource
 
     def build(self, task: Task, settings: TrainSettings) -> ForTask:
         source, width = build_input(task, settings)
@@ -118,23 +119,11 @@ class TranslateKind(Kind):
             )
         return ForTranslate(Translate(encoder, decoder, Marks(PAD, START, END)), settings.label_smoothing)
 
-    def wrap_baseline(self, task: Task, module: nn.Module) -> ForTask:
-        return WithoutSource(module)
-
-    def analyse_errors(
-        self,
-        model: ForTask,
-        task: Task,
-        columns: Columns,
-        batch: int,
-        is_late: Callable[[], bool],
-        shared: Columns,
-    ) -> list[PageBlock]:
-        return [translate_examples(model, task, batch, is_late)]
+    def analyse_errors(self, rows: ScoredRows) -> list[PageBlock]:
+        return [translate_examples(rows.model, rows.task, rows.batch, rows.is_late)]
 
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
-        assert batch.y is not None
-        return score_tokens(batch, prediction, batch.y != PAD)
+        return score_tokens(batch, prediction, get_targets(batch) != PAD)
 
     def score_decoded(self, task: Task, batch: Batch, model: ForTask) -> Columns:
         new = replace(batch, y=None, y_lengths=None)  # a translation must not read its reference
@@ -160,3 +149,28 @@ def score_texts(task: Task, batch: Batch, prediction: Prediction) -> Columns:
     columns = {"exact": np.array(exact), "rows": np.ones(len(batch))}
     columns |= {"bleu": np.array(stats, dtype=np.float64), "chrf": np.array(chrf, dtype=np.float64)}
     return columns | name_edits(edits)
+
+
+@torch.no_grad()
+def translate_examples(model: ForTask, task: Task, batch: int, is_late: Callable[[], bool] = lambda: False) -> Table:
+    """Show the source, reference, translation and BLEU of some test rows, both short and long."""
+    from sacrebleu import corpus_bleu
+
+    every = max(1, (task.count("test", batch=batch) or 1) // TRANSLATED_BATCHES)
+    coder = task.encoding.x if task.encoding is not None else None
+    rows: list[dict[str, Any]] = []
+    for one in islice(task.batches("test", batch=batch), every // 2, None, every):
+        assert one.y is not None and one.y_lengths is not None
+        if rows and is_late():
+            break
+        prediction = model.predict(one)
+        sources = [row[:n] for row, n in zip(one.x.tolist(), one.lengths.tolist(), strict=True)]
+        references = task.decode(one.y, one.y_lengths - 1)
+        translations = task.decode(prediction.values, prediction.lengths)
+        for source, reference, translation in zip(sources, references, translations, strict=True):
+            text = coder.decode(source) if coder is not None else join_words(source)
+            rows.append({"source": text, "reference": join_words(reference), "translation": join_words(translation)})
+    bleu = corpus_bleu([row["translation"] for row in rows], [[row["reference"] for row in rows]], force=True)
+    examples = rows[:: max(1, len(rows) // TRANSLATED_ROWS)][:TRANSLATED_ROWS]
+    note = f"BLEU of {len(rows):,} test rows with greedy decoding: {bleu.score:.1f}."
+    return Table("Example translations", examples, note)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from seqloom.lab.files.scratch import write_atomically
+from seqloom.lab.files.scratch import write_text
 from seqloom.lab.report.markdown import render_markdown
 from seqloom.lab.report.page import Page, Table
 from seqloom.lab.report.stored import page_from_json, page_to_json, to_plain
@@ -36,19 +36,15 @@ def write_report(page: Page, folder: Path, document: Mapping[str, Any]) -> list[
     for block in page.blocks:
         if isinstance(block, Table):
             texts[f"{make_slug(block.title, taken, 'table')}.csv"] = format_csv(block)
-    folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
-        with write_atomically(folder / name) as work:
-            work.write_text(text, encoding="utf-8", newline="\n")
+        write_text(folder / name, text)
     return [*(folder / name for name in texts), store_document(page, folder, document)]
 
 
 def store_document(page: Page, folder: Path, document: Mapping[str, Any]) -> Path:
     """Write study.json alone, as `write_report` does."""
     fields = ",\n".join(f"{_dump(name)}:{_dump_lines(value)}" for name, value in _combine(page, document).items())
-    text = f"{{\n{fields}\n}}\n"
-    with write_atomically(folder / "study.json") as work:
-        work.write_text(text, encoding="utf-8", newline="\n")
+    write_text(folder / "study.json", f"{{\n{fields}\n}}\n")
     return folder / "study.json"
 
 

@@ -7,20 +7,13 @@ from collections.abc import Mapping
 from dataclasses import fields
 from numbers import Integral, Real
 from pathlib import PurePath
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from seqloom.core.errors import UserError, UserTypeError
 from seqloom.lab.files.sealed import JSON
-from seqloom.lab.report.page import Chart, Curve, Dots, Gallery, Grid, Page, PageBlock, Table, Words
+from seqloom.lab.report.page import Chart, Curve, Gallery, Grid, Page, PageBlock
 
-KINDS: dict[str, type[PageBlock]] = {
-    "table": Table,
-    "chart": Chart,
-    "dots": Dots,
-    "grid": Grid,
-    "gallery": Gallery,
-    "words": Words,
-}
+KINDS: dict[str, type[PageBlock]] = {kind.__name__.lower(): kind for kind in get_args(PageBlock)}
 NAMES = {kind: name for name, kind in KINDS.items()}
 
 
@@ -50,14 +43,11 @@ def page_to_json(page: Page) -> dict[str, Any]:
     return cast(dict[str, Any], to_plain(record, "page"))
 
 
-def _list_parts(curve: Curve) -> list[list[float] | None]:
-    return [curve.x, curve.y, curve.low, curve.high, curve.inner_low, curve.inner_high]
-
-
 def _check_sizes(block: PageBlock) -> None:
     if isinstance(block, Chart):
         for curve in block.curves:
-            sizes = [len(part) for part in _list_parts(curve) if part is not None]
+            parts = (curve.x, curve.y, curve.low, curve.high, curve.inner_low, curve.inner_high)
+            sizes = [len(part) for part in parts if part is not None]
             if len(set(sizes)) > 1:
                 raise UserError(
                     f"chart {block.title!r}: curve {curve.name!r} has parts of lengths {sizes}; they must be equal"

@@ -31,15 +31,13 @@ def tabulate_chart(chart: Chart) -> Table:
         chosen = [places[round(i * (len(places) - 1) / (MAX_ROWS - 1))] for i in range(MAX_ROWS)]
     names = _make_distinct([chart.x_label or "x", *(curve.name for curve in chart.curves)])
     columns = [dict(zip(curve.x, curve.y, strict=True)) for curve in chart.curves]
-    rows = [
-        dict(zip(names, [_name_place(chart, x), *(column.get(x) for column in columns)], strict=True)) for x in chosen
-    ]  # a curve without a point there has None
+    rows = []
+    for x in chosen:
+        place = chart.x_names[int(x)] if chart.x_names else x
+        cells = [place, *(column.get(x) for column in columns)]  # a curve without a point there has None
+        rows.append(dict(zip(names, cells, strict=True)))
     note = f"{len(chosen)} of {len(places)} points; study.json has all of them." if len(chosen) < len(places) else ""
     return Table(chart.title, rows, note)
-
-
-def _name_place(chart: Chart, x: float) -> float | str:
-    return chart.x_names[int(x)] if chart.x_names else x
 
 
 def tabulate_dots(dots: Dots) -> Table:
@@ -61,14 +59,15 @@ def tabulate_dots(dots: Dots) -> Table:
 def tabulate_grid(grid: Grid) -> Table:
     """Return the grid with its row names as the first column; counts become percents of their row."""
     names = _make_distinct(["", *grid.columns])
-    lines = [_to_percents(line) for line in grid.values] if grid.by_row else grid.values
+    lines = grid.values
+    if grid.by_row:
+        totals = [sum(v for v in line if is_number(v)) for line in lines]
+        lines = [
+            [round(100 * v / total, 1) if total and is_number(v) else v for v in line]
+            for line, total in zip(lines, totals, strict=True)
+        ]
     rows = [dict(zip(names, [name, *line], strict=True)) for name, line in zip(grid.rows, lines, strict=True)]
     return Table(grid.title, rows)
-
-
-def _to_percents(counts: list[float]) -> list[float]:
-    total = sum(v for v in counts if is_number(v))
-    return [round(100 * v / total, 1) if total and is_number(v) else v for v in counts]
 
 
 def _make_distinct(names: list[str]) -> list[str]:

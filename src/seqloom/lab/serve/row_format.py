@@ -14,10 +14,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from seqloom.lab.data.coders.audio import AudioCoder
-from seqloom.lab.data.coders.joined import JoinedTextCoder
+from seqloom.lab.data.coders.labels import StepSetCoder
 from seqloom.lab.data.coders.series import SeriesCoder
-from seqloom.lab.data.coders.step_sets import StepSetCoder
 from seqloom.lab.data.coders.table import TableCoder
+from seqloom.lab.data.coders.text import JoinedTextCoder
 from seqloom.lab.data.pipeline.windows import WindowsTask
 from seqloom.lab.data.task import Task, Tokens
 from seqloom.lab.web.problems import explain_invalid

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from seqloom.core.cell import State
 from seqloom.core.errors import UserError
-from seqloom.lab.data.coders.scale import check_range
-from seqloom.lab.data.coders.series import SeriesCoder
+from seqloom.lab.data.coders.series import SeriesCoder, check_range
 from seqloom.lab.data.pipeline.windows import WindowsTask
 from seqloom.lab.data.task import START, Batch, Task
 from seqloom.lab.kinds.for_task import ForTask, join_attributes

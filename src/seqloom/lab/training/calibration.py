@@ -9,9 +9,9 @@ from seqloom.core.errors import UserError
 from seqloom.lab.data.registry import reopen
 from seqloom.lab.data.task import Task
 from seqloom.lab.kinds import decision as decisions
-from seqloom.lab.kinds.class_balance import find_positive
 from seqloom.lab.kinds.decision import explain_decision
 from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.objective import find_positive
 from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.kinds.settings import TrainSettings
 

@@ -13,8 +13,7 @@ from seqloom.cells.lookup import split_name
 from seqloom.core.errors import UserError, require
 from seqloom.lab.cell_names import find_cells
 from seqloom.lab.data.task import Task
-from seqloom.lab.kinds.candidates import CAUSAL, WHOLE_SEQUENCE
-from seqloom.lab.kinds.kind import Kind
+from seqloom.lab.kinds.kind import CAUSAL, WHOLE_SEQUENCE, Kind
 from seqloom.lab.kinds.layers import looks_ahead
 from seqloom.lab.kinds.registry import kind_of
 from seqloom.layers import registry

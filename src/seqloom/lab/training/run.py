@@ -28,12 +28,11 @@ from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from seqloom.cells import lookup
 from seqloom.core.errors import UserError
-from seqloom.lab.data.frames import flatten_results, is_frame, make_frame
 from seqloom.lab.data.registry import load_task
-from seqloom.lab.data.task import DataSource, Frame, Notes, Task
+from seqloom.lab.data.task import DataSource, Frame, Notes, Task, flatten_results, is_frame, make_frame
 from seqloom.lab.files import checkpoint, scratch, sealed, trust
 from seqloom.lab.files.checkpoint import Checkpoint
-from seqloom.lab.files.links import refuse_links
+from seqloom.lab.files.scratch import refuse_links
 from seqloom.lab.files.sealed import DamagedError
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.kinds.registry import KINDS

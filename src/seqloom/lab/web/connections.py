@@ -3,8 +3,8 @@
 The protocol of uvicorn waits for the first byte, and for the end of a request's headers, without a limit. Here a
 connection without a request is closed after a while, or earlier if there are too many: the longest idle connection of
 the same client, or of the client with the most connections, makes room for a new one. A connection whose client does
-not read its answer is closed as well. A client that waits for several first answers opens further connections at a
-limited rate, so that many at once do not delay requests of others.
+not read its answer is closed as well. While others have requests, a client with many connections that wait for their
+first answers has further ones read only as those are answered, so that they do not delay requests of others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from seqloom.lab.web.clients import Clients, Pace
+from seqloom.lab.web.clients import Clients
 
 try:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as BaseProtocol
@@ -23,8 +23,7 @@ except ImportError:  # httptools has no wheel for this platform
 
 HEADER_SECONDS = 20.0  # seconds for the headers of a request to arrive, and between two requests
 UNREAD_SECONDS = 30.0  # seconds for a client to read what was written
-MOST_AT_ONCE = 16  # connections without an answer that a client opens before it must wait
-PER_SECOND = 25.0  # further ones that it opens in a second while others have requests
+MOST_AT_ONCE = 16  # connections of a client that are read before their first answers, while others have requests
 
 
 class Connections:
@@ -39,7 +38,7 @@ class Connections:
     def __init__(self, most: int, most_of_client: int, has_others: Callable[[str], bool] = lambda _: False) -> None:
         self.most, self.most_of_client, self._has_others = most, most_of_client, has_others
         self._unanswered: dict[str, set[Any]] = {}  # by client: connections whose first request has no answer yet
-        self._pace = Pace(PER_SECOND)
+        self._waiting: dict[str, dict[Any, Callable[[], Any]]] = {}  # by client: connection -> what reads it
         self.all: dict[Any, str | None] = {}  # connection -> its client
         self._by_client: dict[str | None, set[Any]] = {}
         self._idle: dict[str | None, OrderedDict[Any, float]] = {}  # by client: connection -> since when
@@ -61,16 +60,17 @@ class Connections:
             largest = max(self._by_client, key=lambda one: len(self._by_client[one]))
             self.close(self._find_longest_idle(largest) or connection)
 
-    def find_wait(self, connection: Any) -> float:  # noqa: ANN401  # a protocol of uvicorn
-        """Return how many seconds to wait before the first bytes of a connection are read."""
+    def may_read(self, connection: Any, read: Callable[[], Any]) -> bool:  # noqa: ANN401  # a protocol of uvicorn
+        """Return whether the first bytes of a connection may be read; if not yet, call `read` as soon as they may."""
         client = self.all.get(connection)
         if client is None:
-            return 0.0
+            return True
         unanswered = self._unanswered.setdefault(client, set())
+        if len(unanswered) >= MOST_AT_ONCE and self._has_others(client):
+            self._waiting.setdefault(client, {})[connection] = read
+            return False
         unanswered.add(connection)
-        if len(unanswered) <= MOST_AT_ONCE or not self._has_others(client):
-            return 0.0
-        return self._pace.find_wait(client, 1, time.monotonic())
+        return True
 
     def _find_longest_idle(self, client: str | None) -> Any:  # noqa: ANN401  # a protocol of uvicorn
         """Return the connection of a client that has been idle longest, or None."""
@@ -79,10 +79,18 @@ class Connections:
     def set_answered(self, connection: Any) -> None:  # noqa: ANN401  # a protocol of uvicorn
         """Record that a request of a connection has an answer, or that there will be none."""
         client = self.all.get(connection)
-        if client is not None and (unanswered := self._unanswered.get(client)):
-            unanswered.discard(connection)
-            if not unanswered:
-                del self._unanswered[client]
+        if client is None:
+            return
+        unanswered, waiting = self._unanswered.get(client, set()), self._waiting.get(client, {})
+        unanswered.discard(connection)
+        waiting.pop(connection, None)
+        while waiting and len(unanswered) < MOST_AT_ONCE:
+            unanswered.add(following := next(iter(waiting)))
+            waiting.pop(following)()
+        if not unanswered:
+            self._unanswered.pop(client, None)
+        if not waiting:
+            self._waiting.pop(client, None)
 
     def set_idle(self, connection: Any) -> None:  # noqa: ANN401  # a protocol of uvicorn
         """Record that a connection now waits for a request."""
@@ -136,6 +144,7 @@ def make_protocol(connections: Connections, clients: Clients) -> Callable[..., A
         """An HTTP connection that is closed when it has been idle too long."""
 
         has_started = False  # whether bytes have been read
+        first = b""  # bytes that arrived before
 
         def connection_made(self, transport: Any) -> None:  # noqa: ANN401  # an asyncio transport
             super().connection_made(transport)
@@ -147,19 +156,24 @@ def make_protocol(connections: Connections, clients: Clients) -> Callable[..., A
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
-            if not self.has_started and (wait := connections.find_wait(self)):
-                self.flow.pause_reading()
-                self.loop.call_later(wait, self._start, data)
+            if self.has_started:
+                self._read(data)
                 return
-            self._start(data)
+            is_new, self.first = not self.first, self.first + data
+            if is_new and connections.may_read(self, lambda: self.loop.call_soon(self._start)):
+                self._start()
+            else:
+                self.flow.pause_reading()
 
-        def _start(self, data: bytes) -> None:
-            """Read the first bytes of a connection, or further ones."""
-            if not self.has_started:
-                if self.transport.is_closing():  # its client left while the bytes waited
-                    return
+        def _start(self) -> None:
+            """Read the first bytes of a connection."""
+            if not self.transport.is_closing():  # its client may have left while they waited
                 self.has_started = True
                 self.flow.resume_reading()
+                first, self.first = self.first, b""
+                self._read(first)
+
+        def _read(self, data: bytes) -> None:
             before = self.cycle
             super().data_received(data)
             if self.cycle is not before and self in connections.all and not self.cycle.response_complete:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seqloom.layers.linear.layer import LinearMixer, Terms, head_size, wide
+from seqloom.layers.linear.layer import LinearMixer, Terms, wide
 from seqloom.layers.linear.parts import HeadNorm, normalise
 
 
@@ -52,9 +52,7 @@ class DeltaNet(LinearMixer, name="deltanet"):
         causal: bool = True,
         kernel: str = "auto",
     ) -> None:
-        super().__init__(dim, heads, causal, kernel)
-        self.key_size = head_size(dim, heads, key_size, "key_size")
-        self.value_size = head_size(dim, heads, value_size, "value_size")
+        super().__init__(dim, heads, causal, kernel, key_size, value_size)
         self.negative_eigenvalues = negative_eigenvalues
         K, V = heads * self.key_size, heads * self.value_size
         self.sizes = [K, K, V]
@@ -63,23 +61,7 @@ class DeltaNet(LinearMixer, name="deltanet"):
         self.norm = HeadNorm(self.value_size)
         self.add_conv(sum(self.sizes), kernel_size)
 
-    def project(self, x: Tensor) -> Tensor:
-        return self.W_qkv(x)
-
     def terms(self, x: Tensor, u: Tensor) -> Terms:
         q, k, v = (self.split(t) for t in (u if self.conv is not None else F.silu(u)).split(self.sizes, -1))
         beta = torch.sigmoid(wide(self.W_b(x))) * (2 if self.negative_eigenvalues else 1)
         return Terms(normalise(q) * self.key_size**-0.5, normalise(k), v, beta=beta)
-
-    def finish(self, y: Tensor, x: Tensor, u: Tensor, terms: Terms) -> Tensor:
-        return self.W_o(self.norm(y).flatten(2).to(x.dtype))
-
-
-def recur(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """Return y (B, T, H, V) and S step by step, as in the paper; beta (B, T, H)."""
-    outputs = []
-    for t in range(q.shape[1]):
-        now = torch.einsum("bhkv,bhk->bhv", S, k[:, t])
-        S = S + beta[:, t, :, None, None] * k[:, t, :, :, None] * (v[:, t] - now)[:, :, None, :]
-        outputs.append(torch.einsum("bhkv,bhk->bhv", S, q[:, t]))
-    return torch.stack(outputs, 1), S

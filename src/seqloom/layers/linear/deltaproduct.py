@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqloom.core.errors import UserError
-from seqloom.layers.linear.layer import LinearMixer, Terms, head_size, wide
+from seqloom.layers.linear.layer import LinearMixer, Terms, wide
 from seqloom.layers.linear.parts import HeadNorm, draw_step_bias, normalise
 
 
@@ -51,11 +51,10 @@ class DeltaProduct(LinearMixer, name="deltaproduct"):
         causal: bool = True,
         kernel: str = "auto",
     ) -> None:
-        super().__init__(dim, heads, causal, kernel)
+        super().__init__(dim, heads, causal, kernel, key_size)
         if writes < 1:
             raise UserError(f"writes must be at least 1, got {writes}")
         self.writes, self.negative_eigenvalues = writes, negative_eigenvalues
-        self.key_size, self.value_size = head_size(dim, heads, key_size, "key_size"), dim // heads
         K = heads * self.key_size
         self.sizes = [K, writes * K, writes * dim]
         self.W_qkv = nn.Linear(dim, sum(self.sizes), bias=False)
@@ -65,9 +64,6 @@ class DeltaProduct(LinearMixer, name="deltaproduct"):
         self.A = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
         self.norm = HeadNorm(self.value_size)
         self.add_conv(sum(self.sizes), kernel_size)
-
-    def project(self, x: Tensor) -> Tensor:
-        return self.W_qkv(x)
 
     def terms(self, x: Tensor, u: Tensor) -> Terms:
         n = self.writes
@@ -79,19 +75,3 @@ class DeltaProduct(LinearMixer, name="deltaproduct"):
         decay = torch.cat([alpha.unsqueeze(2), rest], 2).flatten(1, 2)  # before the first write of a step
         q = normalise(self.split(q)) * self.key_size**-0.5
         return Terms(q, normalise(k), v, decay=decay, beta=beta.unflatten(-1, (n, -1)).flatten(1, 2), writes=n)
-
-    def finish(self, y: Tensor, x: Tensor, u: Tensor, terms: Terms) -> Tensor:
-        y = self.norm(y, self.split(self.W_g(x)))
-        return self.W_o(y.flatten(2).to(x.dtype))
-
-
-def recur(q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, beta: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """Return y (B, T, H, V) and S step by step; alpha (B, T, H), and k, v, beta (B, T, n, H, ...)."""
-    outputs, eye = [], torch.eye(q.shape[-1], dtype=q.dtype, device=q.device)
-    for t in range(q.shape[1]):
-        S = alpha[:, t, :, None, None] * S
-        for j in range(k.shape[2]):
-            kj, bj = k[:, t, j], beta[:, t, j, :, None, None]
-            S = (eye - bj * kj[..., :, None] * kj[..., None, :]) @ S + bj * kj[..., None] * v[:, t, j, :, None, :]
-        outputs.append(torch.einsum("bhkv,bhk->bhv", S, q[:, t]))
-    return torch.stack(outputs, 1), S

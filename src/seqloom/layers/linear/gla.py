@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seqloom.layers.linear.layer import LinearMixer, Terms, head_size, wide
+from seqloom.layers.linear.layer import LinearMixer, Terms, wide
 from seqloom.layers.linear.parts import HeadNorm
 
 GATE_TEMPERATURE = 16  # the paper's: gates start near 1
@@ -52,9 +51,7 @@ class GLA(LinearMixer, name="gla"):
         causal: bool = True,
         kernel: str = "auto",
     ) -> None:
-        super().__init__(dim, heads, causal, kernel)
-        self.key_size = head_size(dim, heads, key_size, "key_size")
-        self.value_size = head_size(dim, heads, value_size, "value_size")
+        super().__init__(dim, heads, causal, kernel, key_size, value_size)
         K, V = heads * self.key_size, heads * self.value_size
         self.sizes = [K, K, V]
         self.W_qkv = nn.Linear(dim, sum(self.sizes), bias=False)
@@ -63,23 +60,7 @@ class GLA(LinearMixer, name="gla"):
         self.norm = HeadNorm(self.value_size)
         self.add_conv(sum(self.sizes), kernel_size)
 
-    def project(self, x: Tensor) -> Tensor:
-        return self.W_qkv(x)
-
     def terms(self, x: Tensor, u: Tensor) -> Terms:
         q, k, v = (self.split(t) for t in u.split(self.sizes, -1))
         a = F.logsigmoid(wide(self.W_a(x))) / GATE_TEMPERATURE
         return Terms(q * self.key_size**-0.5, k, v, decay=self.split(a))
-
-    def finish(self, y: Tensor, x: Tensor, u: Tensor, terms: Terms) -> Tensor:
-        y = self.norm(y, self.split(self.W_g(x)))
-        return self.W_o(y.flatten(2).to(x.dtype))
-
-
-def recur(q: Tensor, k: Tensor, v: Tensor, a: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """Return y (B, T, H, V) and S step by step, as in the paper; gates a (B, T, H, K)."""
-    outputs = []
-    for t in range(q.shape[1]):
-        S = a[:, t, :, :, None] * S + k[:, t, :, :, None] * v[:, t, :, None, :]
-        outputs.append(torch.einsum("bhkv,bhk->bhv", S, q[:, t]))
-    return torch.stack(outputs, 1), S

@@ -41,7 +41,6 @@ class HGRN2(LinearMixer, name="hgrn2"):
         super().__init__(dim, heads, causal, kernel)
         if not 0 <= lower < 1:
             raise UserError(f"lower must be at least 0 and below 1, got {lower}")
-        self.key_size = self.value_size = dim // heads
         self.lower = lower
         self.W_qfv, self.W_o = nn.Linear(dim, 3 * dim, bias=False), nn.Linear(dim, dim, bias=False)
         self.norm = HeadNorm(self.value_size)
@@ -55,15 +54,3 @@ class HGRN2(LinearMixer, name="hgrn2"):
         k = (1 - self.lower) * torch.sigmoid(-f)  # 1 - f, exact where f is close to 1
         decay = F.logsigmoid(f) if self.lower == 0 else torch.log1p(-k)
         return Terms(F.silu(q), k, v, decay=decay)
-
-    def finish(self, y: Tensor, x: Tensor, u: Tensor, terms: Terms) -> Tensor:
-        return self.W_o(self.norm(y).flatten(2).to(x.dtype))
-
-
-def recur(q: Tensor, f: Tensor, v: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """Return y (B, T, H, V) and S step by step, as in the paper; forget gates f (B, T, H, K)."""
-    outputs = []
-    for t in range(q.shape[1]):
-        S = f[:, t, :, :, None] * S + (1 - f[:, t])[..., None] * v[:, t, :, None, :]
-        outputs.append(torch.einsum("bhkv,bhk->bhv", S, q[:, t]))
-    return torch.stack(outputs, 1), S

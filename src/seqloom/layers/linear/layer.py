@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -61,6 +62,7 @@ class Mixer(Layer):
     registry: ClassVar[dict[str, type[Mixer]]] = {}
     renamed: ClassVar = {"conv": "kernel_size"}
     state_size: int
+    conv: nn.Module | None
 
     def __init_subclass__(cls, name: str = "", **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
@@ -79,9 +81,21 @@ class Mixer(Layer):
         """Run on x (B, T, D) with 0 past each row's length."""
         raise NotImplementedError
 
-    def run(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+    def run(
+        self, x: Tensor, state: State | None, lengths: Tensor | None, reset: Tensor | None = None
+    ) -> tuple[Tensor, State]:
         check_state(state, self.state_size, x)
-        return self.mix(x, state, lengths, None)
+        return self.mix(x, state, lengths, reset)
+
+    def convolve(
+        self, u: Tensor, state: State | None, lengths: Tensor | None, reset: Tensor | None
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """Return u after the convolution, if there is one, its new state, and the rest of the layer's state."""
+        left = list(state or ())
+        if self.conv is None:
+            return u, [], left
+        u, end = self.conv(zero_padding(u, lengths), left.pop(0) if left else None, lengths, reset)
+        return u, [end], left
 
     def forward(
         self,
@@ -107,33 +121,37 @@ class Mixer(Layer):
             return super().forward(x, state, lengths)
         if not isinstance(x, Tensor) or tuple(reset.shape) != tuple(x.shape[:2]):
             raise InputError(f"reset must be (B, T) for an input (B, T, D), got shape {tuple(reset.shape)}")
-        flags = reset.bool()
-
-        def run(x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
-            check_state(state, self.state_size, x)
-            return self.mix(x, state, lengths, flags if self.batch_first else flags.transpose(0, 1))
-
-        return self.in_format(run, x, state, lengths)
+        flags = reset.bool() if self.batch_first else reset.bool().transpose(0, 1)
+        return self.in_format(partial(self.run, reset=flags), x, state, lengths)
 
 
 class LinearMixer(Mixer):
     """Base class of recurrences with a matrix state (heads, K, V).
 
-    A subclass sets `key_size` and `value_size` (K and V of a head), optionally `conv` (applied to what `project`
-    returns first), and defines `project`, `terms` and `finish`. State: the inputs of the convolution, S in float32 at
-    least, and what `terms` adds to it.
+    A subclass has the products `W_qkv` and `W_o` and a `norm`, optionally a gate `W_g` and a convolution, and defines
+    `terms`; or it defines `project` and `finish`, too. State: the inputs of the convolution, S in float32 at least, and
+    what `terms` adds to it.
+
+    Args:
+        dim: Width of input and output, D.
+        heads: Heads; dim must be a multiple.
+        causal: Must be True.
+        kernel: "auto", or the name of a kernel.
+        key_size: Channels of a key in each head, K; 0 for dim / heads.
+        value_size: Channels of a value in each head, V; 0 for dim / heads.
     """
 
-    key_size: int
-    value_size: int
-    conv: nn.Module | None
-    kernel: str
+    norm: nn.Module
+    W_qkv: nn.Linear
+    W_o: nn.Linear
 
-    def __init__(self, dim: int, heads: int, causal: bool, kernel: str) -> None:
+    def __init__(self, dim: int, heads: int, causal: bool, kernel: str, key_size: int = 0, value_size: int = 0) -> None:
         super().__init__(dim, heads, causal)
         if kernel not in NAMES:
             raise UserError(f"kernel must be one of {', '.join(NAMES)}, got {kernel!r}")
         self.kernel, self.conv = kernel, None
+        self.key_size = head_size(dim, heads, key_size, "key_size")
+        self.value_size = head_size(dim, heads, value_size, "value_size")
         self.state_size = 1
 
     def add_conv(self, width: int, taps: int, bias: bool = False) -> None:
@@ -145,7 +163,7 @@ class LinearMixer(Mixer):
 
     def project(self, x: Tensor) -> Tensor:
         """Return the input of the convolution, (B, T, C)."""
-        raise NotImplementedError
+        return self.W_qkv(x)
 
     def terms(self, x: Tensor, u: Tensor) -> Terms:
         """Return the terms of the recurrence, from the input x and the convolved projection u."""
@@ -153,14 +171,12 @@ class LinearMixer(Mixer):
 
     def finish(self, y: Tensor, x: Tensor, u: Tensor, terms: Terms) -> Tensor:
         """Return the layer's output (B, T, D) from y (B, T, heads, V), which is in float32 at least."""
-        raise NotImplementedError
+        gate = self._modules.get("W_g")
+        y = self.norm(y) if gate is None else self.norm(y, self.split(gate(x)))
+        return self.W_o(y.flatten(2).to(x.dtype))
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None, reset: Tensor | None) -> tuple[Tensor, State]:
-        u, ends = self.project(x), []
-        left = list(state or ())
-        if self.conv is not None:
-            u, end = self.conv(zero_padding(u, lengths), left.pop(0) if left else None, lengths, reset)
-            ends.append(end)
+        u, ends, left = self.convolve(self.project(x), state, lengths, reset)
         terms = self.terms(x, u)
         y, S = self.recur(terms, read_float_state(left[0] if left else None), lengths, reset)
         return self.finish(y, x, u, terms).to(x.dtype), (*ends, S)

@@ -83,12 +83,3 @@ def start_pairs(b: Tensor, state: State | None) -> Tensor:
     """Return the state before the first step (B, N, 2), in the type of b (B, T, N, 2)."""
     h = read_float_state(None if state is None else state[0])
     return torch.zeros(b.shape[0], *b.shape[2:], dtype=b.dtype, device=b.device) if h is None else h.to(b.dtype)
-
-
-def recur(a: Tensor, b: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-    """Return h after every step (B, T, N) and the last h, step by step; all complex, a (N,)."""
-    outputs = []
-    for t in range(b.shape[1]):
-        h = a * h + b[:, t]
-        outputs.append(h)
-    return torch.stack(outputs, 1), h

@@ -77,13 +77,3 @@ class Mamba2(LinearMixer, name="mamba2"):
         y = y + wide(self.d).unsqueeze(-1) * wide(self.split(u[..., : self.inner]))
         y = self.norm(y.flatten(2) * F.silu(wide(self.W_z(x))))
         return self.W_out(y.to(x.dtype))
-
-
-def recur(v: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """Return y (B, T, H, V) without the skip d, and S, step by step; dt (B, T, H), A (H,) negative, B, C (B, T, N)."""
-    outputs = []
-    for t in range(v.shape[1]):
-        keep = torch.exp(dt[:, t] * A)[..., None, None]
-        S = keep * S + torch.einsum("bn,bh,bhv->bhnv", B[:, t], dt[:, t], v[:, t])
-        outputs.append(torch.einsum("bhnv,bn->bhv", S, C[:, t]))
-    return torch.stack(outputs, 1), S

@@ -7,10 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seqloom.core.cell import State
-from seqloom.core.job import zero_padding
 from seqloom.core.masks import make_mask
 from seqloom.kernels.scan import scan_steps
-from seqloom.layers.linear.layer import LinearMixer, Terms, head_size, read_float_state, wide
+from seqloom.layers.linear.layer import LinearMixer, Terms, read_float_state, wide
 from seqloom.layers.linear.parts import HeadLayerNorm, HeadNorm
 
 GATE_CAP = 15.0  # cap of xLSTM 7B
@@ -62,8 +61,7 @@ class MLSTM(LinearMixer, name="mlstm"):
         causal: bool = True,
         kernel: str = "auto",
     ) -> None:
-        super().__init__(dim, heads, causal, kernel)
-        self.key_size, self.value_size = head_size(dim, heads, key_size, "key_size"), dim // heads
+        super().__init__(dim, heads, causal, kernel, key_size)
         K = heads * self.key_size
         self.W_qk, self.W_v = nn.Linear(dim, 2 * K, bias=False), nn.Linear(dim, dim, bias=False)
         self.W_if = nn.Linear(dim, 2 * heads)
@@ -79,10 +77,7 @@ class MLSTM(LinearMixer, name="mlstm"):
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None, reset: Tensor | None) -> tuple[Tensor, State]:
         B, _, _ = x.shape
-        u, ends, left = x, [], list(state or ())
-        if self.conv is not None:
-            u, end = self.conv(zero_padding(x, lengths), left.pop(0) if left else None, lengths, reset)
-            ends.append(end)
+        u, ends, left = self.convolve(x, state, lengths, reset)
         q, k = (self.split(t) for t in self.W_qk(u).chunk(2, -1))
         v = self.split(self.W_v(x))
         gates = wide(self.W_if(x))
@@ -133,20 +128,3 @@ def scan_maximum(i: Tensor, f: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
 def _step_maximum(m: Tensor, gates: list[Tensor]) -> tuple[Tensor, Tensor]:
     after = torch.maximum(gates[1] + m, gates[0])
     return after, torch.stack([m, after], -1)
-
-
-def recur(q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor) -> Tensor:
-    """Return h (B, T, H, V) step by step, as in the paper, from an empty state; gates i and f (B, T, H)."""
-    B, T, H, K = q.shape
-    S, n = q.new_zeros(B, H, K, v.shape[-1]), q.new_zeros(B, H, K)
-    m = q.new_zeros(B, H)
-    outputs = []
-    for t in range(T):
-        forget = F.logsigmoid(f[:, t])
-        later = torch.maximum(forget + m, i[:, t])
-        keep, write = torch.exp(forget + m - later)[..., None], torch.exp(i[:, t] - later)[..., None]
-        S = keep[..., None] * S + write[..., None] * k[:, t, :, :, None] * v[:, t, :, None, :]
-        n, m = keep * n + write * k[:, t], later
-        scale = torch.maximum((n * q[:, t]).sum(-1).abs(), torch.exp(-m))
-        outputs.append(torch.einsum("bhkv,bhk->bhv", S, q[:, t]) / scale[..., None])
-    return torch.stack(outputs, 1)

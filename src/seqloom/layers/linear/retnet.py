@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from seqloom.attention.position import Rotary
 from seqloom.core.cell import State
-from seqloom.layers.linear.layer import LinearMixer, Terms, head_size, read_float_state, wide
+from seqloom.layers.linear.layer import LinearMixer, Terms, read_float_state, wide
 from seqloom.layers.linear.parts import HeadNorm
 
 
@@ -47,9 +47,7 @@ class RetNet(LinearMixer, name="retnet"):
         causal: bool = True,
         kernel: str = "auto",
     ) -> None:
-        super().__init__(dim, heads, causal, kernel)
-        self.key_size = head_size(dim, heads, key_size, "key_size")
-        self.value_size = head_size(dim, heads, value_size, "value_size")
+        super().__init__(dim, heads, causal, kernel, key_size, value_size)
         self.state_size = 2
         self.position = Rotary(heads, self.key_size)
         K, V = heads * self.key_size, heads * self.value_size
@@ -79,12 +77,3 @@ class RetNet(LinearMixer, name="retnet"):
     def rotate(self, t: Tensor, at: Tensor) -> Tensor:
         """Rotate (B, T, heads, K) by its positions (B, T)."""
         return self.position.query(t.transpose(1, 2), at).transpose(1, 2)
-
-
-def recur(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """Return y (B, T, H, V) and S step by step, as in the paper; gamma (H,)."""
-    outputs = []
-    for t in range(q.shape[1]):
-        S = gamma[:, None, None] * S + k[:, t, :, :, None] * v[:, t, :, None, :]
-        outputs.append(torch.einsum("bhkv,bhk->bhv", S, q[:, t]))
-    return torch.stack(outputs, 1), S

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from seqloom.core.cell import State
 from seqloom.core.errors import UserError
-from seqloom.core.job import zero_padding
 from seqloom.kernels.linear.diagonal import scan_diagonal
 from seqloom.layers.linear.layer import Mixer, read_float_state, wide
 from seqloom.layers.linear.parts import ShortConv
@@ -57,10 +56,7 @@ class RGLRU(Mixer, name="rg_lru"):
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None, reset: Tensor | None) -> tuple[Tensor, State]:
         B, T, D = x.shape
-        u, ends, left = self.W_x(x), [], list(state or ())
-        if self.conv is not None:
-            u, end = self.conv(zero_padding(u, lengths), left.pop(0) if left else None, lengths, reset)
-            ends.append(end)
+        u, ends, left = self.convolve(self.W_x(x), state, lengths, reset)
         log_a, value = self.gates(u)
         h = read_float_state(left[0]) if left else None
         h = torch.zeros(B, D, dtype=log_a.dtype, device=x.device) if h is None else h.to(log_a.dtype)
@@ -84,15 +80,3 @@ class RGLRU(Mixer, name="rg_lru"):
 def _root(x: Tensor) -> Tensor:
     """Return sqrt(x), whose derivative stays finite at 0."""
     return torch.sqrt(x.clamp_min(torch.finfo(x.dtype).tiny))
-
-
-def recur(u: Tensor, r: Tensor, i: Tensor, L: Tensor, h: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return h after every step (B, T, D) and the last, step by step, as in the paper; h None at the start."""
-    outputs = []
-    for t in range(u.shape[1]):
-        a = torch.exp(-SHARPNESS * F.softplus(L) * r[:, t])
-        write = i[:, t] * u[:, t]
-        h = write if h is None else a * h + torch.sqrt(1 - a**2) * write
-        outputs.append(h)
-    assert h is not None
-    return torch.stack(outputs, 1), h

@@ -41,7 +41,6 @@ class RWKV7(LinearMixer, name="rwkv7"):
 
     def __init__(self, dim: int, heads: int = 4, *, rank: int = 32, causal: bool = True, kernel: str = "auto") -> None:
         super().__init__(dim, heads, causal, kernel)
-        self.key_size = self.value_size = dim // heads
         self.rank = rank
         self.mu = nn.Parameter(torch.empty(6, dim).uniform_(0, 1))
         self.W_r, self.W_k, self.W_v = (nn.Linear(dim, dim, bias=False) for _ in range(3))
@@ -113,13 +112,3 @@ class _Bias(nn.Module):
 
 def _make_low_rank(dim: int, rank: int, bias: bool) -> nn.Sequential:
     return nn.Sequential(nn.Linear(dim, rank, bias=False), nn.Linear(rank, dim, bias=False), _Bias(dim, bias))
-
-
-def recur(r: Tensor, w: Tensor, k: Tensor, v: Tensor, e: Tensor, a: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """Return y (B, T, H, V) and S step by step, as in the paper; w (B, T, H, K) is the decay itself."""
-    outputs = []
-    for t in range(r.shape[1]):
-        A = torch.diag_embed(w[:, t]) - (a[:, t] * e[:, t])[..., :, None] * e[:, t, :, None, :]
-        S = A @ S + k[:, t, :, :, None] * v[:, t, :, None, :]
-        outputs.append(torch.einsum("bhkv,bhk->bhv", S, r[:, t]))
-    return torch.stack(outputs, 1), S

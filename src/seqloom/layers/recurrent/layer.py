@@ -350,8 +350,12 @@ class Recurrent(Layer):
 
     def _any_weight(self, x: Tensor) -> Tensor:
         """Return a weight, which determines the type of the state even under autocast; x if there are no weights."""
-        own = next((p for p in self._parameters.values() if p is not None), None)
-        return next(self.parameters(), x) if own is None else own  # a custom cell may have its weights in modules
+        for own in self._parameters.values():  # a loop, since torch 2.8 does not compile next() with a default
+            if own is not None:
+                return own
+        for weight in self.parameters():  # a custom cell may have its weights in modules
+            return weight
+        return x
 
     def flatten_parameters(self) -> None:
         """Move the weights of torch's cells into one block of GPU memory, as cuDNN needs them.

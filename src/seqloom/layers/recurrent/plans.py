@@ -28,12 +28,8 @@ from seqloom.kernels.aten import plan as aten
 from seqloom.kernels.compiled import prepared as compiled
 from seqloom.kernels.cpu import prepared as cpu
 from seqloom.kernels.cpu.bound_call import BoundLayer
-from seqloom.kernels.cuda.attn_rnn import plan as attn_rnn
-from seqloom.kernels.cuda.gated import plan as gated
-from seqloom.kernels.cuda.gated.heads import GatedHeads
-from seqloom.kernels.cuda.gated.kernels import Gated
+from seqloom.kernels.cuda.stack_plan import prepare_stack
 from seqloom.kernels.dispatch import Choice, choose
-from seqloom.kernels.kernel_plan import KernelPlan
 from seqloom.kernels.parallel.experience import may_divide
 from seqloom.kernels.registry import Kernel
 from seqloom.kernels.stack import Stack
@@ -336,7 +332,7 @@ class LayerPlans:
             for cell, known in zip(self.cells, names, strict=True):
                 known |= {name: places[id(w)] for name, w in cell.named_parameters(remove_duplicate=False)}
         stack = Stack(self.cells, names, x.shape, layer.batch_first, 1 + layer.bidirectional)
-        if may_divide(self.cells[0], stack.B, stack.T, x.device, layer.parallel):
+        if may_divide(self.cells[0], stack.B, stack.T, x.device, amp or x.dtype, layer.parallel):
             return DECLINE
         try:
             choices = self._choose(layer, stack, x, has_lengths)
@@ -355,7 +351,7 @@ class LayerPlans:
                 return aten.AtenPlan(stack, weights, dropout, amp)
             if self._takes_turns(stack, kernels, has_lengths):
                 return DECLINE
-            return self._prepare_on_gpu(stack, kernels, weights, amp, dropout, has_lengths)
+            return prepare_stack(stack, kernels, weights, amp, dropout, has_lengths)
         if dropout:
             return aten.AtenPlan(stack, weights, dropout) if takes_aten else DECLINE
         if takes_aten or (trains and not has_lengths and self._is_large_step(layer, stack, kernels, weights)):
@@ -371,25 +367,6 @@ class LayerPlans:
         if stack.ways == 2 and keeps_gpu_busy(cell, stack.T):
             return True
         return has_lengths and kernels[0].skips_ended_rows and is_large_batch(stack.B, cell.hidden_size)
-
-    def _prepare_on_gpu(
-        self,
-        stack: Stack,
-        kernels: Sequence[Kernel],
-        weights: list[Tensor],
-        amp: torch.dtype | None,
-        dropout: float,
-        has_lengths: bool,
-    ) -> Any:  # noqa: ANN401  # a plan
-        """Return the plan of a call on a GPU that is not a single call of torch."""
-        tiers: list[Any] = [getattr(kernel.code, "TIER", None) for kernel in kernels]  # those of AttnRNN have one
-        is_plain = amp is None and not dropout and not has_lengths and stack.ways == 1
-        if is_plain and None not in tiers and not attn_rnn.why_not_plan(self.cells, weights):
-            return attn_rnn.AttnRNNPlan(stack, tiers, weights, kernels[0].backend)
-        codes = [kernel.code for kernel in kernels if isinstance(kernel.code, Gated | GatedHeads)]
-        if len(codes) == len(kernels) and not gated.why_not_plan(self.cells):
-            return gated.GatedPlan(stack, codes, weights, kernels[0].backend, amp, dropout)
-        return KernelPlan(stack, kernels, None if amp is None else (weights[0].dtype, amp), dropout)
 
     def _is_large_step(self, layer: Recurrent, stack: Stack, kernels: Sequence[Kernel], weights: list[Tensor]) -> bool:
         """Return whether a training call on a CPU is one step of a GRU, which torch's operator does faster."""

@@ -6,5 +6,5 @@ void make_barrier(u32 at);
 void show_barriers();
 void expect(u32 barrier, u32 bytes);
 void await(u32 barrier, u32 parity);
-void fetch_bulk(u32 to, const void* from, u32 bytes, u32 barrier);
+void cp_async_bulk(u32 to, const void* from, u32 bytes, u32 barrier);
 void order_copies();

@@ -59,12 +59,12 @@ void load2(u32& a, u32& b, u32 at);
 void load4_transposed(u32& a, u32& b, u32& c, u32& d, u32 at);
 void load2_transposed(u32& a, u32& b, u32 at);
 u32 transpose(u32 v);
-void fetch16(u32 to, const void* from, int n);
-void fetch_commit();
-void fetch_wait_for(int left);
+void cp_async16(u32 to, const void* from, int n);
+void cp_async_commit();
+void cp_async_wait_for(int left);
 template <int LEFT>
-void fetch_wait() {
-  fetch_wait_for(LEFT);
+void cp_async_wait() {
+  cp_async_wait_for(LEFT);
 }
 void put_shared(u32 at, u32 v);
 void put_shared(u32 at, float v);

@@ -9,7 +9,7 @@ inline u64 describe_matrix(u32 at, int swizzle, u32 stride, u32 leading) {
   return (u64)(at >> 18) << 46 | (u64)(at >> 4 & 0x3fffu) | (u64)(leading >> 4) << 16 |
          (u64)(stride >> 4) << 32 | (u64)swizzle << 62;
 }
-void show_fetched();
+void fence_proxy_async();
 void add_task(float* d, int count, u64 a, u64 b, int kind, bool by_column, bool adds);
 void commit_products();
 void await_products_but(int left);
@@ -27,4 +27,4 @@ void multiply_lines(float (&d)[R], u64 a, u64 b) {
   add_task(d, R, a, b, KIND, false, ADDS);
 }
 template <int R>
-void hold_sums(float (&)[R]) {}
+void fence_sums(float (&)[R]) {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -11,17 +11,18 @@ from torch import Tensor
 from seqloom.core.memory import empty_like, new_empty
 from seqloom.core.precision import allows_tf32
 from seqloom.kernels import heuristics
-from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs, AttnRNNSetting, Weights
+from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNSetting, Weights
 from seqloom.kernels.cuda.products import exact
 from seqloom.kernels.cuda.runtime import launch
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
 INSIDE = ("seen", "aC", "o", "n", "q", "slope", "g")
+FindCode: TypeAlias = Callable[[AttnRNNSetting, str, int, torch.device], Any]
 BACK = ("dq", "ds", "dg", "dn")
 WEIGHTS = ("q", "bias_q", "o", "bias_o", "g", "bias_g", "scale", "bias")  # the struct of arguments.cuh
 
 
-def count_pieces(rows: int, hidden: int, dtype: torch.dtype) -> int:
+def count_slices(rows: int, hidden: int, dtype: torch.dtype) -> int:
     """Return the number of split-K slices of a sum over rows, so that no single sum is long."""
     return max(1, min(rows // heuristics.PIECE_ROWS[dtype], heuristics.PIECE_NUMBERS // hidden**2))
 
@@ -29,9 +30,8 @@ def count_pieces(rows: int, hidden: int, dtype: torch.dtype) -> int:
 class Chunk:
     """Intermediates of some steps and their gradients: planes of (rows, H), padded to full split-K slices.
 
-    To save time on the host, the kernels' arguments and the operands of the GEMMs are created once for all chunks and
-    may be reused by several backward passes on one stream; each pass begins with `load`. Only the first chunk of a
-    pass, which is the last in time, may have fewer than `steps` steps.
+    To save time on the host, the kernels' arguments and the operands of the GEMMs are created once for all chunks of a
+    pass, which begins with `load`. Only the first chunk, which is the last in time, may have fewer than `steps` steps.
     """
 
     def __init__(self, setting: AttnRNNSetting, B: int, steps: int, u: Tensor) -> None:
@@ -40,7 +40,7 @@ class Chunk:
         H, rows = setting.hidden, B * steps
         # Whether products of float32 use the fp16 hi/lo split. Short passes use torch's products, which are recorded.
         self.is_exact = steps < u.shape[1] and exact.is_faster(u, H, H, rows)
-        self.pieces = n = 1 if self.is_exact else count_pieces(rows, H, u.dtype)
+        self.slices = n = 1 if self.is_exact else count_slices(rows, H, u.dtype)
         self.parts = max(1, min(heuristics.SUM_BLOCKS, rows // 32))
         padded = -(-rows // n) * n
         self.inside, self.back = new_empty(u, 7, padded, H), new_empty(u, 4, padded, H)
@@ -59,7 +59,7 @@ class Chunk:
             (self.products[3 * n :], d[2 * n : 3 * n], seen[:n]),
         )
         self.first = True
-        self.halves: list[exact.SplitMatrix] = []  # seen, aC and o, if they were split for a product
+        self.splits: list[exact.SplitMatrix] = []  # seen, aC and o, if they were split for a product
 
     def load(self, values: dict[str, Any], weights: Weights) -> None:
         """Begin a backward pass.
@@ -70,10 +70,6 @@ class Chunk:
         """
         self.values = values  # keeps the tensors alive, since kernels only get addresses
         self.first = True
-
-    def count_bytes(self) -> int:
-        """Return the approximate size of its memory: that of the planes and the products."""
-        return self.inside.nbytes + self.back.nbytes + self.products.nbytes
 
     def go_back(self, begin: int, steps: int) -> None:
         """Run the backward pass of steps begin .. begin + steps - 1, and accumulate the gradients of the weights."""
@@ -93,24 +89,24 @@ class Chunk:
         """Accumulate the gradients of the weights over the planes."""
         self.sums.rows, self.sums.first = rows, int(self.first)
         self.setting.sums.launch(self.sums, self.parts, self.device)
-        if self.takes_halves(rows):
-            self._add_halves(rows)
+        if self.takes_hi_lo(rows):
+            self._add_hi_lo(rows)
         else:
             for total, d, r in self.pairs:
                 _add_product(total, d, r, self.first)
         self.first = False
 
-    def takes_halves(self, rows: int) -> bool:
+    def takes_hi_lo(self, rows: int) -> bool:
         """Return whether products over this many rows use the fp16 hi/lo split, under torch's current flags."""
         return self.is_exact and rows % 8 == 0 and not allows_tf32()
 
-    def _add_halves(self, rows: int) -> None:
+    def _add_hi_lo(self, rows: int) -> None:
         """Do what `_add_product` does for all pairs."""
         dq, ds, dg = (exact.split(self.back[i, :rows]) for i in range(3))
-        seen, aC, o = self.halves or [exact.split(self.inside[i, :rows]) for i in range(3)]
-        self.halves = []
+        seen, aC, o = self.splits or [exact.split(self.inside[i, :rows]) for i in range(3)]
+        self.splits = []
         for total, d, r in zip(self.products, (dq, ds, dg, dg), (seen, aC, o, seen), strict=True):
-            product = exact.multiply_turned(d, r)
+            product = exact.multiply_transposed(d, r)
             total.copy_(product) if self.first else total.add_(product)
 
     def _fill_planes(self, begin: int, steps: int) -> None:
@@ -119,7 +115,7 @@ class Chunk:
     def gradients(self, weights: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Return the gradients of the weights, in their type."""
         grads = [None if w is None else empty_like(w, memory_format=torch.contiguous_format) for w in weights]
-        values = {"products": self.products, "partial": self.partial, "pieces": self.pieces, "parts": self.parts}
+        values = {"products": self.products, "partial": self.partial, "slices": self.slices, "parts": self.parts}
         finish = self.setting.finish
         arguments = finish.pack(values | dict(zip(WEIGHTS, grads, strict=True)))
         finish.launch(arguments, 4 * self.setting.hidden + 5, self.device)
@@ -153,19 +149,11 @@ def _add_product(total: Tensor, d: Tensor, r: Tensor, first: bool) -> None:
 class FusedChunk(Chunk):
     """A chunk of attn_rnn_cuda or attn_rnn_slots: a kernel for the intermediates, and one for the backward steps."""
 
-    def __init__(
-        self,
-        inside: CudaCode,
-        reverse: CudaCode,
-        setting: AttnRNNSetting,
-        steps: int,
-        u: Tensor,
-        aux: int,
-        slots: int = 1,
-    ) -> None:
-        super().__init__(setting, len(u) * slots, steps, u)
+    def __init__(self, find_code: FindCode, setting: AttnRNNSetting, steps: int, u: Tensor) -> None:
+        super().__init__(setting, len(u) * setting.slots, steps, u)
+        inside, reverse = (find_code(setting, name, len(u), u.device) for name in ("inside", "reverse"))
         self.codes, self.rows = (inside, reverse), len(u)
-        self.aux = new_empty(u, self.B * steps, aux, dtype=torch.float32)
+        self.aux = new_empty(u, self.B * steps, setting.aux, dtype=torch.float32)
         named = self.planes | {"aux": self.aux}
         self.arguments = inside.pack(named), reverse.pack(named)
         # one block of `inside` per multiprocessor, or several for a small layer: each loads the weights once
@@ -188,7 +176,7 @@ class FusedChunk(Chunk):
         reverse.start(self.arguments[1], self.rows, self.device)
 
 
-def count_steps(u: Tensor) -> int:
+def count_steps(u: Tensor, _slots: int = 1) -> int:
     """Return the steps of a DividedChunk: a chunk for every CHUNK_BYTES of its planes, MOST_CHUNKS at most."""
     T, size = u.shape[1], u.element_size()
     # 7 planes, 4 planes of gradients, q and g side by side, and the states in float32.
@@ -199,25 +187,18 @@ def count_steps(u: Tensor) -> int:
 class DividedChunk(Chunk):
     """A chunk of attn_rnn_row, _cluster or _grid: intermediates by batched GEMMs, backward steps by a kernel."""
 
-    find_code: Callable[..., Any]  # finds the kernel "reverse"
-
-    def __init__(self, inputs: AttnRNNInputs, steps: int, u: Tensor) -> None:
+    def __init__(self, find_code: FindCode, setting: AttnRNNSetting, steps: int, u: Tensor) -> None:
         B, _, H = u.shape
-        super().__init__(inputs.setting, B, steps, u)
+        super().__init__(setting, B, steps, u)
         rows, whole = B * steps, torch.float32
         self.past, self.qg = new_empty(u, rows, H, dtype=whole), new_empty(u, rows, 2 * H)
-        self.attention = new_empty(u, rows, inputs.setting.heads, 4, dtype=whole)
+        self.attention = new_empty(u, rows, setting.heads, 4, dtype=whole)
         self.deviation = new_empty(u, rows, dtype=whole)
-        self.turned = new_empty(u, 4 * H, H)  # the weights transposed, for the backward pass
+        self.transposed = new_empty(u, 4 * H, H)  # the weights transposed, for the backward pass
         self.Wqg, self.bqg = new_empty(u, 2 * H, H), new_empty(u, 2 * H)  # operands of products with the state
-        self.reverse = self.find_reverse()
+        self.reverse: CudaCode = find_code(setting, "reverse", B, u.device)
         self.arguments = self._pack_arguments()
         self._make_views(rows)
-
-    def find_reverse(self) -> CudaCode:
-        """Return the kernel that runs the backward steps, under torch's current flags."""
-        code: CudaCode = self.find_code(self.setting, "reverse", self.B, self.device)
-        return code
 
     def _pack_arguments(self) -> dict[str, Any]:
         """Return the arguments of each kernel; `load` sets those of a pass, `go_back` the steps."""
@@ -225,44 +206,25 @@ class DividedChunk(Chunk):
         values = inside | {"past": self.past, "attention": self.attention, "deviation": self.deviation}
         values |= {"q": self.qg, "gate": inside["g"]}
         values |= {"u": inside["o"], "s": inside["q"]}  # planes that are not used for anything else yet
-        values["w"] = {"q": self.turned[:H], "o": self.turned[H : 2 * H], "g": self.turned[2 * H :]}
+        values["w"] = {"q": self.transposed[:H], "o": self.transposed[H : 2 * H], "g": self.transposed[2 * H :]}
         codes = self.setting.pointwise
         arguments = {name: codes[name].pack(values) for name in ("before", "attend", "gelu")}
         arguments["end"] = codes["end"].pack(values | {"g": self.qg[:, H:]})
         return arguments | {"reverse": self.reverse.pack(values)}
 
     def load(self, values: dict[str, Any], weights: Weights) -> None:
-        self._take_weights(weights)
-        self.turn_weights()
-        self.reverse = self.find_reverse()  # torch's flags may have changed
-        norm = dict(zip(("scale", "bias"), (None if w is None else align(w) for w in weights[6:]), strict=True))
+        Wq, bq, Wo, self.bo, Wg, bg, *norm_weights = weights
+        H = self.setting.hidden
+        self.Wo, self.Wgo = Wo.t(), Wg[:, H:].t()
+        torch.cat((Wq.t(), self.Wo, Wg[:, :H].t(), self.Wgo), out=self.transposed)
+        torch.cat((Wq, Wg[:, :H]), out=self.Wqg)
+        torch.cat((bq, bg), out=self.bqg)
+        norm = {n: None if w is None else align(w) for n, w in zip(("scale", "bias"), norm_weights, strict=True)}
         (x_row, x_step, _), (y_row, y_step, _) = values["x"].stride(), values["y"].stride()
         strides = {"x_row": x_row, "x_step": x_step, "y_row": y_row, "y_step": y_step}
         super().load(values | strides | norm | {"w": norm}, weights)
         for name in ("before", "end", "reverse"):
             launch.fill(self.arguments[name], self.values)
-
-    def _take_weights(self, weights: Weights) -> None:
-        """Store the weights in the forms that the products of the backward pass need."""
-        Wq, bq, Wo, self.bo, Wg, bg, _, _ = weights
-        H = self.setting.hidden
-        self.of_state = ((Wq, Wg[:, :H]), (bq, bg))
-        self.Wq, self.Wo, self.Wgh, self.Wgo = Wq.t(), Wo.t(), Wg[:, :H].t(), Wg[:, H:].t()
-
-    def turn_weights(self) -> None:
-        """Transpose the weights for the backward pass, and concatenate those of the state."""
-        torch.cat((self.Wq, self.Wo, self.Wgh, self.Wgo), out=self.turned)
-        weights, biases = self.of_state
-        torch.cat(weights, out=self.Wqg)
-        torch.cat(biases, out=self.bqg)
-
-    def prepare(self, weights: Weights) -> None:
-        """Read these weights in all passes until the next `prepare`; passes fill in the other arguments (WholePass)."""
-        self.clear_padding(self.rows)
-        self._take_weights(weights)
-        norm = {"scale": weights[6], "bias": weights[7]}
-        for name in ("end", "reverse"):
-            launch.fill(self.arguments[name], norm | {"w": norm})
 
     def _make_views(self, rows: int) -> None:
         """Slice the operands of the weight-gradient GEMMs to this many rows."""
@@ -283,8 +245,8 @@ class DividedChunk(Chunk):
 
     def find_inside(self) -> None:
         """Compute the intermediates of the steps from the states before them and their input."""
-        if self.takes_halves(self.rows):
-            self._find_inside_by_halves()
+        if self.takes_hi_lo(self.rows):
+            self._find_inside_by_hi_lo()
             return
         torch.addmm(self.bqg, self.seen, self.Wqg.t(), out=self.both)  # a product into full rows includes the bias
         self._launch("attend")
@@ -293,7 +255,7 @@ class DividedChunk(Chunk):
         self.gate.addmm_(self.o, self.Wgo)
         self._launch("end")
 
-    def _find_inside_by_halves(self) -> None:
+    def _find_inside_by_hi_lo(self) -> None:
         seen = exact.split(self.seen)
         exact.multiply(seen, exact.split(self.Wqg), self.bqg, self.both)
         self._launch("attend")
@@ -303,7 +265,7 @@ class DividedChunk(Chunk):
         o = exact.split(self.o)
         self.gate.add_(exact.multiply(o, exact.split(self.Wgo.t())))
         self._launch("end")
-        self.halves = [seen, aC, o]
+        self.splits = [seen, aC, o]
 
     def _launch(self, name: str) -> None:
         self.setting.pointwise[name].launch(self.arguments[name], self.rows, self.device)

@@ -9,34 +9,15 @@ from __future__ import annotations
 
 from functools import cache
 
-import torch
 from torch import Tensor
 
-from seqloom.core.cell import Cell, State
-from seqloom.core.job import ScanJob
 from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.attn_rnn import scan
 from seqloom.kernels.cuda.attn_rnn.backward import FusedChunk
-from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs, AttnRNNSetting
-from seqloom.kernels.cuda.fastest import why_not_fastest
+from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNSetting
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
 ROWS = 8  # rows per block: the columns of a product
-
-
-def why_not(cell: Cell, job: ScanJob) -> str | None:
-    """Return why this cell or job cannot run here; None if it can."""
-    return scan.why_not(cell, job, (torch.bfloat16, torch.float16), largest=heuristics.BLOCK_LARGEST_HIDDEN)
-
-
-def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
-    """Return why another kernel is faster for this job; None if this one is the fastest."""
-    return why_not_fastest("cuda", cell, job)
-
-
-def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
-    """Run the cell over the job's sequences."""
-    return scan.run(TIER, cell, job)
 
 
 @cache
@@ -53,12 +34,6 @@ def find_code(setting: AttnRNNSetting, name: str) -> CudaCode:
     return CudaCode(f"attn_rnn_{name}", f"attn_rnn/block_{name}.cu", setting.macros, 2 * H, shared[name], ROWS)
 
 
-def _make_chunk(inputs: AttnRNNInputs, steps: int, u: Tensor) -> FusedChunk:
-    setting = inputs.setting
-    inside, reverse = (find_code(setting, name) for name in ("inside", "reverse"))
-    return FusedChunk(inside, reverse, setting, steps, u, setting.aux)
-
-
 def count_steps(u: Tensor, slots: int = 1) -> int:
     """Return the number of steps in a chunk of the backward pass."""
     B, T, H = u.shape
@@ -66,4 +41,10 @@ def count_steps(u: Tensor, slots: int = 1) -> int:
     return min(T, max(1, min(most, max(least, -(-T // heuristics.BLOCK_CHUNKS) * each)) // each))
 
 
-TIER = scan.Tier(lambda setting, name, *_: find_code(setting, name), _make_chunk, count_steps)
+KERNEL = scan.AttnRNNKernel(
+    "cuda",
+    lambda setting, name, *_: find_code(setting, name),
+    FusedChunk,
+    count_steps,
+    largest={2: heuristics.BLOCK_LARGEST_HIDDEN},
+)

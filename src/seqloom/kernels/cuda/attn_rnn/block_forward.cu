@@ -25,8 +25,8 @@ KERNEL(attn_rnn_forward, Forward, THREADS) {
   const u32 to = memory + AT_RING + (second ? SEQUENCE : 0) + fetch_row * ROW + part * 2;
   auto fetch = [&](int t) {
     if ((KEEP || !second) && t < a.T)
-      fetch16(to + t % RING * STAGE, from + (i64)t * stride, in_batch ? 16 : 0);
-    fetch_commit();
+      cp_async16(to + t % RING * STAGE, from + (i64)t * stride, in_batch ? 16 : 0);
+    cp_async_commit();
   };
   const int row = first + l.row, row_length = row >= a.B ? 0 : a.lengths ? (int)a.lengths[row] : a.T;
   u16* y = a.y + (row < a.B ? (i64)row * a.y_row + 16 * l.warp + 2 * l.pair : 0);

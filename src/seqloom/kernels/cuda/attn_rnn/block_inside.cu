@@ -22,9 +22,9 @@ KERNEL(attn_rnn_inside, Inside, THREADS) {
       if (state) from = t == 0 ? a.h0 + b * H : a.y + (b * a.T + t - 1) * H;
       if constexpr (RESET)
         if (state && active && a.reset[b * a.T + t]) from = a.start + b * H;
-      fetch16(to + slot * STAGE, active ? from + part : a.x, active ? 16 : 0);
+      cp_async16(to + slot * STAGE, active ? from + part : a.x, active ? 16 : 0);
     }
-    fetch_commit();
+    cp_async_commit();
   };
   auto load_x = [&](u32(&v)[2], u32 stage) { load_sequence(v, stage, l); };
   auto token = [&](i64 tile, int column) { return 8 * tile + column; };

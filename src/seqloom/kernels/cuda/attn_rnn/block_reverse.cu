@@ -45,21 +45,21 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
       const u16* past = t == 0 ? a.h0 + (i64)b * H + part : a.y + whole_at - H;
       if constexpr (RESET)
         if (t < fetch_length && a.reset[(i64)b * a.T + t]) past = a.start + (i64)b * H + part;
-      fetch16(to, (second ? a.x : a.dy) + whole_at, bytes);
-      fetch16(to + 2 * SEQUENCE, (second ? a.g : a.q) + piece_at, bytes);
-      fetch16(to + 4 * SEQUENCE, (second ? a.slope : a.n) + piece_at, bytes);
-      if (KEEP || !second) fetch16(to + 6 * SEQUENCE, second ? a.keep + whole_at : past, bytes);
+      cp_async16(to, (second ? a.x : a.dy) + whole_at, bytes);
+      cp_async16(to + 2 * SEQUENCE, (second ? a.g : a.q) + piece_at, bytes);
+      cp_async16(to + 4 * SEQUENCE, (second ? a.slope : a.n) + piece_at, bytes);
+      if (KEEP || !second) cp_async16(to + 6 * SEQUENCE, second ? a.keep + whole_at : past, bytes);
 #pragma unroll
       for (int i = 0; i < (8 * (HEADS + 1) + THREADS - 1) / THREADS; i++) {
         const int k = l.thread + i * THREADS, r = k / (HEADS + 1), column = k % (HEADS + 1);
         const bool active = first + r < a.B;
         if (k < 8 * (HEADS + 1))
-          fetch16(stage + STREAMS * SEQUENCE + r * AUX_ROW + column * 16,
-                  a.aux + ((i64)(active ? first + r : 0) * a.steps + t - a.from) * AUX + 4 * column,
-                  active ? 16 : 0);
+          cp_async16(stage + STREAMS * SEQUENCE + r * AUX_ROW + column * 16,
+                     a.aux + ((i64)(active ? first + r : 0) * a.steps + t - a.from) * AUX + 4 * column,
+                     active ? 16 : 0);
       }
     }
-    fetch_commit();
+    cp_async_commit();
   };
   const int row = first + l.row;
   const i64 base = row < a.B ? ((i64)row * a.steps - a.from) * H + 16 * l.warp + 2 * l.pair : 0;
@@ -74,7 +74,7 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
   const int last = a.from + a.steps - 1;
 #pragma unroll
   for (int i = 0; i < RING - 1; i++) fetch(last - i);
-  fetch_wait<RING - 2>();
+  cp_async_wait<RING - 2>();
   wait_block();
   const float zero[4] = {0.f, 0.f, 0.f, 0.f};
 #pragma unroll 1
@@ -190,7 +190,7 @@ KERNEL(attn_rnn_reverse, BlockReverse, THREADS) {
     }
     narrow(dqp, dq);
     store_buffer(memory + AT_DQ, dqp[0], dqp[1], l);
-    fetch_wait<RING - 2>();
+    cp_async_wait<RING - 2>();
     wait_block();
     {
       u32 b[TILES][2];

@@ -2,7 +2,7 @@
 // that has received a complete buffer knows that every block has read the previous one, so no buffer is
 // overwritten too early. A block without units runs no steps, and no block sends to it. Buffers are
 // [row][unit], the B operand of mma, padded so that loads have no bank conflicts. The code calls 8 rows of
-// the batch, the n = 8 of mma, a team; the comments call them an 8-row group.
+// the batch, the n = 8 of mma, a row_group; the comments call them an 8-row group.
 #pragma once
 #include "attn_rnn/units.cuh"
 #include "runtime/cluster.cuh"
@@ -17,7 +17,8 @@ constexpr bool SPLIT_HEADS = UNITS % D != 0 && CLUSTER > 1;  // a head may span 
 // sent: every block computes it from the sums over heads, h and x. PART: units of a warp's split-K slice;
 // PART_HEADS: heads with units in that slice.
 constexpr int PART = 16 * DEEP, PART_HEADS = PART % D == 0 ? PART / D : 1;
-constexpr bool CAN_MIX = SPLIT_HEADS && TEAMS == 1 && (PART % D == 0 || D % PART == 0) && PART_HEADS <= 4;
+constexpr bool CAN_MIX =
+    SPLIT_HEADS && ROW_GROUPS == 1 && (PART % D == 0 || D % PART == 0) && PART_HEADS <= 4;
 // Pseudo-buffer for aC, which is computed from h (the first buffer) and x (the second) when it is loaded.
 constexpr int MIXTURE = 3;
 constexpr int BUFFERS = 3;
@@ -28,7 +29,7 @@ constexpr int AT_BUFFERS = PARTS;
 constexpr int AT_STAGE = AT_BUFFERS + BUFFERS * BUFFER;
 constexpr int AT_SCORES = AT_STAGE + STAGE;
 constexpr int AT_STATISTICS = AT_SCORES + SCORES;
-constexpr int AT_BARRIERS = AT_STATISTICS + STATISTICS, AT_WEIGHTS = AT_BARRIERS + 32 * TEAMS;
+constexpr int AT_BARRIERS = AT_STATISTICS + STATISTICS, AT_WEIGHTS = AT_BARRIERS + 32 * ROW_GROUPS;
 constexpr int CLUSTER_BYTES = AT_WEIGHTS + (WEIGHTS_IN_SHARED * DEEP + TILES_IN_SHARED) * WARPS * WORDS * 128;
 // No registers are left to preload weights from shared memory.
 constexpr int PRELOAD_TILES = 0, PRELOAD_TILES_BACK = 0;
@@ -40,12 +41,12 @@ constexpr bool EARLY_SUMS = true;  // the sums over a row arrive together with t
 
 struct Block : Units {
   int from, to, senders;            // first, last and number of the blocks that share heads with this one
-  int teams;                        // 8-row groups that have rows
+  int row_groups;                   // 8-row groups that have rows
   u32 coefficients[PART_HEADS][3];  // of h, x and h * x, as words of a buffer (to_word)
   template <class Args>
   DEV Block(const Args& a) : Units(0, ROWS) {
-    teams = TEAMS > 1 && first + 8 >= a.B ? 1 : TEAMS;
-    has_row = has_row && team < teams;
+    row_groups = ROW_GROUPS > 1 && first + 8 >= a.B ? 1 : ROW_GROUPS;
+    has_row = has_row && row_group < row_groups;
     const int end = base + UNITS < H ? base + UNITS : H;
     from = base < H ? base / D * D / UNITS : 1;
     to = base < H ? ((end - 1) / D * D + D - 1) / UNITS : 0;
@@ -65,7 +66,7 @@ struct Block : Units {
     for (int i = thread; i < BUFFERS * BUFFER / 4; i += THREADS) put_shared(memory + AT_BUFFERS + 4 * i, 0u);
     if (thread == 0) {
 #pragma unroll
-      for (int i = 0; i < 4 * TEAMS; i++) make_barrier(barrier(i, 0));
+      for (int i = 0; i < 4 * ROW_GROUPS; i++) make_barrier(barrier(i, 0));
       show_barriers();
     }
     wait_cluster();
@@ -76,13 +77,14 @@ struct Block : Units {
   DEV void expect_all(int with_sums, int unsent = -1) const {
     if (CLUSTER > 1 && thread == 0) {
 #pragma unroll
-      for (int g = 0; g < TEAMS; g++)
-        if (g < teams) {
+      for (int g = 0; g < ROW_GROUPS; g++)
+        if (g < row_groups) {
 #pragma unroll
           for (int i = 0; i < 3; i++)
             if (i != unsent)
-              expect(barrier(i, g),
-                     8 * SIZE * H + (NORM && i == with_sums ? STATISTICS / CLUSTER * WORKING / TEAMS : 0));
+              expect(
+                  barrier(i, g),
+                  8 * SIZE * H + (NORM && i == with_sums ? STATISTICS / CLUSTER * WORKING / ROW_GROUPS : 0));
           if constexpr (SPLIT_HEADS) expect(barrier(HEAD, g), senders * PIECES * 8 * 16);
         }
     }
@@ -112,7 +114,7 @@ struct Block : Units {
           const u32 peer = map_to_block(memory, other);
           get_shared(w, stage + 16 * piece);
           send(peer + AT_BUFFERS + buffer * BUFFER + column * ROW + SIZE * base + 16 * piece,
-               peer + barrier_offset(buffer, team), w);
+               peer + barrier_offset(buffer, row_group), w);
         }
       }
       wait_warp();
@@ -125,7 +127,7 @@ struct Block : Units {
       if ((lane & 15) == 0) put_shared(memory + at, s);
     } else if ((lane & 15) < WORKING) {
       const u32 peer = map_to_block(memory, lane & 15);
-      send(peer + at, peer + barrier_offset(buffer, team), s);
+      send(peer + at, peer + barrier_offset(buffer, row_group), s);
     }
   }
   // Sum two values over all units of this row: share_sums sends this block's sums to all blocks, get_sums
@@ -150,10 +152,10 @@ struct Block : Units {
   // otherwise receive aC.
   DEV void fetch_units(const Element* line, int buffer) const {
     for (int i = lane; i < H * SIZE / 16; i += 32)
-      fetch16(memory + AT_BUFFERS + buffer * BUFFER + column * ROW + 16 * i, line + 16 / SIZE * i, 16);
-    fetch_commit();
+      cp_async16(memory + AT_BUFFERS + buffer * BUFFER + column * ROW + 16 * i, line + 16 / SIZE * i, 16);
+    cp_async_commit();
   }
-  DEV void wait_units() const { fetch_wait<0>(); }
+  DEV void wait_units() const { cp_async_wait<0>(); }
   DEV int find_head(int j) const { return slice * PART / D + j; }
   // Compute the coefficients for this lane's row of 8-row group g from the sums over the heads in this warp's
   // split-K slice.
@@ -222,7 +224,7 @@ struct Block : Units {
         const float all[4] = {shuffle(sum, 0), shuffle(sum, 8), shuffle(sum, 16), 0.f};
         if (from + lane <= to) {
           const u32 peer = map_to_block(memory, from + lane);
-          send(peer + at, peer + barrier_offset(HEAD, team), all);
+          send(peer + at, peer + barrier_offset(HEAD, row_group), all);
         }
       } else if (lane < 24 && lane % 8 == 0)
         put_shared(memory + at + 4 * which, sum);
@@ -230,7 +232,7 @@ struct Block : Units {
   }
   DEV void get_scores(float (&s)[PER][3], u32 parity) const {
     if constexpr (SPLIT_HEADS)
-      await(barrier(HEAD, team), parity);
+      await(barrier(HEAD, row_group), parity);
     else
       wait_warp();
 #pragma unroll

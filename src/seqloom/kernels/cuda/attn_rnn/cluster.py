@@ -14,35 +14,14 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
-from torch import Tensor
 
-from seqloom.core.cell import Cell, State
-from seqloom.core.job import ScanJob
-from seqloom.core.precision import allows_tf32, autocast_dtype
+from seqloom.core.precision import allows_tf32
 from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.attn_rnn import grid, scan
 from seqloom.kernels.cuda.attn_rnn.backward import DividedChunk, count_steps
-from seqloom.kernels.cuda.attn_rnn.setting import TYPES, AttnRNNSetting
-from seqloom.kernels.cuda.fastest import why_not_fastest
+from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNSetting
 from seqloom.kernels.cuda.runtime import launch
 from seqloom.kernels.cuda.runtime.groups import ClusterCode
-
-
-def why_not(cell: Cell, job: ScanJob) -> str | None:
-    """Return why this cell or job cannot run here; None if it can."""
-    dtype = autocast_dtype("cuda") or job.x.dtype
-    largest = heuristics.CLUSTER_LARGEST_HIDDEN.get(dtype.itemsize)
-    return scan.why_not(cell, job, TYPES, largest=largest) or scan.why_not_code(TIER, cell, job)
-
-
-def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
-    """Return why another kernel is faster for this job; None if this one is the fastest."""
-    return why_not_fastest("cluster", cell, job, {"grid": grid.why_not})
-
-
-def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
-    """Run the cell over the job's sequences."""
-    return scan.run(TIER, cell, job)
 
 
 @dataclass(frozen=True)
@@ -137,8 +116,12 @@ def find_code(setting: AttnRNNSetting, name: str, B: int, device: torch.device) 
     return make_code(setting, name, choose_division(setting, B, launch.multiprocessors(device), tf32), tf32)
 
 
-class _ClusterChunk(DividedChunk):
-    find_code = staticmethod(find_code)
-
-
-TIER = scan.Tier(find_code, _ClusterChunk, count_steps)
+KERNEL = scan.AttnRNNKernel(
+    "cluster",
+    find_code,
+    DividedChunk,
+    count_steps,
+    largest=heuristics.CLUSTER_LARGEST_HIDDEN,
+    others=(grid.KERNEL,),
+    why_no_room=scan.why_not_code,
+)

@@ -6,7 +6,7 @@
 constexpr bool MIX_CONTEXT = CAN_MIX && !MASK;  // every block computes aC instead of receiving it
 // Whether to compute aC directly after q: there is no other 8-row group whose product could overlap the
 // exchange of the sums over heads, or these sums need no exchange between blocks.
-constexpr bool ATTEND_AT_ONCE = !MIX_CONTEXT && (TEAMS == 1 || !SPLIT_HEADS);
+constexpr bool ATTEND_AT_ONCE = !MIX_CONTEXT && (ROW_GROUPS == 1 || !SPLIT_HEADS);
 
 CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
   Block b(a);
@@ -69,7 +69,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
   for (int t = 0; t < end; t++) {
     const u32 parity = t & 1;
     b.expect_all(THIRD, MIX_CONTEXT ? SECOND : -1);
-    Sums gate[TEAMS] = {};
+    Sums gate[ROW_GROUPS] = {};
     float s[2], o[2] = {}, z[2];
     from_pair(x[0], x[1], next_x);
     if constexpr (KEEP) from_pair(keep[0], keep[1], next_keep);
@@ -101,7 +101,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
       else
         b.take(SECOND, parity, g);
     };
-    EACH_TEAM (g, b) {
+    EACH_ROW_GROUP(g, b) {
       Sums c = {};
       b.take(FIRST, parity, g);
       multiply(c, Wq, FIRST, b, g);
@@ -123,7 +123,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
       multiply(gate[g], Wh, FIRST, b, g);  // used much later in the step
     }
     if (!ATTEND_AT_ONCE && !MIX_CONTEXT && b.has_row) attend();
-    EACH_TEAM (g, b) {
+    EACH_ROW_GROUP(g, b) {
       Sums c = {};
       take_attended(g);
       multiply(c, Wo, MIX_CONTEXT ? MIXTURE : SECOND, b, g);
@@ -142,7 +142,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_forward, Forward, THREADS, CLUSTER) {
       }
     }
     Wc.prepare();
-    EACH_TEAM (g, b) {
+    EACH_ROW_GROUP(g, b) {
       b.take(THIRD, parity, g);
       multiply(gate[g], Wc, THIRD, b, g);
       b.put_part(gate[g], g);

@@ -122,9 +122,9 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
       prefetch(t - 1);
     else
       fetch(next, t - 1);
-    Sums back[TEAMS] = {};
+    Sums back[ROW_GROUPS] = {};
     float vC[2];
-    EACH_TEAM (i, b) {
+    EACH_ROW_GROUP(i, b) {
       Sums c = {};
       b.take(FIRST, parity, i);
       multiply(c, Wc, FIRST, b, i);
@@ -152,7 +152,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
       }
       multiply(back[i], Wh, FIRST, b, i);  // used much later in the step
     }
-    EACH_TEAM (i, b) {
+    EACH_ROW_GROUP(i, b) {
       Sums c = {};
       b.take(SECOND, parity, i);
       multiply(c, Wo, SECOND, b, i);
@@ -198,7 +198,7 @@ CLUSTER_KERNEL(attn_rnn_cluster_reverse, Reverse, THREADS, CLUSTER) {
     }
     if constexpr (FETCH_LATE) fetch(next, t - 1);
     Wq.prepare();
-    EACH_TEAM (i, b) {
+    EACH_ROW_GROUP(i, b) {
       b.take(THIRD, parity, i);
       multiply(back[i], Wq, THIRD, b, i);
       b.put_part(back[i], i);

@@ -26,8 +26,10 @@ from seqloom.kernels.cuda.attn_rnn.graph_chunks import (
     SlotsBackwardChunk,
     SlotsForwardChunk,
 )
-from seqloom.kernels.cuda.attn_rnn.setting import TYPES, AttnRNNInputs
+from seqloom.kernels.cuda.attn_rnn.manual import States
+from seqloom.kernels.cuda.attn_rnn.setting import TYPES, AttnRNNSetting
 from seqloom.kernels.cuda.runtime.graphs import record
+from seqloom.kernels.stack import Stack
 
 
 def why_not(cell: Cell, job: ScanJob) -> str | None:
@@ -37,21 +39,18 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
 
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     """Run the cell over the job's sequences."""
-    inputs, *tensors = scan.prepare(cell, job)
-    y, h = scan.run_scan(GraphScan(inputs), *tensors)
-    return y, (h.to(job.state[0].dtype),)
+    setting = scan.read_setting(cell, job)
+    return scan.run_job(lambda stack: GraphScan(setting, stack), cell, job)
 
 
 def _find_chunk(
-    kinds: tuple[type, type], inputs: AttnRNNInputs, u: Tensor
+    kinds: tuple[type, type], setting: AttnRNNSetting, u: Tensor
 ) -> AbstractContextManager[tuple[Any, Callable[[], None]]]:
     """Provide the recorded chunk (of the second class with several slots) and the function that replays it."""
-    (B, T, _), m = u.shape, inputs.cell.slots
+    (B, T, _), m = u.shape, setting.slots
     kind: Any = kinds[m > 1]
-    slots = () if m == 1 else (m,)
     steps = min(max(4, heuristics.GRAPH_STEPS // m), 1 << (T - 1).bit_length())  # a slot takes the memory of a step
-    key = (kind, inputs.setting, B, steps, u.device, *slots)
-    return record(key, lambda: kind(inputs.setting, B, steps, u.device, *slots))
+    return record((kind, setting, B, steps, u.device), lambda: kind(setting, B, steps, u.device))
 
 
 def _count_left(lengths: Tensor | None, u: Tensor, steps: int) -> Tensor:
@@ -63,47 +62,48 @@ def _count_left(lengths: Tensor | None, u: Tensor, steps: int) -> Tensor:
 
 
 class GraphScan(NamedTuple):
-    """The passes of a projected input (`Prepared` of `../../autograd.py`); `inputs` have no gradient."""
+    """The passes of a projected input (`Prepared` of `../../autograd.py`)."""
 
-    inputs: AttnRNNInputs
+    setting: AttnRNNSetting
+    stack: Stack
 
-    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], scan.Saved]:
+    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], States]:
         """Return the outputs (B, T, H), the last state in float32, and the states after all steps."""
-        inputs, u, (h0,) = self.inputs, call.x, call.states
-        (B, T), m = u.shape[:2], inputs.cell.slots
-        with _find_chunk((ForwardChunk, SlotsForwardChunk), inputs, u) as (chunk, replay):
-            chunk.set_weights(call.weights, inputs.mask, *(call.starts or (None,)))
+        u, (h0,) = call.x, call.states
+        (B, T), m = u.shape[:2], self.setting.slots
+        with _find_chunk((ForwardChunk, SlotsForwardChunk), self.setting, u) as (chunk, replay):
+            chunk.load(call)
             chunk.h.copy_(h0)
-            left = _count_left(inputs.lengths, u, chunk.steps)
+            left = _count_left(call.lengths, u, chunk.steps)
             states = empty(B, T, *h0.shape[1:], dtype=chunk.y.dtype, device=u.device)
             for k, begin in enumerate(range(0, T, chunk.steps)):
                 n = min(chunk.steps, T - begin)
-                chunk.take(inputs, u, left[k], begin, n)
+                chunk.take(call, left[k], begin, n)
                 replay()
                 states[:, begin : begin + n].copy_(chunk.y[:n].transpose(0, 1))
             last = chunk.h.clone()
-        return (states if m == 1 else states.sum(2).to(u.dtype), last), scan.Saved(states)
+        return (states if m == 1 else states.sum(2).to(u.dtype), last), States(states)
 
-    def backward(self, call: Call, saved: scan.Saved, grads: Sequence[Tensor | None], needs: Gradients) -> Gradients:
+    def backward(self, call: Call, saved: States, grads: Sequence[Tensor | None], needs: Gradients) -> Gradients:
         """Return the gradients, chunk by chunk of time."""
-        inputs, u, (h0,), (dy, dlast) = self.inputs, call.x, call.states, grads
+        u, (h0,), (dy, dlast), own = call.x, call.states, grads, scan.AttnRNNWeights(*call.weights)
         dy = torch.zeros_like(u) if dy is None else dy
-        with _find_chunk((BackwardChunk, SlotsBackwardChunk), inputs, u) as (chunk, replay):
-            chunk.set_weights(call.weights, inputs.mask, *(call.starts or (None,)))
+        with _find_chunk((BackwardChunk, SlotsBackwardChunk), self.setting, u) as (chunk, replay):
+            chunk.load(call)
             chunk.clear(torch.zeros_like(h0) if dlast is None else dlast)
-            left = _count_left(inputs.lengths, u, chunk.steps)
+            left = _count_left(call.lengths, u, chunk.steps)
             du = empty_like(u, memory_format=torch.contiguous_format)
             for k, begin in reversed(list(enumerate(range(0, u.shape[1], chunk.steps)))):
                 n = min(chunk.steps, u.shape[1] - begin)
-                chunk.take(inputs, u, left[k], begin, n)
+                chunk.take(call, left[k], begin, n)
                 chunk.take_back(h0, saved.states, dy, begin, n)
                 replay()
                 du[:, begin : begin + n].copy_(chunk.du[:n].transpose(0, 1))
-            pairs = zip(call.weights, chunk.gradients, strict=True)
-            gradients = [None if w is None else d.to(w.dtype, copy=True) for w, d in pairs]
+            pairs = zip(own.recurrent, chunk.gradients, strict=True)
+            gradients = scan.AttnRNNWeights(*(None if w is None else d.to(w.dtype, copy=True) for w, d in pairs))
             dstart = (chunk.dstart.clone(),) if call.starts else ()
             return Gradients(du, (chunk.dh.clone(),), gradients, dstart)
 
     def differentiate(self, call: Call, grads: Sequence[Tensor | None]) -> Gradients:
         """Return the gradients computed by the loop."""
-        return scan.differentiate(self.inputs, call, grads)
+        return scan.differentiate(self.stack, call, grads)

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from seqloom.core.job import ScanJob
 from seqloom.kernels.attn_rnn_plain import Equations
-from seqloom.kernels.cuda.attn_rnn.backward import count_pieces
+from seqloom.kernels.autograd import Call
+from seqloom.kernels.cuda.attn_rnn.backward import count_slices
 from seqloom.kernels.cuda.attn_rnn.manual import run_backward, run_forward
-from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs, AttnRNNSetting, Weights
+from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNSetting
 
 
 class _GraphChunk:
@@ -35,22 +36,23 @@ class _GraphChunk:
     def _new(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         return torch.zeros(shape, dtype=dtype or self.setting.dtype, device=self.device)
 
-    def set_weights(self, weights: Weights, mask: Tensor | None, start: Tensor | None) -> None:
-        Wq, bq, Wo, bo, Wg, bg, scale, bias = weights
-        H = self.setting.hidden
+    def load(self, call: Call) -> None:
+        """Copy what all chunks of a pass share: the weights, the mask and the state after a reset."""
+        Wq, bq, Wo, bo, Wg, bg, scale, bias, *_ = call.weights
+        H, start = self.setting.hidden, call.starts[0] if call.starts else None
         pairs = [(self.Wqg[:H], Wq), (self.Wqg[H:], Wg[:, :H]), (self.Wg, Wg), (self.Wo, Wo)]
         pairs += [(self.bqg[:H], bq), (self.bqg[H:], bg), (self.bo, bo), (self.scale, scale), (self.bias, bias)]
-        pairs += [(to, source) for to, source in ((self.mask, mask), (self.start, start)) if to is not None]
+        pairs += [(to, source) for to, source in ((self.mask, call.mask), (self.start, start)) if to is not None]
         for to, source in pairs:
             if source is not None:
                 to.copy_(source)
 
-    def take(self, inputs: AttnRNNInputs, u: Tensor, left: Tensor, begin: int, n: int) -> None:
+    def take(self, call: Call, left: Tensor, begin: int, n: int) -> None:
         """Copy the input and the noise of the steps begin .. begin + n - 1."""
-        now = slice(begin, begin + n)
-        self.u[:n].copy_(u[:, now].transpose(0, 1))
+        now, (keep,) = slice(begin, begin + n), call.keep or (None,)
+        self.u[:n].copy_(call.x[:, now].transpose(0, 1))
         self.left.copy_(left)
-        for to, source in ((self.keep, inputs.keep), (self.reset, inputs.reset)):
+        for to, source in ((self.keep, keep), (self.reset, call.reset)):
             if to is not None and source is not None:
                 to[:n].copy_(source[:, now].transpose(0, 1))
 
@@ -114,7 +116,7 @@ class BackwardChunk(_GraphChunk):
         shapes = [(H, H), (H,), (H, H), (H,), (H, 2 * H), (H,), (H,), (H,)]
         self.gradients = [self._new(*shape, **whole) for shape in shapes]
         rows = K * B
-        self.pieces = next(n for n in range(count_pieces(rows, H, setting.dtype), 0, -1) if rows % n == 0)
+        self.slices = next(n for n in range(count_slices(rows, H, setting.dtype), 0, -1) if rows % n == 0)
 
     def clear(self, dlast: Tensor) -> None:
         """Begin with the last chunk."""
@@ -154,7 +156,7 @@ class BackwardChunk(_GraphChunk):
             self._launch("back_attend", self.B, attend)
             torch.mm(self.dq[t], self.Wqg[:H], out=self.query)
         self._end(-1)
-        gradients = sum_gradients(self.back.view(4, rows, H), self.planes.view(4, rows, H), self.pieces)
+        gradients = sum_gradients(self.back.view(4, rows, H), self.planes.view(4, rows, H), self.slices)
         for total, gradient in zip(self.gradients, gradients, strict=True):
             total.add_(gradient)
 
@@ -214,8 +216,8 @@ def _multiply(d: Tensor, r: Tensor) -> Tensor:
 class _SlotsChunk:
     """Weights, input and noise of some steps with slots: plain torch, in float32 for every type."""
 
-    def __init__(self, setting: AttnRNNSetting, B: int, steps: int, device: torch.device, slots: int) -> None:
-        H, K, self.steps, self.device = setting.hidden, steps, steps, device
+    def __init__(self, setting: AttnRNNSetting, B: int, steps: int, device: torch.device) -> None:
+        H, K, slots, self.steps, self.device = setting.hidden, steps, setting.slots, steps, device
         self.cell = Equations(H, setting.heads, setting.context, setting.norm, slots)
         shapes = [(H, H), (H,), (H, H), (H,), (H, 2 * H), (H,), (H,), (H,)]
         self.own = [self._new(*shape) for shape in shapes]
@@ -235,17 +237,19 @@ class _SlotsChunk:
     def weights(self) -> list[Any]:
         return self.own if self.cell.norm else [*self.own[:6], None, None]
 
-    def set_weights(self, weights: Weights, mask: Tensor | None, start: Tensor | None) -> None:
-        for to, source in zip((*self.own, self.job.mask, self.start), (*weights, mask, start), strict=True):
+    def load(self, call: Call) -> None:
+        """Copy what all chunks of a pass share: the weights, the mask and the state after a reset."""
+        given = *call.weights[: len(self.own)], call.mask, call.starts[0] if call.starts else None
+        for to, source in zip((*self.own, self.job.mask, self.start), given, strict=True):
             if to is not None and source is not None:
                 to.copy_(source)
 
-    def take(self, inputs: AttnRNNInputs, u: Tensor, left: Tensor, begin: int, n: int) -> None:
+    def take(self, call: Call, left: Tensor, begin: int, n: int) -> None:
         """Copy the input and the noise of the steps begin .. begin + n - 1."""
         now, lengths = slice(begin, begin + n), self.job.lengths
         assert lengths is not None
         lengths.copy_(left)
-        pairs = [(self.u, u), (self.job.reset, inputs.reset), *((k, inputs.keep) for k in self.job.keep)]
+        pairs = [(self.u, call.x), (self.job.reset, call.reset), *zip(self.job.keep, call.keep, strict=True)]
         for to, source in pairs:
             if to is not None and source is not None:
                 to[:, :n].copy_(source[:, now])
@@ -273,8 +277,8 @@ class SlotsForwardChunk(_SlotsChunk):
 class SlotsBackwardChunk(_SlotsChunk):
     """Backward pass of some steps: updates dh, writes du, accumulates the gradients of the weights."""
 
-    def __init__(self, setting: AttnRNNSetting, B: int, steps: int, device: torch.device, slots: int) -> None:
-        super().__init__(setting, B, steps, device, slots)
+    def __init__(self, setting: AttnRNNSetting, B: int, steps: int, device: torch.device) -> None:
+        super().__init__(setting, B, steps, device)
         self.dy, self.du_rows = torch.zeros_like(self.u), torch.zeros_like(self.u)
         self.dh, self.dstart = torch.zeros_like(self.h), torch.zeros_like(self.h)
         self.gradients = [torch.zeros_like(w) for w in self.own]

@@ -3,8 +3,8 @@
 #include "attn_rnn/grid_post.cuh"
 
 struct Block : Post {
-  Pair pending{};               // units to send later, together with sums over the row
-  Words v, state_words[TEAMS];  // the last message received, and h; both as the B operand
+  Pair pending{};                    // units to send later, together with sums over the row
+  Words v, state_words[ROW_GROUPS];  // the last message received, and h; both as the B operand
   float sums[ROUNDS][2];
   int with_sums = -1;
   template <class Args>

@@ -11,36 +11,16 @@ from __future__ import annotations
 from functools import cache
 
 import torch
-from torch import Tensor
 
-from seqloom.core.cell import Cell, State
-from seqloom.core.job import ScanJob
 from seqloom.core.precision import allows_tf32
 from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.attn_rnn import scan
 from seqloom.kernels.cuda.attn_rnn.backward import DividedChunk, count_steps
-from seqloom.kernels.cuda.attn_rnn.setting import TYPES, AttnRNNSetting
-from seqloom.kernels.cuda.fastest import why_not_fastest
+from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNSetting
 from seqloom.kernels.cuda.runtime.groups import GridCode, count_groups
 
 WARPS = 8
 PACKETS = {2: 640, 4: 1312}  # packets of 16 bytes per row, by bytes per element: GROUP of grid_post.cuh
-
-
-def why_not(cell: Cell, job: ScanJob) -> str | None:
-    """Return why this cell or job cannot run here; None if it can."""
-    reason = scan.why_not(cell, job, TYPES, largest=heuristics.GRID_LARGEST_HIDDEN)
-    return reason or scan.why_not_code(TIER, cell, job)
-
-
-def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
-    """Return why another kernel is faster for this job; None if this one is the fastest."""
-    return why_not_fastest("grid", cell, job)
-
-
-def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
-    """Run the cell over the job's sequences."""
-    return scan.run(TIER, cell, job)
 
 
 def find_code(setting: AttnRNNSetting, name: str, B: int, device: torch.device) -> GridCode:
@@ -84,8 +64,11 @@ def make_code(setting: AttnRNNSetting, name: str, rows: int, units: int, tf32: b
     return GridCode(*named, 32 * WARPS, shared, rows, blocks, PACKETS[size], least)
 
 
-class _GridChunk(DividedChunk):
-    find_code = staticmethod(find_code)
-
-
-TIER = scan.Tier(find_code, _GridChunk, count_steps)
+KERNEL = scan.AttnRNNKernel(
+    "grid",
+    find_code,
+    DividedChunk,
+    count_steps,
+    largest=dict.fromkeys((2, 4), heuristics.GRID_LARGEST_HIDDEN),
+    why_no_room=scan.why_not_code,
+)

@@ -13,7 +13,8 @@
 //
 // Split-K partial sums and their barriers are double-buffered, since some warps may already be at the next
 // product. Pointwise work uses 16 lanes per row. The code calls 8 rows of the batch, the n = 8 of mma, a
-// team; the comments call them an 8-row group. With two of them, a warp has two rows of the same 8-row group.
+// row_group; the comments call them an 8-row group. With two of them, a warp has two rows of the same 8-row
+// group.
 #pragma once
 #ifndef ROWS  // values for editors, as in units.cuh
 #define GRID 1
@@ -45,8 +46,8 @@ constexpr int GROUP = 3 * MESSAGE + SCORES;  // all packets of a group of blocks
 constexpr int SCORE_LANES = SPAN > 8 ? 16 : SPAN > 4 ? 8 : SPAN > 2 ? 4 : SPAN;
 constexpr int SCORE_ROUNDS = (SPAN + SCORE_LANES - 1) / SCORE_LANES;
 // Weight tiles that are preloaded from shared memory into registers before waiting for other blocks.
-constexpr int PRELOAD_TILES = TYPE == FP32 || TEAMS > 1 ? 0 : 12;
-constexpr int PRELOAD_TILES_BACK = TYPE == FP32 || TEAMS > 1 || SPAN >= 32 ? 0 : 4;
+constexpr int PRELOAD_TILES = TYPE == FP32 || ROW_GROUPS > 1 ? 0 : 12;
+constexpr int PRELOAD_TILES_BACK = TYPE == FP32 || ROW_GROUPS > 1 || SPAN >= 32 ? 0 : 4;
 // Sums over a row are complete only after a barrier; heads span several blocks.
 constexpr bool EARLY_SUMS = false, SPLIT_HEADS = true;
 // The backward pass has no registers left to hold two steps.
@@ -56,7 +57,7 @@ constexpr bool CENTERS_SQUARES = TYPE == FP32;  // sums squared deviations from 
 // and x. HEAD_LANES: lanes of a row that poll for a head's sums; HEAD_PACKETS: packets that each polls.
 constexpr int HEAD_LANES = SPAN % 4 == 0 ? 4 : SPAN == 2 ? 2 : 1, HEAD_PACKETS = SPAN / HEAD_LANES;
 // Float32 with two 8-row groups has no registers left for this.
-constexpr bool CAN_MIX = D % UNITS == 0 && ROUNDS * HEAD_PACKETS <= 8 && (TYPE != FP32 || TEAMS == 1);
+constexpr bool CAN_MIX = D % UNITS == 0 && ROUNDS * HEAD_PACKETS <= 8 && (TYPE != FP32 || ROW_GROUPS == 1);
 constexpr int MIXTURE = SECOND;
 static_assert(EACH == TALL && UNITS % SOURCE_UNITS == 0 && LANES == 16 && SPLIT == 8 &&
                   ALL_SOURCES <= SPLIT * SOURCES,
@@ -65,20 +66,20 @@ static_assert(EACH == TALL && UNITS % SOURCE_UNITS == 0 && LANES == 16 && SPLIT 
 typedef u32 Words[DEEP / TALL][SIZE];
 
 struct Post : Units {
-  Packet *packets, *inbox;        // the group's packets, and the first that this lane reads
-  u32 message_count[TEAMS] = {};  // messages received per 8-row group
-  int rows, teams, last_message = 0;
+  Packet *packets, *inbox;             // the group's packets, and the first that this lane reads
+  u32 message_count[ROW_GROUPS] = {};  // messages received per 8-row group
+  int rows, row_groups, last_message = 0;
   bool sends;  // whether this lane works on a row
   template <class Args>
   DEV Post(const Args& a) : Units(a.begin, a.group_rows) {
     packets = a.packets + (i64)(block() / CLUSTER) * GROUP;
     inbox = keep_in_register(packets + (row * SPLIT + slice) * PACKETS * SOURCES + pair);
     rows = a.B - first < a.group_rows ? (a.B > first ? a.B - first : 0) : a.group_rows;
-    teams = rows > 8 ? TEAMS : 1;
-    has_row = TEAMS * warp < rows;
-    column = TEAMS == 2 ? 2 * warp + lane / 16 : warp;
-    team = TEAMS == 2 ? warp / 4 : 0;
-    sends = column < rows && (TEAMS == 2 || lane < 16);
+    row_groups = rows > 8 ? ROW_GROUPS : 1;
+    has_row = ROW_GROUPS * warp < rows;
+    column = ROW_GROUPS == 2 ? 2 * warp + lane / 16 : warp;
+    row_group = ROW_GROUPS == 2 ? warp / 4 : 0;
+    sends = column < rows && (ROW_GROUPS == 2 || lane < 16);
     unit = base + 2 * (lane % 16);
     active = sends && 2 * (lane % 16) < UNITS && unit < H;
     unit = active ? unit : base;
@@ -97,10 +98,11 @@ struct Post : Units {
   }
   // Warps that receive from no source must wait too, or they would run ahead of the others.
   DEV void gather(int g) const {
-    Units::gather(is_member(g) || SOURCES * slice >= ALL_SOURCES, 1 + g + TEAMS * (message_count[g] & 1));
+    Units::gather(is_member(g) || SOURCES * slice >= ALL_SOURCES,
+                  1 + g + ROW_GROUPS * (message_count[g] & 1));
   }
   // Return the sequence number of this warp's next message.
   DEV u32 next_number() const {
-    return 1 + (TEAMS == 2 && team ? message_count[TEAMS - 1] : message_count[0]);
+    return 1 + (ROW_GROUPS == 2 && row_group ? message_count[ROW_GROUPS - 1] : message_count[0]);
   }
 };

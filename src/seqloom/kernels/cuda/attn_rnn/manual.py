@@ -21,8 +21,8 @@ from seqloom.kernels import attn_rnn_plain, loop
 from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES, Equations
 from seqloom.kernels.autograd import Call, Gradients
 from seqloom.kernels.cuda.attn_rnn import scan
-from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs
 from seqloom.kernels.fused import why_not_fused
+from seqloom.kernels.stack import Stack
 
 
 def why_not(cell: Cell, job: ScanJob) -> str | None:
@@ -40,40 +40,44 @@ def why_not(cell: Cell, job: ScanJob) -> str | None:
 
 def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     """Run the cell over the job's sequences."""
-    own, start = cell.own_parameters(), None if job.reset is None else cell.start(job.x)[0]
-    weights = (own.get(name) for name in WEIGHT_NAMES)
-    y, h = scan.run_scan(ManualScan(cell, job), cell.project(job.x), job.state[0], start, *weights)
-    return y, (h,)
+    return scan.run_job(lambda stack: ManualScan(cell, stack), cell, job, job.x.dtype, state_type=None)
+
+
+class States(NamedTuple):
+    """What a backward pass needs besides the call: the states after all steps, (B, T, ..)."""
+
+    states: Tensor
 
 
 class ManualScan(NamedTuple):
-    """The passes of a projected input (`Prepared` of `../../autograd.py`); other inputs are in the job."""
+    """The passes of a projected input (`Prepared` of `../../autograd.py`)."""
 
     cell: Cell
-    job: ScanJob
+    stack: Stack
 
-    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], scan.Saved]:
+    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], States]:
         """Return the outputs (B, T, H), the last state, and the states after all steps."""
         start = call.starts[0] if call.starts else None
-        states, h = run_forward(self.cell, self.job, start, call.x, call.states[0], call.weights)
-        return (sum_slots(self.cell, states), h.clone()), scan.Saved(states)
+        own = call.weights[: len(WEIGHT_NAMES)]
+        states, h = run_forward(self.cell, _read_job(call), start, call.x, call.states[0], own)
+        return (sum_slots(self.cell, states), h.clone()), States(states)
 
-    def backward(self, call: Call, saved: scan.Saved, grads: Sequence[Tensor | None], needs: Gradients) -> Gradients:
+    def backward(self, call: Call, saved: States, grads: Sequence[Tensor | None], needs: Gradients) -> Gradients:
         """Return the gradients of the input, the first state, the start of a reset and the weights."""
         u, (h0,), (dy, dlast) = call.x, call.states, grads
         pulls = torch.zeros_like(u) if dy is None else dy, torch.zeros_like(h0) if dlast is None else dlast
-        inputs, job = (call.starts[0] if call.starts else None, u, h0), replace(self.job, x=u, state=())
-        dstart, du, dh, *gradients = run_backward(self.cell, job, inputs, saved.states, pulls, call.weights)
-        return Gradients(du, (dh,), gradients, (dstart,) if call.starts else ())
+        inputs, own = (call.starts[0] if call.starts else None, u, h0), call.weights[: len(WEIGHT_NAMES)]
+        dstart, du, dh, *gradients = run_backward(self.cell, _read_job(call), inputs, saved.states, pulls, own)
+        more = [None] * (len(call.weights) - len(own))
+        return Gradients(du, (dh,), [*gradients, *more], (dstart,) if call.starts else ())
 
     def differentiate(self, call: Call, grads: Sequence[Tensor | None]) -> Gradients:
         """Return the gradients by the loop."""
-        job = self.job
-        keep = job.keep[0] if job.keep else None
-        setting = scan.read_setting(self.cell, job)
-        return scan.differentiate(
-            AttnRNNInputs(self.cell, setting, job.lengths, job.mask, keep, job.reset), call, grads
-        )
+        return scan.differentiate(self.stack, call, grads)
+
+
+def _read_job(call: Call) -> ScanJob:
+    return ScanJob(call.x, (), call.lengths, call.reset, None, call.mask, tuple(call.keep))
 
 
 def run_forward(

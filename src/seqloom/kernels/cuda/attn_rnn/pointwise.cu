@@ -27,9 +27,7 @@ KERNEL(attn_rnn_begin, Begin, WIDE) {
     begin(a.h[(i64)block() * H + i], (i64)block() * H + i, block(), a, a.step);
 }
 
-// Gather the states before many steps, from step `from` of every row on, and the inputs of these steps. If
-// the whole sequence is one chunk, also copy what the backward pass reads: dy as (B, steps, H), and the
-// gradient of the last state.
+// Gather the states before many steps, from step `from` of every row on, and the inputs of these steps.
 struct Before {
   const Element *x, *y;     // (B, T, H) with these strides
   const float *h0, *start;  // (B, H)
@@ -38,9 +36,6 @@ struct Before {
   const i64* lengths;       // (B,), or null
   float* past;              // (B, steps, H), like seen and u
   Element *seen, *u;
-  const Element *dy, *dlast;  // dy: like y; dlast: (B, H); null for zeros
-  Element* held;              // (B, steps, H): dy, or null
-  float* carried;             // (B, H): dlast, or null
   i64 x_row, x_step, y_row, y_step;
   int T, from, steps;
 };
@@ -68,11 +63,6 @@ KERNEL(attn_rnn_before, Before, EIGHTS) {  // H is a multiple of 8
     }
     put_many(a.seen + at, seen);
     put_many(a.u + at, x);
-#pragma unroll
-    for (int k = 0; k < 8; k++) {
-      if (a.held) put_one(a.held + at + k, a.dy ? get_one(a.dy + y_at + i + k) : 0.f);
-      if (a.carried && t == a.from) a.carried[own + k] = a.dlast ? get_one(a.dlast + own + k) : 0.f;
-    }
   }
 }
 

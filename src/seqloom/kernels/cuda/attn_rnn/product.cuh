@@ -1,7 +1,7 @@
 // Products with the units divided among blocks: load a warp's part of a weight, and multiply it by a buffer.
 #pragma once
 #include "attn_rnn/units.cuh"
-#include "runtime/halves.cuh"
+#include "runtime/hi_lo.cuh"
 #include "runtime/tf32.cuh"
 #if GRID
 #include "attn_rnn/grid.cuh"
@@ -11,16 +11,16 @@
 
 // Whether float32 products use the fp16 hi/lo split: the first four words of a tile are the high parts, the
 // others the low parts. On a cluster, float32 products use a split into two tf32 values (runtime/tf32.cuh).
-constexpr bool IN_HALVES = GRID && TYPE == FP32 && !TF32;
+constexpr bool HI_LO = GRID && TYPE == FP32 && !TF32;
 
 // Scale a weight tile and replace it with its fp16 hi/lo split, if products use it.
 DEV void split_tile(u32 (&w)[WORDS], float scale) {
-  if constexpr (IN_HALVES) {
+  if constexpr (HI_LO) {
     u32 v[8];
 #pragma unroll
     for (int i = 0; i < 4; i++) {  // (row, c), (row + 8, c), (row, c + 1), ..: two columns of each row
       const int at = i % 2 + i / 2 * 4;
-      split_halves(v[i], v[i + 4], scale * to_float(w[at]), scale * to_float(w[at + 2]));
+      split_hi_lo(v[i], v[i + 4], scale * to_float(w[at]), scale * to_float(w[at + 2]));
     }
 #pragma unroll
     for (int i = 0; i < 8; i++) w[i] = v[i];
@@ -38,7 +38,7 @@ struct Weight {
     at = b.memory + AT_WEIGHTS +
          (b.warp * (WEIGHTS_IN_SHARED * DEEP + TILES_IN_SHARED) + which * DEEP) * WORDS * 128 + 16 * b.lane;
     float scale = 1.f;
-    if constexpr (IN_HALVES) {
+    if constexpr (HI_LO) {
       float largest = 0.f;
 #pragma unroll 1
       for (int k = 0; k < DEEP; k++) {
@@ -54,7 +54,7 @@ struct Weight {
     for (int k = 0; k < DEEP; k++) {
       u32 v[WORDS];
       load_tile(v, W, stride, k, b);
-      if constexpr (IN_HALVES) split_tile(v, scale);
+      if constexpr (HI_LO) split_tile(v, scale);
 #pragma unroll
       for (int i = 0; i < WORDS; i += 4) {
         const u32 four[4] = {v[i], v[i + 1], v[i + 2], v[i + 3]};
@@ -93,7 +93,7 @@ constexpr bool KEEP_SPLIT = 2 * 4 * DEEP * WORDS * WARPS <= 8 * 128 && WARPS < 1
 // scale. mma truncates when it accumulates, so the products of different tiles are added in float32 registers
 // instead.
 template <int IN_SHARED, int PRELOAD>
-DEV void multiply_halves(Sums& c, const Weight<IN_SHARED, PRELOAD>& W, const Block& b) {
+DEV void multiply_hi_lo(Sums& c, const Weight<IN_SHARED, PRELOAD>& W, const Block& b) {
   constexpr int WIDE = DEEP / TALL;
   float largest = 0.f, unit;
 #pragma unroll
@@ -108,7 +108,7 @@ DEV void multiply_halves(Sums& c, const Weight<IN_SHARED, PRELOAD>& W, const Blo
     u32 high[2], low[2];
 #pragma unroll
     for (int i = 0; i < 2; i++)
-      split_halves(high[i], low[i], scale * to_float(b.v[k][2 * i]), scale * to_float(b.v[k][2 * i + 1]));
+      split_hi_lo(high[i], low[i], scale * to_float(b.v[k][2 * i]), scale * to_float(b.v[k][2 * i + 1]));
     u32 w[TALL][2][4];
     float sum[TALL][4];
 #pragma unroll
@@ -140,7 +140,7 @@ DEV void multiply_halves(Sums& c, const Weight<IN_SHARED, PRELOAD>& W, const Blo
 template <int IN_SHARED, int PRELOAD>
 DEV void multiply(Sums& c, const Weight<IN_SHARED, PRELOAD>& W, int buffer, const Block& b, int g) {
 #if GRID && FORMAT == 2 && !TF32
-  multiply_halves(c, W, b);
+  multiply_hi_lo(c, W, b);
 #else
   // Tiles of B: in total, and loaded at once (limited by registers).
   constexpr int WIDE = DEEP / TALL, AHEAD = WARPS < 16 ? WIDE : TYPE == FP32 ? 1 : WIDE < 4 ? WIDE : 4;

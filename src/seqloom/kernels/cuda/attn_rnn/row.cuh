@@ -213,6 +213,6 @@ struct Source {
   u32 to;          // address in the ring's first stage
   bool has_source;
   DEV void fetch(int t, int slot, bool valid) const {
-    if (valid && has_source) fetch16(to + (t & STAGES - 1) * slot, from + t * stride, 16);
+    if (valid && has_source) cp_async16(to + (t & STAGES - 1) * slot, from + t * stride, 16);
   }
 };

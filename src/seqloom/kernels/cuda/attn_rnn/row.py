@@ -12,25 +12,15 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from seqloom.core.cell import Cell, State
-from seqloom.core.job import ScanJob
 from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.attn_rnn import scan
 from seqloom.kernels.cuda.attn_rnn.backward import DividedChunk, count_steps
-from seqloom.kernels.cuda.attn_rnn.setting import TYPES, AttnRNNSetting
-from seqloom.kernels.cuda.fastest import why_not_fastest
+from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNSetting
 from seqloom.kernels.cuda.runtime import groups, launch
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
 STAGES = 4  # steps in the ring buffer for loads from global memory, as in row.cuh
-
-
-def why_not(cell: Cell, job: ScanJob) -> str | None:
-    """Return why this cell or job cannot run here; None if it can."""
-    reason = scan.why_not(cell, job, TYPES, largest=heuristics.ROW_LARGEST_HIDDEN)
-    return reason or _why_no_room(scan.read_padded(cell, job), job.x.device)
 
 
 def _why_no_room(setting: AttnRNNSetting, device: torch.device) -> str | None:
@@ -40,16 +30,6 @@ def _why_no_room(setting: AttnRNNSetting, device: torch.device) -> str | None:
     if needed > room:
         return f"it needs {needed >> 10} KB of shared memory to a block, {gpu.name} has {room >> 10}"
     return None
-
-
-def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
-    """Return why another kernel is faster for this job; None if this one is the fastest."""
-    return why_not_fastest("row", cell, job)
-
-
-def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
-    """Run the cell over the job's sequences."""
-    return scan.run(TIER, cell, job)
 
 
 @cache
@@ -83,8 +63,12 @@ def choose_code(setting: AttnRNNSetting, name: str, B: int, device: torch.device
     return find_code(setting, name, is_paired(setting, B, device))
 
 
-class _RowChunk(DividedChunk):
-    find_code = staticmethod(choose_code)
-
-
-TIER = scan.Tier(choose_code, _RowChunk, count_steps, gives_end=True)
+KERNEL = scan.AttnRNNKernel(
+    "row",
+    choose_code,
+    DividedChunk,
+    count_steps,
+    largest=dict.fromkeys((2, 4), heuristics.ROW_LARGEST_HIDDEN),
+    why_no_room=lambda _, setting, job: _why_no_room(setting, job.x.device),
+    gives_end=True,
+)

@@ -57,9 +57,9 @@ KERNEL(attn_rnn_row_forward, Forward, THREADS) {
 #pragma unroll
   for (int t = 0; t < STAGES - 1; t++) {
     source.fetch(t, SLOT, t < length);
-    fetch_commit();
+    cp_async_commit();
   }
-  fetch_wait<STAGES - 2>();
+  cp_async_wait<STAGES - 2>();
   wait_block();
   if constexpr (NORM) {
     mean = find_mean(h);
@@ -76,7 +76,7 @@ KERNEL(attn_rnn_row_forward, Forward, THREADS) {
     l.get_elements(x, ring);
     multiply(q, Wq, v);
     source.fetch(t + STAGES - 1, SLOT, t + STAGES - 1 < length);
-    fetch_commit();
+    cp_async_commit();
     l.sum_heads(s, q, past, x, find_score_scale());
     multiply(gate, Wh, v);
     // W_gh h is computed here, off the critical path.
@@ -106,7 +106,7 @@ KERNEL(attn_rnn_row_forward, Forward, THREADS) {
     h = after;
     begin(is_reset);
     if (!l.odd) put_one(y + t * a.y_step, after);
-    fetch_wait<STAGES - 2>();
+    cp_async_wait<STAGES - 2>();
     wait_block();
   }
   if (!l.odd && a.last) a.last[at] = h;

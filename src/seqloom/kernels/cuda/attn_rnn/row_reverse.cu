@@ -73,12 +73,12 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
   auto fetch = [&](int t) {  // called STAGES - 1 steps ahead
     heads.fetch(t, SLOT, t >= a.from);
     source.fetch(t, SLOT, t >= a.from);
-    fetch_commit();
+    cp_async_commit();
   };
   StepInputs v;
   l.clear();
   for (int t = end - 1; t > end - STAGES; t--) fetch(t);
-  fetch_wait<STAGES - 2>();
+  cp_async_wait<STAGES - 2>();
   wait_block();
   if (end > a.from) v.get(l, AT_RING + (end - 1 & STAGES - 1) * SLOT);
   // The state after the step, if known: the previous iteration loaded it as the state before its step.
@@ -144,7 +144,7 @@ KERNEL(attn_rnn_row_reverse, Reverse, THREADS) {
     const float du = (k[1] + k[2]) * vC + zx * v.q + h * both;
     if (!odd) put_one(d.sum + offset, ds);
     put_one(d.query + offset, odd ? du : dq);
-    fetch_wait<STAGES - 2>();
+    cp_async_wait<STAGES - 2>();
     get_shared(back, spill);
     wait_block();
     l.get(p, DQ);

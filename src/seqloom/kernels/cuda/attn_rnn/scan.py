@@ -1,10 +1,10 @@
-"""AttnRNN over time on a GPU, forward and backward: the shared parts of its fused kernels."""
+"""AttnRNN over time on a GPU, forward and backward: what its fused kernels share."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -13,15 +13,19 @@ from torch import Tensor
 
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
-from seqloom.core.memory import empty_like
+from seqloom.core.memory import empty_like, new_empty
 from seqloom.core.precision import autocast_dtype
-from seqloom.core.weights import bind_weights
-from seqloom.kernels import fused, heuristics, loop
+from seqloom.kernels import fused, heuristics
 from seqloom.kernels.attn_rnn_plain import WEIGHT_NAMES
-from seqloom.kernels.autograd import Call, Gradients, Prepared, run_prepared
+from seqloom.kernels.autograd import Call, Gradients, Prepared, make_call, run_prepared
 from seqloom.kernels.cuda.attn_rnn.backward import Chunk, align, name_weights
-from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNInputs, AttnRNNSetting, find_setting
+from seqloom.kernels.cuda.attn_rnn.setting import TYPES, AttnRNNSetting, find_setting
+from seqloom.kernels.cuda.fastest import why_not_fastest
+from seqloom.kernels.cuda.products import exact
 from seqloom.kernels.cuda.runtime import launch
+from seqloom.kernels.stack import ProjectedStack, Stack
+
+Maybe = Tensor | None
 
 
 class AttnRNNWeights(NamedTuple):
@@ -35,7 +39,7 @@ class AttnRNNWeights(NamedTuple):
     bias_g: Any
     scale_n: Any = None
     bias_n: Any = None
-    weight_u: Any = None
+    weight_u: Any = None  # None if the input is projected
     bias_u: Any = None
 
     @property
@@ -44,19 +48,57 @@ class AttnRNNWeights(NamedTuple):
         return self[: len(WEIGHT_NAMES)]
 
 
-@dataclass(frozen=True, eq=False)
-class Tier:
-    """One way to divide the work among blocks of a GPU."""
+@dataclass(eq=False)
+class AttnRNNKernel:
+    """A kernel of the registry: one way to divide the work among the blocks of a GPU.
 
-    find_code: Callable[
-        [AttnRNNSetting, str, int, torch.device], Any
-    ]  # returns the kernel "forward" or "reverse" for B rows
-    chunk: Callable[[AttnRNNInputs, int, Tensor], Chunk]  # arguments: inputs, number of steps, a tensor like u
-    count_steps: Callable[[Tensor], int]  # returns the number of steps of u per chunk of the backward pass
-    # Allocates the states that are saved for the backward pass; y if it suffices.
-    make_states: Callable[[Tensor], Tensor | None] = lambda y: y
-    gives_end: bool = False  # whether the forward kernel writes the last state in the type of the outputs, too
-    takes_strides: bool = False  # whether the backward pass takes inputs and outputs in any order of rows and steps
+    Attributes:
+        backend: Its short name.
+        find_code: Returns the code "forward" or "reverse" of a setting, for B rows on a device.
+        chunk: Makes a chunk of the backward pass from `find_code`, a setting, the number of steps and a tensor like u.
+        count_steps: Returns the number of steps per chunk of the backward pass, for a tensor like u and the slots.
+        largest: Largest hidden size, with heads padded to full tiles, by bytes of a number; other types are refused.
+        slots: Largest number of slots.
+        others: Those that the registry lists later and that may be faster.
+        why_no_room: Returns why the code of a setting does not fit the job's GPU, or None.
+        gives_end: Whether the forward kernel can write the last state in the type of the outputs.
+        takes_strides: Whether the backward pass takes inputs and outputs in any order of rows and steps.
+    """
+
+    backend: str
+    find_code: Callable[[AttnRNNSetting, str, int, torch.device], Any]
+    chunk: Callable[..., Chunk]
+    count_steps: Callable[[Tensor, int], int]
+    largest: Mapping[int, int]
+    slots: int = 1
+    others: tuple[AttnRNNKernel, ...] = ()
+    why_no_room: Callable[[AttnRNNKernel, AttnRNNSetting, ScanJob], str | None] = lambda *_: None
+    gives_end: bool = False
+    takes_strides: bool = False
+
+    def why_not(self, cell: Cell, job: ScanJob) -> str | None:
+        """Return why this cell or job cannot run here; None if it can."""
+        size = (autocast_dtype("cuda") or job.x.dtype).itemsize
+        types = [dtype for dtype in TYPES if dtype.itemsize in self.largest]
+        reason = why_not(cell, job, types, largest=self.largest.get(size), slots=self.slots)
+        return reason or self.why_no_room(self, read_padded(cell, job), job)
+
+    def why_not_auto(self, cell: Cell, job: ScanJob) -> str | None:
+        """Return why another kernel is faster for this job; None if this one is the fastest."""
+        others = {kernel.backend: kernel.why_not for kernel in self.others}
+        return None if self.slots > 1 else why_not_fastest(self.backend, cell, job, others)
+
+    def run(self, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
+        """Run the cell over the job's sequences."""
+        setting = read_padded(cell, job)
+        return run_job(lambda stack: AttnRNNScan(self, setting, stack, job.x.device), cell, job)
+
+
+def why_not_code(kernel: AttnRNNKernel, setting: AttnRNNSetting, job: ScanJob) -> str | None:
+    """Return why the code of a setting cannot run on the job's device; None if it can."""
+    device = job.x.device
+    codes = (kernel.find_code(setting, name, len(job.x), device) for name in ("forward", "reverse"))
+    return next((reason for code in codes if (reason := code.why_not(device)) is not None), None)
 
 
 def why_not(
@@ -103,17 +145,10 @@ def pad_head(cell: Cell) -> int:
     return -(-cell.hidden_size // cell.heads // multiple) * multiple
 
 
-def why_not_code(tier: Tier, cell: Cell, job: ScanJob) -> str | None:
-    """Return why the kernels of this tier cannot run on the job's device."""
-    setting, device = read_padded(cell, job), job.x.device
-    codes = (tier.find_code(setting, name, len(job.x), device) for name in ("forward", "reverse"))
-    return next((reason for code in codes if (reason := code.why_not(device)) is not None), None)
-
-
 def read_setting(cell: Cell, job: ScanJob) -> AttnRNNSetting:
     flags = (job.mask is not None, bool(job.keep), job.reset is not None)
     dtype = autocast_dtype("cuda") or job.x.dtype
-    return find_setting(cell.hidden_size, cell.heads, dtype, cell.context, cell.norm, *flags)
+    return find_setting(cell.hidden_size, cell.heads, dtype, cell.context, cell.norm, *flags, slots=cell.slots)
 
 
 def read_padded(cell: Cell, job: ScanJob) -> AttnRNNSetting:
@@ -123,21 +158,7 @@ def read_padded(cell: Cell, job: ScanJob) -> AttnRNNSetting:
     if head == real:
         return setting
     own = (setting.dtype, setting.context, setting.norm, setting.mask, setting.keep, setting.reset)
-    return find_setting(cell.heads * head, cell.heads, *own, real)
-
-
-def run(tier: Tier, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
-    inputs, u, h0, start, *weights = prepare(cell, job)
-    setting = read_padded(cell, job)
-    if not setting.real_head:
-        y, h = run_scan(TierScan(tier, inputs), u, h0, start, *weights)
-        return y, (h.to(job.state[0].dtype),)
-    mask, keep = (None if t is None else pad_units(t, setting) for t in (inputs.mask, inputs.keep))
-    start = None if start is None else pad_units(start, setting)
-    weights = [None if w is None else pad_weight(w, setting) for w in weights]
-    padded = TierScan(tier, replace(inputs, setting=setting, mask=mask, keep=keep))
-    y, h = run_scan(padded, pad_units(u, setting), pad_units(h0, setting), start, *weights)
-    return cut_units(y, setting), (cut_units(h, setting).to(job.state[0].dtype),)
+    return find_setting(cell.heads * head, cell.heads, *own, real, slots=cell.slots)
 
 
 def pad_units(t: Tensor, setting: AttnRNNSetting) -> Tensor:
@@ -146,144 +167,228 @@ def pad_units(t: Tensor, setting: AttnRNNSetting) -> Tensor:
     return F.pad(t.unflatten(-1, (-1, D)), (0, setting.hidden // setting.heads - D)).flatten(-2)
 
 
-def pad_weight(w: Tensor, setting: AttnRNNSetting) -> Tensor:
-    """Return a bias (H,), or a weight (H, H) or (H, 2 H), for padded heads."""
-    w = pad_units(w, setting)
-    return w if w.dim() == 1 else pad_units(w.t(), setting).t().contiguous()
-
-
 def cut_units(t: Tensor, setting: AttnRNNSetting) -> Tensor:
     """Return a tensor (.., H) without what `pad_units` adds."""
-    return t.unflatten(-1, (setting.heads, -1))[..., : setting.real_head].flatten(-2)
-
-
-def cut_weight(w: Tensor, setting: AttnRNNSetting) -> Tensor:
-    """Return a bias or weight without what `pad_weight` adds."""
-    w = w.unflatten(-1, (-1, setting.hidden // setting.heads))[..., : setting.real_head].flatten(-2)
-    return w if w.dim() == 1 else cut_units(w.t(), setting).t().contiguous()
-
-
-def prepare(cell: Cell, job: ScanJob) -> tuple[Any, ...]:
-    """Return the inputs, u, h0 and the state after a reset in float32, and the weights in the order of WEIGHT_NAMES."""
-    dtype, w = autocast_dtype("cuda") or job.x.dtype, cell.own_parameters()
-    u = cell.project(job.x).to(dtype)
-    start = cell.start(job.x)[0].float() if job.reset is not None else None
-    keep = job.keep[0].to(dtype).contiguous() if job.keep else None
-    mask = job.mask.to(dtype).contiguous() if job.mask is not None else None
-    reset = job.reset.contiguous() if job.reset is not None else None
-    lengths = job.lengths.to(torch.int64).contiguous() if job.lengths is not None else None
-    weights = [w[name].to(dtype) if name in w else None for name in WEIGHT_NAMES]
-    return (
-        AttnRNNInputs(cell, read_setting(cell, job), lengths, mask, keep, reset),
-        u,
-        job.state[0].float(),
-        start,
-        *weights,
-    )
-
-
-def differentiate(inputs: AttnRNNInputs, call: Call, grads: Sequence[Tensor | None]) -> Gradients:
-    """Compute the gradients with the loop, so that they are differentiable."""
-    setting, like = inputs.setting, call.x
-    first = (call.x, *call.states, call.starts[0] if call.starts else None)
-    tensors = *first, *call.weights
-
-    def cut(t: Tensor | None, both: bool = False) -> Any:  # noqa: ANN401  # None stays None
-        if t is None or not setting.real_head:
-            return t
-        if both and t.dim() == 2:
-            t = cut_units(t.t(), setting).t()
-        return t.unflatten(-1, (-1, setting.hidden // setting.heads))[..., : setting.real_head].flatten(-2)
-
-    with torch.enable_grad(), torch.autocast(like.device.type, enabled=False):
-        u, h0, start, *weights = (*map(cut, first), *(cut(w, both=True) for w in call.weights))
-        own = {n: w for n, w in zip(WEIGHT_NAMES, weights, strict=True) if w is not None}
-        view: Cell = bind_weights(inputs.cell, own)
-        view.input_size = inputs.cell.hidden_size  # u is projected already
-        vars(view)["input_norm"] = False
-        if start is not None:
-            view.start = lambda x: (start.to(x.dtype),)  # type: ignore[method-assign]
-        keep = () if inputs.keep is None else (cut(inputs.keep),)
-        job = ScanJob(u, (h0.to(u.dtype),), inputs.lengths, inputs.reset, None, cut(inputs.mask), keep)
-        y, (h,) = loop.run(view, job)
-        h = h.to(torch.promote_types(h.dtype, torch.float32))
-        found = fused.differentiate(tensors, [y, h], [cut(d) for d in grads], True, True)
-    du, dh, dstart, *dweights = found
-    return Gradients(du, (dh,), dweights, (dstart,) if call.starts else ())
+    return t.unflatten(-1, (-1, setting.hidden // setting.heads))[..., : setting.real_head].flatten(-2)
 
 
 class Saved(NamedTuple):
-    """What a backward pass needs besides the call: the states after all steps, (B, T, ..)."""
-
-    states: Tensor
-
-
-class TierScan(NamedTuple):
-    """The passes of a projected input (`Prepared` of `../../autograd.py`).
+    """What a backward pass needs besides the call.
 
     Attributes:
-        tier: How the work is divided among blocks.
-        inputs: The inputs without gradients.
+        u: The kernel's input, in the order of the call's.
+        states: The states after all steps, in the same order.
+        first: The state before them, in float32.
     """
 
-    tier: Tier
-    inputs: AttnRNNInputs
+    u: Tensor
+    states: Tensor
+    first: Tensor
 
-    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], Saved]:
-        """Return the outputs (B, T, H), the last state in float32, and what is saved."""
-        tier, inputs, u, (h0,) = self.tier, self.inputs, call.x, call.states
-        B, T, _ = u.shape
-        x = u if is_aligned(u) else u.contiguous()
-        y = (empty_like if inputs.lengths is None else torch.zeros_like)(u, memory_format=torch.contiguous_format)
-        last = empty_like(h0, memory_format=torch.contiguous_format)
-        states = tier.make_states(y)
-        values = read_options(inputs) | {"w": name_weights(call.weights), "x": x, "y": y, "last": last}
-        values |= {"states": states, "h0": h0.contiguous(), "start": _read_start(call), "B": B, "T": T}
-        values |= {"x_row": x.stride(0), "x_step": x.stride(1), "y_row": y.stride(0), "y_step": y.stride(1)}
-        code = tier.find_code(inputs.setting, "forward", B, u.device)
-        code.start(code.pack(values), B, u.device)
-        return (y, last), Saved(y if states is None else states)
 
-    def backward(self, call: Call, saved: Saved, grads: Sequence[Tensor | None], needs: Gradients) -> Gradients:
+class AttnRNNScan:
+    """The passes of one cell over inputs of one form, a `Prepared` (`../../autograd.py`).
+
+    Heads of other sizes are padded to full tiles inside the passes.
+
+    Args:
+        kernel: How the work is divided among blocks.
+        setting: Of the kernels.
+        stack: The cell and the form of its input, which may be projected.
+        device: Where it runs.
+        weights: The cell's, if they are the same in every pass.
+    """
+
+    def __init__(
+        self,
+        kernel: AttnRNNKernel,
+        setting: AttnRNNSetting,
+        stack: Stack,
+        device: torch.device,
+        weights: AttnRNNWeights | None = None,
+    ) -> None:
+        self.kernel, self.setting, self.stack, self.device = kernel, setting, stack, device
+        self.B, self.T, self.H = stack.B, stack.T, setting.hidden
+        self.is_time_first = len(stack.shape) == 3 and not stack.batch_first
+        self.code = kernel.find_code(setting, "forward", self.B, device)
+        self.arguments: Any = self.code.arguments
+        values: dict[str, Any] = {"B": self.B, "T": self.T}
+        self.has_weights = weights is not None and not setting.real_head
+        if self.has_weights and weights is not None:
+            row, step = (self.H, self.B * self.H) if self.is_time_first else (self.T * self.H, self.H)
+            values |= {"x_row": row, "x_step": step, "y_row": row, "y_step": step}
+            values["w"] = name_weights(weights.recurrent)
+        self.filled = bytes(self.code.pack(values))
+        # whether it is worth checking for products with the hi/lo split
+        self.is_large = self.B * self.T * self.H * stack.shape[-1] >= heuristics.EXACT_LEAST_PRODUCTS
+
+    def make_start(self) -> tuple[Tensor]:
+        """Return the cell's initial state, rounded to the type of the layer."""
+        cell, shape = self.stack.cells[0], self.stack.state_shapes[0]
+        return (self._pad(torch.full(shape, cell.initial, dtype=self.setting.dtype, device=self.device).float()),)
+
+    def forward(
+        self, call: Call, start: tuple[Tensor, ...] | None = None
+    ) -> tuple[tuple[Tensor, Tensor], Saved | None]:
+        """Return the outputs, the last state, and what is saved; `start` is the first state of a call without one."""
+        setting, own = self.setting, self._pad_weights(AttnRNNWeights(*call.weights))
+        u = self._project(call.x, own)
+        rows = self._put_rows_first(u)
+        if not is_aligned(rows):
+            u = align(u)
+            rows = self._put_rows_first(u)
+        (first,) = (self._pad(call.states[0]).float().contiguous(),) if call.states else start or self.make_start()
+        end_type = call.states[0].dtype if call.states else setting.dtype
+        gives_end = self.kernel.gives_end and end_type == setting.dtype
+        y = (empty_like if call.lengths is None else torch.zeros_like)(u, memory_format=torch.contiguous_format)
+        last = new_empty(first, *first.shape, dtype=end_type if gives_end else torch.float32)
+        states: Maybe = y
+        values: dict[str, Any] = {"x": rows, "y": y, "h0": first, "end" if gives_end else "last": last}
+        values |= self._read_options(call)
+        if setting.slots > 1:
+            states = new_empty(y, self.B, self.T, setting.slots, self.H) if call.train else None
+            values["states"] = states
+        if not self.has_weights:
+            y_rows = self._put_rows_first(y)
+            values["w"] = name_weights(own.recurrent)
+            values |= {"x_row": rows.stride(0), "x_step": rows.stride(1)}
+            values |= {"y_row": y_rows.stride(0), "y_step": y_rows.stride(1)}
+        arguments = self.arguments.from_buffer_copy(self.filled)
+        launch.fill(arguments, values)
+        self.code.start(arguments, self.B, self.device)
+        saved = None if states is None or not call.train else Saved(u, states, first)
+        return (self._cut(y), self._cut(last).to(end_type)), saved
+
+    def backward(self, call: Call, saved: Saved, grads: Sequence[Maybe], needs: Gradients) -> Gradients:
         """Return the gradients, chunk by chunk of time."""
-        inputs, u, (h0,), (dy, dlast) = self.inputs, call.x, call.states, grads
-        B, T, _ = u.shape
-        x, start = align(u), _read_start(call)
-        dy = torch.zeros_like(x) if dy is None else align(dy.to(u.dtype))
-        du, dh = empty_like(x), torch.zeros_like(h0, memory_format=torch.contiguous_format)
-        if dlast is not None:
-            dh.copy_(dlast)
-        dstart = None if start is None else torch.zeros_like(start)
-        values = read_options(inputs) | {"x": x, "y": saved.states, "h0": h0.contiguous(), "B": B, "T": T}
-        values |= {"start": start, "dy": dy, "du": du, "dh": dh, "dstart": dstart}
-        size = self.tier.count_steps(u)
-        chunk: Chunk = self.tier.chunk(inputs, size, x)
-        chunk.load(values, call.weights)
-        for begin in reversed(range(0, T, size)):
-            chunk.go_back(begin, min(size, T - begin))
-        return Gradients(du, (dh,), chunk.gradients(call.weights), () if dstart is None else (dstart,))
+        own = self._pad_weights(AttnRNNWeights(*call.weights))
+        u, y = self._arrange(saved.u), self._arrange(saved.states)
+        dy, dlast = (None if d is None else self._pad(d) for d in grads)
+        dy = torch.zeros_like(u) if dy is None else self._arrange(dy.to(u.dtype))
+        du, dh = empty_like(u), torch.zeros_like(saved.first) if dlast is None else _copy_wide(dlast)
+        options = self._read_options(call)
+        dstart = None if options["start"] is None else torch.zeros_like(options["start"])
+        values = options | {"x": u, "y": y, "h0": saved.first, "B": self.B, "T": self.T}
+        values |= {"dy": dy, "du": du, "dh": dh, "dstart": dstart}
+        size = self.kernel.count_steps(u, self.setting.slots)
+        chunk = self.kernel.chunk(self.kernel.find_code, self.setting, size, u)
+        chunk.load(values, own.recurrent)
+        for begin in reversed(range(0, self.T, size)):
+            chunk.go_back(begin, min(size, self.T - begin))
+        gradients = self._cut_weights(AttnRNNWeights(*chunk.gradients(own.recurrent)))
+        dx, gradients = self._differentiate_input(call, du, own, gradients, needs)
+        states = [self._cut(dh).view(h.shape).to(h.dtype) for h in call.states]
+        return Gradients(dx, states, gradients, () if dstart is None else (self._cut(dstart),))
 
-    def differentiate(self, call: Call, grads: Sequence[Tensor | None]) -> Gradients:
+    def _differentiate_input(
+        self, call: Call, du: Tensor, own: AttnRNNWeights, gradients: AttnRNNWeights, needs: Gradients
+    ) -> tuple[Maybe, AttnRNNWeights]:
+        """Return the gradient of the input from that of its projection du (B, T, H), and those of all weights."""
+        flat = (du.transpose(0, 1) if self.is_time_first else du).reshape(-1, self.H)
+        if own.weight_u is None:
+            return self._cut(flat).view(call.x.shape), gradients
+        wanted, inputs = AttnRNNWeights(*needs.weights), call.x.view(-1, call.x.shape[-1])
+        both = bool(needs.x), bool(wanted.weight_u)
+        dx, dweight = exact.differentiate_linear(flat, inputs, own.weight_u, both)
+        dbias = flat.sum(0) if wanted.bias_u else None
+        if self.setting.real_head:
+            dweight = None if dweight is None else cut_units(dweight.t(), self.setting).t()
+            dbias = None if dbias is None else cut_units(dbias, self.setting)
+        return None if dx is None else dx.view(call.x.shape), gradients._replace(weight_u=dweight, bias_u=dbias)
+
+    def differentiate(self, call: Call, grads: Sequence[Maybe]) -> Gradients:
         """Return the gradients by the loop."""
-        return differentiate(self.inputs, call, grads)
+        return differentiate(self.stack, call, grads)
+
+    def _project(self, x: Tensor, own: AttnRNNWeights) -> Tensor:
+        """Return the kernel's input, in the order of x."""
+        if own.weight_u is None:
+            return self._pad(x)
+        if self.is_large:
+            return exact.linear(x, own.weight_u, own.bias_u).view(*x.shape[:-1], -1)
+        u: Tensor = torch._C._nn.linear(x, own.weight_u, own.bias_u)
+        return u
+
+    def _read_options(self, call: Call) -> dict[str, Maybe]:
+        """Return the inputs without gradients, and the state after a reset, by the names of the kernels' arguments."""
+        options = {"mask": call.mask, "keep": call.keep[0] if call.keep else None}
+        options["start"] = call.starts[0] if call.starts else None
+        options = {name: None if t is None else self._pad(t).contiguous() for name, t in options.items()}
+        return options | {"reset": call.reset, "lengths": call.lengths}
+
+    def _put_rows_first(self, t: Tensor) -> Tensor:
+        """Return a view (B, T, ..) of a tensor in the order of the input."""
+        return t.transpose(0, 1) if self.is_time_first else t.unsqueeze(0) if t.dim() == 2 else t
+
+    def _arrange(self, t: Tensor) -> Tensor:
+        """Return (B, T, ..) of a tensor in the order of the input, aligned, contiguous if the kernels need that."""
+        t = self._put_rows_first(align(t))
+        return t if self.kernel.takes_strides else t.contiguous()
+
+    def _pad(self, t: Tensor) -> Tensor:
+        return pad_units(t, self.setting) if self.setting.real_head else t
+
+    def _cut(self, t: Tensor) -> Tensor:
+        return cut_units(t, self.setting) if self.setting.real_head else t
+
+    def _pad_weights(self, own: AttnRNNWeights) -> AttnRNNWeights:
+        """Return the weights with zeros at the end of each head."""
+        if not self.setting.real_head:
+            return own
+        padded = AttnRNNWeights(*(None if w is None else self._map_units(pad_units, w) for w in own.recurrent))
+        weight = None if own.weight_u is None else self._pad(own.weight_u.t()).t().contiguous()
+        return padded._replace(weight_u=weight, bias_u=None if own.bias_u is None else self._pad(own.bias_u))
+
+    def _cut_weights(self, own: AttnRNNWeights) -> AttnRNNWeights:
+        """Return the weights of the recurrence without what `_pad_weights` adds."""
+        if not self.setting.real_head:
+            return own
+        return AttnRNNWeights(*(None if w is None else self._map_units(cut_units, w) for w in own.recurrent))
+
+    def _map_units(self, change: Callable[[Tensor, AttnRNNSetting], Tensor], w: Tensor) -> Tensor:
+        """Pad or cut a bias (H,), or the rows and columns of a weight (H, H) or (H, 2 H)."""
+        w = change(w, self.setting)
+        return w if w.dim() == 1 else change(w.t(), self.setting).t().contiguous()
 
 
-def _read_start(call: Call) -> Tensor | None:
-    """Return the state after a reset, in order; None without resets."""
-    return call.starts[0].contiguous() if call.starts else None
+def _copy_wide(t: Tensor) -> Tensor:
+    return t.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
 
 
-def run_scan(scan: Prepared, u: Tensor, h0: Tensor, start: Tensor | None, *weights: Tensor | None) -> tuple[Any, ...]:
-    """Run a scan of a projected input; return the outputs and the last state."""
-    starts, tensors = () if start is None else (start,), (u, h0, start, *weights)
-    train = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-    train = train and not fused.is_traced()  # a trace records torch's operators
-    return run_prepared(scan, Call(u, (h0,), weights, starts, train=train))
+def differentiate(stack: Stack, call: Call, grads: Sequence[Maybe]) -> Gradients:
+    """Compute the gradients with the loop, so that they are differentiable."""
+    with torch.autocast(call.x.device.type, enabled=False):
+        return stack.find_gradients(call, grads)
 
 
-def read_options(inputs: AttnRNNInputs) -> dict[str, Any]:
-    """Return the inputs without gradients by the names of the kernels' arguments."""
-    return {"mask": inputs.mask, "keep": inputs.keep, "reset": inputs.reset, "lengths": inputs.lengths}
+def run_job(
+    make_scan: Callable[[Stack], Prepared],
+    cell: Cell,
+    job: ScanJob,
+    dtype: torch.dtype | None = None,
+    state_type: torch.dtype | None = torch.float32,
+) -> tuple[Tensor, State]:
+    """Project the input of a job, and run it by a scan that is made for it.
+
+    Args:
+        make_scan: Returns the scan of a cell over inputs of one form.
+        cell: The cell.
+        job: The job.
+        dtype: The type to compute in; by default that of autocast on a GPU or of the input.
+        state_type: The type of the states; None for that of the job's.
+
+    Returns:
+        The outputs (B, T, H) and the last state.
+    """
+    dtype, w = dtype or autocast_dtype("cuda") or job.x.dtype, cell.own_parameters()
+    u, wide = cell.project(job.x).to(dtype), state_type or job.state[0].dtype
+    own = AttnRNNWeights(*(w[name].to(dtype) if name in w else None for name in WEIGHT_NAMES))
+    states, starts = (job.state[0].to(wide),), () if job.reset is None else (cell.start(job.x)[0].to(wide),)
+    call = make_call(job, u, states, own, starts)
+    call.train = call.train and not fused.is_traced()  # a trace records torch's operators
+    names = {name: i for i, name in enumerate(WEIGHT_NAMES) if own[i] is not None}
+    y, h = run_prepared(make_scan(ProjectedStack([cell], [names], u.shape, True, 1)), call)
+    return y, (h.to(job.state[0].dtype),)
 
 
 def is_aligned(t: Tensor) -> bool:

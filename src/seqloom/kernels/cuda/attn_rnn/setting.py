@@ -8,9 +8,7 @@ from functools import cache, cached_property
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
 
-from seqloom.core.cell import Cell
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
 CONTEXT_ROWS = ("h", "x", "h+x", "h*x")
@@ -32,11 +30,12 @@ class AttnRNNSetting:
     keep: bool
     reset: bool
     real_head: int = 0  # units of a head without the padding to full tiles; 0: all
+    slots: int = 1  # rows of the state; only some kernels have more than one
 
     @property
     def aux(self) -> int:
-        """Floats saved per step: the attention of each head, then 1 / deviation."""
-        return 4 * self.heads + 4
+        """Floats saved per step: the attention of each head, then 1 / deviation; with slots that alone."""
+        return 4 if self.slots > 1 else 4 * self.heads + 4
 
     @cached_property
     def macros(self) -> tuple[tuple[str, int], ...]:
@@ -82,19 +81,7 @@ class AttnRNNSetting:
         return CudaCode(f"attn_rnn_{name}", source, self.macros, threads, shared)
 
 
-@dataclass(frozen=True, eq=False)
-class AttnRNNInputs:
-    """The inputs of a scan that have no gradient."""
-
-    cell: Cell
-    setting: AttnRNNSetting
-    lengths: Tensor | None
-    mask: Tensor | None
-    keep: Tensor | None
-    reset: Tensor | None
-
-
 @cache
-def find_setting(*fields: Any) -> AttnRNNSetting:  # noqa: ANN401  # the fields of AttnRNNSetting
+def find_setting(*fields: Any, **more: Any) -> AttnRNNSetting:  # noqa: ANN401  # the fields of AttnRNNSetting
     """Return the same object for equal fields, since it caches the loaded kernels."""
-    return AttnRNNSetting(*fields)
+    return AttnRNNSetting(*fields, **more)

@@ -32,8 +32,9 @@ KERNEL(attn_rnn_slots_forward, SlotsForward, THREADS) {
   const int fetch_length = in_batch ? find_length(b) : 0;
   const u32 to = memory + AT_RING + (second ? SEQUENCE : 0) + fetch_row * ROW + part * 2;
   auto fetch = [&](int t) {
-    if (fetches && t < a.T) fetch16(to + t % RING * STAGE, from + (i64)t * stride, t < fetch_length ? 16 : 0);
-    fetch_commit();
+    if (fetches && t < a.T)
+      cp_async16(to + t % RING * STAGE, from + (i64)t * stride, t < fetch_length ? 16 : 0);
+    cp_async_commit();
   };
   const int own_slot = first + l.row;
   // The first slot of a sequence writes the output, a sum over its slots.

@@ -28,9 +28,9 @@ KERNEL(attn_rnn_slots_inside, Inside, THREADS) {
       if (state) from = t == 0 ? a.h0 + (b * SLOTS + slot) * H : a.y + ((b * a.T + t - 1) * SLOTS + slot) * H;
       if constexpr (RESET)
         if (state && active && a.reset[b * a.T + t]) from = a.start + (b * SLOTS + slot) * H;
-      fetch16(to + place * STAGE, active ? from + part : a.x, active ? 16 : 0);
+      cp_async16(to + place * STAGE, active ? from + part : a.x, active ? 16 : 0);
     }
-    fetch_commit();
+    cp_async_commit();
   };
   auto load_x = [&](u32(&v)[2], u32 stage) { load_common(v, stage, l); };
   auto token = [&](i64 tile, int column) { return SEQS * tile + column / SLOTS; };

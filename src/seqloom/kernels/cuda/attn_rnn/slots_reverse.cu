@@ -49,14 +49,14 @@ KERNEL(attn_rnn_slots_reverse, BlockReverse, THREADS) {
       if constexpr (RESET)
         if (t < slot_length && a.reset[(i64)slot_row * a.T + t]) past = a.start + (i64)fetch_slot * H + part;
       if (fetch_row < SEQS)
-        fetch16(to, (second ? a.x : a.dy) + ((i64)row * a.T + t) * H + part, t < row_length ? 16 : 0);
-      fetch16(to + 2 * SEQUENCE, (second ? a.g : a.q) + piece_at * H + part, bytes);
-      fetch16(to + 4 * SEQUENCE, (second ? a.slope : a.n) + piece_at * H + part, bytes);
-      if (KEEP || !second) fetch16(to + 6 * SEQUENCE, second ? a.keep + whole_at : past, bytes);
+        cp_async16(to, (second ? a.x : a.dy) + ((i64)row * a.T + t) * H + part, t < row_length ? 16 : 0);
+      cp_async16(to + 2 * SEQUENCE, (second ? a.g : a.q) + piece_at * H + part, bytes);
+      cp_async16(to + 4 * SEQUENCE, (second ? a.slope : a.n) + piece_at * H + part, bytes);
+      if (KEEP || !second) cp_async16(to + 6 * SEQUENCE, second ? a.keep + whole_at : past, bytes);
       if (NORM && !second && part == 0)
-        fetch16(stage + STREAMS * SEQUENCE + fetch_row * 16, a.aux + piece_at * 4, slot_active ? 16 : 0);
+        cp_async16(stage + STREAMS * SEQUENCE + fetch_row * 16, a.aux + piece_at * 4, slot_active ? 16 : 0);
     }
-    fetch_commit();
+    cp_async_commit();
   };
   const bool active = l.row < USED_COLUMNS && first + l.row < slots, is_leader = active && l.row % SLOTS == 0;
   const i64 base =
@@ -74,7 +74,7 @@ KERNEL(attn_rnn_slots_reverse, BlockReverse, THREADS) {
   const int last = a.from + a.steps - 1;
 #pragma unroll
   for (int i = 0; i < RING - 1; i++) fetch(last - i);
-  fetch_wait<RING - 2>();
+  cp_async_wait<RING - 2>();
   wait_block();
   const float zero[4] = {0.f, 0.f, 0.f, 0.f};
 #pragma unroll 1
@@ -200,7 +200,7 @@ KERNEL(attn_rnn_slots_reverse, BlockReverse, THREADS) {
       acc[i] += dh_direct[i] + x[i] * dh_times_x[i];
       du[i] += h[i] * dh_times_x[i];
     }
-    fetch_wait<RING - 2>();
+    cp_async_wait<RING - 2>();
     wait_block();
     {
       u32 b[TILES][2];

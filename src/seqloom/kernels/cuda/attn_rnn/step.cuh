@@ -170,7 +170,7 @@ DEV void run_steps(AnyStep& step, float (&h)[4], const float (&mask)[4], const i
   begin();
 #pragma unroll
   for (int t = 0; t < RING - 1; t++) fetch(t);
-  fetch_wait<RING - 2>();
+  cp_async_wait<RING - 2>();
 #pragma unroll 1
   for (int t = 0; t < end; t++) {
     auto on_arrival = [&] {
@@ -193,7 +193,7 @@ DEV void run_steps(AnyStep& step, float (&h)[4], const float (&mask)[4], const i
     }
     copy_output();
     begin();
-    fetch_wait<RING - 2>();
+    cp_async_wait<RING - 2>();
   }
   put(end - 1);
 }
@@ -214,7 +214,7 @@ DEV void run_inside(AnyStep& step, i64 tiles, i64 N, u32 memory, const Inside& a
   int place = 0;
 #pragma unroll 1
   for (i64 tile = block(); tile < tiles; tile += blocks()) {
-    fetch_wait<RING - 2>();
+    cp_async_wait<RING - 2>();
     wait_block();
     u32 v[2];
     float h[4], x[4], seen[4], after[4];

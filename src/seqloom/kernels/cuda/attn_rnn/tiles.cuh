@@ -5,14 +5,14 @@
 // message is complete. Split-K partial sums are added up in shared memory: tiles_mma.cuh, or
 // tiles_wgmma.cuh on Hopper. In pointwise work a thread has EACH units of one row.
 //
-// A float32 value is an fp16 hi/lo pair in two planes (IN_HALVES). The values of a block's units in one row
+// A float32 value is an fp16 hi/lo pair in two planes (HI_LO). The values of a block's units in one row
 // share a power-of-2 scale, as do 32 rows of a weight; the code calls the inverse of a scale `unit`. With
 // TF32 a value has 19 bits and one plane.
 #pragma once
 #include "attn_rnn/arguments.cuh"
 #include "attn_rnn/math.cuh"
 #include "runtime/counter.cuh"
-#include "runtime/halves.cuh"
+#include "runtime/hi_lo.cuh"
 #include "runtime/packets.cuh"
 
 #ifndef ROWS             // Python defines these with -D; the defaults are for editors
@@ -28,13 +28,13 @@
 #define BULK 0           // with WGMMA: whether one thread loads whole chunks
 #endif
 
-constexpr bool IN_HALVES = TYPE == FP32 && !TF32;
+constexpr bool HI_LO = TYPE == FP32 && !TF32;
 // Number of blocks that share the same units. With two, each block computes half of every sum (split-K) and
 // finishes half of the rows.
 constexpr int PAIR = WGMMA ? 2 : 1;
 constexpr int THREADS = 256, BLOCKS = CLUSTER, OWN_ROWS = ROWS / PAIR, EACH = OWN_ROWS * UNITS / THREADS,
               SHARE = THREADS / OWN_ROWS;
-constexpr int PLANES = IN_HALVES ? 2 : 1, NUMBER = IN_HALVES ? 2 : SIZE;  // NUMBER: bytes per value and plane
+constexpr int PLANES = HI_LO ? 2 : 1, NUMBER = HI_LO ? 2 : SIZE;  // NUMBER: bytes per value and plane
 // CHUNKS: per row and block. EIGHTS, LINES: groups of 16 bytes and lines of 128 bytes per chunk.
 constexpr int CHUNKS = H * NUMBER / CHUNK / PAIR, EIGHTS = CHUNK / 16, LINES = CHUNK / 128;
 // DIVIDED: split-K slices of a sum in a block; each has STEPS steps of 32 bytes in every chunk. With wgmma
@@ -53,12 +53,12 @@ constexpr int AT_RESIDENT = AT_WEIGHTS + WEIGHT_STAGES * WEIGHT_STAGE, FLEETING 
 // AT_OTHERS: sums from the other block of the pair.
 constexpr int AT_OTHERS = AT_RESIDENT + RESIDENT * 4 * UNITS * CHUNK * PLANES;
 constexpr int AT_SCALES = AT_OTHERS + (PAIR - 1) * PARTS;
-constexpr int AT_CONSTANTS = AT_SCALES + (IN_HALVES ? 4 * ROWS * BLOCKS / PAIR : 0), CONSTANTS = 5;
+constexpr int AT_CONSTANTS = AT_SCALES + (HI_LO ? 4 * ROWS * BLOCKS / PAIR : 0), CONSTANTS = 5;
 constexpr int AT_BARRIERS = AT_CONSTANTS + 4 * CONSTANTS * UNITS,
               TILES_BYTES = AT_BARRIERS + (BULK ? 128 : 0) + (WGMMA ? 1024 : 0);
 // Chunks in flight. Asynchronous products (wgmma) may still read the stage before the current one.
 constexpr int LEAD = (RESIDENT == CHUNKS || STAGES < WEIGHT_STAGES ? STAGES : WEIGHT_STAGES) -
-                     (WGMMA && !IN_HALVES && !BULK ? 2 : 1);
+                     (WGMMA && !HI_LO && !BULK ? 2 : 1);
 constexpr int SPAN = D / UNITS;  // blocks per head
 static_assert(D % UNITS == 0 && H * NUMBER % CHUNK == 0 && EACH % 2 == 0 && BLOCKS % 4 == 0 &&
                   UNITS * BLOCKS == H && BLOCKS % SHARE == 0 && (!WGMMA || ROWS == 64) && LEAD > 0 &&
@@ -256,7 +256,7 @@ struct Block {
           v[e + 1] += q;
         }
     }
-    if constexpr (IN_HALVES)
+    if constexpr (HI_LO)
 #pragma unroll
       for (int e = 0; e < EACH; e++) v[e] *= unit;
   }
@@ -265,7 +265,7 @@ struct Block {
   DEV void put_numbers(int message, const float (&v)[EACH]) const {
     u8* numbers = shared_by_all + AT_NUMBERS + message * NUMBERS;
     float scale = 1.f;
-    if constexpr (IN_HALVES) {
+    if constexpr (HI_LO) {
       float largest = 0.f, power;
 #pragma unroll
       for (int e = 0; e < EACH; e += 2) largest = maximum(largest, find_size(v[e], v[e + 1]));
@@ -277,7 +277,7 @@ struct Block {
 #if FORMAT == 2 && !TF32
 #pragma unroll
     for (int e = 0; e < EACH; e += 2)
-      split_halves(words[0][e / 2], words[1][e / 2], scale * v[e], scale * v[e + 1]);
+      split_hi_lo(words[0][e / 2], words[1][e / 2], scale * v[e], scale * v[e + 1]);
 #else
     to_words(words[0], v);
 #if FORMAT == 2
@@ -345,13 +345,13 @@ struct Block {
 };
 
 // Return the operand of the packed weights (tiles_pack.cu) that begins `before` rows into a block's rows.
-// `first` and `second` are indices into `units`, used with IN_HALVES.
+// `first` and `second` are indices into `units`, used with HI_LO.
 DEV Factor find_factor(const u8* packed, const float* units, int before, int first, int second,
                        const Block& b) {
   Factor f;
   f.at = packed + (i64)(b.rank * PAIR + b.side) * CHUNKS * ALL_ROWS + before * CHUNK * PLANES;
   f.before = before;
-  f.unit[0] = IN_HALVES ? units[first] : 1.f;
-  f.unit[1] = IN_HALVES ? units[second] : 1.f;
+  f.unit[0] = HI_LO ? units[first] : 1.f;
+  f.unit[1] = HI_LO ? units[second] : 1.f;
   return f;
 }

@@ -17,41 +17,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob
 from seqloom.core.memory import empty
 from seqloom.core.precision import allows_tf32
 from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.attn_rnn import scan
 from seqloom.kernels.cuda.attn_rnn.backward import DividedChunk, count_steps
-from seqloom.kernels.cuda.attn_rnn.setting import TYPES, AttnRNNSetting
-from seqloom.kernels.cuda.fastest import why_not_fastest
+from seqloom.kernels.cuda.attn_rnn.setting import AttnRNNSetting
 from seqloom.kernels.cuda.products import exact
-from seqloom.kernels.cuda.runtime.groups import GridCode, count_groups
+from seqloom.kernels.cuda.runtime.groups import GridCode, count_groups, has_wgmma
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
 THREADS, CONSTANTS = 256, 5  # as in tiles.cuh
-HOPPER = (9, 0)
-
-
-def why_not(cell: Cell, job: ScanJob) -> str | None:
-    """Return why this cell or job cannot run here; None if it can."""
-    reason = scan.why_not(cell, job, TYPES, largest=heuristics.TILES_LARGEST_HIDDEN)
-    if reason is not None:
-        return reason
-    if not list_divisions(scan.read_padded(cell, job), has_wgmma(job.x.device)):
-        return f"it cannot divide {cell.hidden_size} units in {cell.heads} heads"
-    return scan.why_not_code(TIER, cell, job)
-
-
-def why_not_auto(cell: Cell, job: ScanJob) -> str | None:
-    """Return why another kernel is faster for this job; None if this one is the fastest."""
-    return why_not_fastest("tiles", cell, job)
-
-
-def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
-    """Run the cell over the job's sequences."""
-    return scan.run(TIER, cell, job)
 
 
 @dataclass(frozen=True)
@@ -61,43 +38,43 @@ class TilesCode(GridCode):
     pack_code: CudaCode | None = None  # the kernel that packs them
     hidden: int = 0
     number: int = 2  # bytes per value
-    in_halves: bool = False
+    uses_hi_lo: bool = False
 
     def start(self, arguments: ctypes.Structure, B: int, device: torch.device) -> None:
         assert self.pack_code is not None
         filled: Any = type(arguments)()
         ctypes.memmove(ctypes.addressof(filled), ctypes.addressof(arguments), ctypes.sizeof(arguments))
-        H, is_turned = self.hidden, self.name.endswith("reverse")
+        H, is_transposed = self.hidden, self.name.endswith("reverse")
         packed = empty(4 * self.number * H * H, dtype=torch.uint8, device=device)
-        places = {"q": filled.w.q, "o": filled.w.o, "g": filled.w.g, "to": packed, "is_turned": int(is_turned)}
-        if self.in_halves:
-            halves, units = split_weights(filled, H, is_turned, device)
-            places |= {"q": halves, "o": halves[2 * H * H :], "g": halves[4 * H * H :]}
+        places = {"q": filled.w.q, "o": filled.w.o, "g": filled.w.g, "to": packed, "is_transposed": int(is_transposed)}
+        if self.uses_hi_lo:
+            hi_lo, units = split_weights(filled, H, is_transposed, device)
+            places |= {"q": hi_lo, "o": hi_lo[2 * H * H :], "g": hi_lo[4 * H * H :]}
             filled.units = units.data_ptr()
         self.pack_code.launch(self.pack_code.pack(places), len(packed) // (16 * THREADS), device)
         filled.packed = packed.data_ptr()
         super().start(filled, B, device)
 
 
-def split_weights(arguments: Any, H: int, is_turned: bool, device: torch.device) -> tuple[Tensor, Tensor]:  # noqa: ANN401  # a struct has any field
+def split_weights(arguments: Any, H: int, is_transposed: bool, device: torch.device) -> tuple[Tensor, Tensor]:  # noqa: ANN401  # a struct has any field
     """Return the fp16 hi/lo split of the weights q, o and g, and the inverse scale of every 32 of their rows.
 
     Args:
         arguments: The kernel's arguments, with the addresses of the weights.
         H: Units.
-        is_turned: Whether the weights are transposed: g is (2 H, H), not (H, 2 H).
+        is_transposed: Whether the weights are transposed: g is (2 H, H), not (H, 2 H).
         device: Where they are.
     """
-    tall, wide = (2 * H, H) if is_turned else (H, 2 * H)
-    halves = empty(8 * H * H, dtype=torch.float16, device=device)
+    tall, wide = (2 * H, H) if is_transposed else (H, 2 * H)
+    hi_lo = empty(8 * H * H, dtype=torch.float16, device=device)
     units = empty(4 * H // exact.ROWS, dtype=torch.float32, device=device)
     code, at, unit = exact.find_split_code(), 0, 0
     for address, rows, columns in ((arguments.w.q, H, H), (arguments.w.o, H, H), (arguments.w.g, tall, wide)):
         numbers = {"rows": rows, "inner": rows, "columns": columns, "outer_stride": 0, "inner_stride": columns}
-        places = {"from_": address, "to": halves[at:], "unit": units[unit:]}
+        places = {"from_": address, "to": hi_lo[at:], "unit": units[unit:]}
         code.launch(code.pack(places | numbers), rows // exact.ROWS, device)
         at, unit = at + 2 * rows * columns, unit + rows // exact.ROWS
-    return halves, units
+    return hi_lo, units
 
 
 class Division(NamedTuple):
@@ -144,12 +121,6 @@ def choose_division(setting: AttnRNNSetting, B: int, device: torch.device) -> Di
     ways = list_divisions(setting, has_wgmma(device))
     room = {way: way.rows * count_groups(setting.hidden // way.units * way.pair, device) for way in ways}
     return next((way for way in ways if room[way] >= B), max(ways, key=lambda way: room[way]))
-
-
-@cache
-def has_wgmma(device: torch.device) -> bool:
-    """Return whether the GPU has wgmma (products by a group of four warps)."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) == HOPPER
 
 
 @dataclass(frozen=True)
@@ -209,14 +180,14 @@ def make_code(setting: AttnRNNSetting, name: str, way: Division, tf32: bool = Fa
     rows, units, wgmma = way
     pair = way.pair
     tf32 = tf32 and setting.dtype == torch.float32
-    in_halves = setting.dtype == torch.float32 and not tf32
-    planes, number, blocks, wide = 2 if in_halves else 1, 2 if in_halves else size, H // units, 2 * units
+    uses_hi_lo = setting.dtype == torch.float32 and not tf32
+    planes, number, blocks, wide = 2 if uses_hi_lo else 1, 2 if uses_hi_lo else size, H // units, 2 * units
     divided = 4 if not wgmma else 2 if units < 64 else 1
     parts = -(-4 * divided * rows // pair * (wide + 8) // 1024) * 1024
-    fixed = 4 * CONSTANTS * units + (4 * rows * blocks // pair if in_halves else 0) + (1024 if wgmma else 0)
+    fixed = 4 * CONSTANTS * units + (4 * rows * blocks // pair if uses_hi_lo else 0) + (1024 if wgmma else 0)
     fixed += (pair - 1) * parts
     plan = _Plan(rows * planes, wide * planes, H * number // pair, parts, heuristics.SHARED_BYTES - fixed - 128)
-    division = plan.divide_for_wgmma(1 if in_halves else 2) if wgmma else plan.divide(planes)
+    division = plan.divide_for_wgmma(1 if uses_hi_lo else 2) if wgmma else plan.divide(planes)
     chunk, stages, weight_stages, resident = division
     bulk = wgmma and chunk == 128  # one thread loads chunks (cp.async.bulk) if wider chunks do not fit
     fixed += 128 if bulk else 0
@@ -230,13 +201,25 @@ def make_code(setting: AttnRNNSetting, name: str, way: Division, tf32: bool = Fa
     named = f"attn_rnn_tiles_{name}", f"attn_rnn/tiles_{name}.cu", macros
     pack_code = CudaCode("attn_rnn_tiles_pack", "attn_rnn/tiles_pack.cu", macros, THREADS, 0)
     packets, of_number = -(-group // (16 * rows)), number * planes
-    own: dict[str, Any] = {"pack_code": pack_code, "hidden": H, "number": of_number, "in_halves": in_halves}
+    own: dict[str, Any] = {"pack_code": pack_code, "hidden": H, "number": of_number, "uses_hi_lo": uses_hi_lo}
     own |= {"paired": pair > 1, "generation": "a" if wgmma else ""}
     return TilesCode(*named, THREADS, shared, rows, blocks * pair, packets, **own)
 
 
-class _TilesChunk(DividedChunk):
-    find_code = staticmethod(find_code)
+def _why_no_room(kernel: scan.AttnRNNKernel, setting: AttnRNNSetting, job: ScanJob) -> str | None:
+    """Return why the kernels of a setting do not fit the job's GPU; None if they do."""
+    if not list_divisions(setting, has_wgmma(job.x.device)):
+        units = setting.heads * (setting.real_head or setting.hidden // setting.heads)
+        return f"it cannot divide {units} units in {setting.heads} heads"
+    return scan.why_not_code(kernel, setting, job)
 
 
-TIER = scan.Tier(find_code, _TilesChunk, count_steps, takes_strides=True)
+KERNEL = scan.AttnRNNKernel(
+    "tiles",
+    find_code,
+    DividedChunk,
+    count_steps,
+    largest=dict.fromkeys((2, 4), heuristics.TILES_LARGEST_HIDDEN),
+    why_no_room=_why_no_room,
+    takes_strides=True,
+)

@@ -25,9 +25,9 @@ struct Fetching : Block {
     if (chunk >= CHUNKS) return;
     constexpr int BYTES = N * CHUNK * PLANES;
     expect(find_barrier(chunk),
-           STAGE + (chunk < FLEETING ? BYTES : 0) + (IN_HALVES && chunk == 0 ? ALL_UNITS / PAIR : 0));
+           STAGE + (chunk < FLEETING ? BYTES : 0) + (HI_LO && chunk == 0 ? ALL_UNITS / PAIR : 0));
     if (chunk < FLEETING)
-      fetch_bulk(find_weight<N>(w, chunk), w.at + (i64)chunk * ALL_ROWS, BYTES, find_barrier(chunk));
+      cp_async_bulk(find_weight<N>(w, chunk), w.at + (i64)chunk * ALL_ROWS, BYTES, find_barrier(chunk));
   }
   // Load the chunks of weights that stay in shared memory.
   DEV void load_resident(const Factor& first, const Factor& second, const Factor& third) const {
@@ -37,9 +37,9 @@ struct Fetching : Block {
       expect(barrier, RESIDENT * ALL_ROWS);
       for (int chunk = FLEETING; chunk < CHUNKS; chunk++) {
         const i64 at = (i64)chunk * ALL_ROWS;
-        fetch_bulk(find_weight<2 * UNITS>(first, chunk), first.at + at, ALL_ROWS / 2, barrier);
-        fetch_bulk(find_weight<UNITS>(second, chunk), second.at + at, ALL_ROWS / 4, barrier);
-        fetch_bulk(find_weight<UNITS>(third, chunk), third.at + at, ALL_ROWS / 4, barrier);
+        cp_async_bulk(find_weight<2 * UNITS>(first, chunk), first.at + at, ALL_ROWS / 2, barrier);
+        cp_async_bulk(find_weight<UNITS>(second, chunk), second.at + at, ALL_ROWS / 4, barrier);
+        cp_async_bulk(find_weight<UNITS>(third, chunk), third.at + at, ALL_ROWS / 4, barrier);
       }
     }
     await(barrier, 0);
@@ -47,13 +47,13 @@ struct Fetching : Block {
   // Load a chunk of a message's rows; with the first chunk, also all inverse scales.
   DEV void fetch_numbers(int message, int chunk) const {
     if (chunk >= CHUNKS) return;
-    if (IN_HALVES && chunk == 0)
-      fetch_bulk(memory + AT_SCALES,
-                 shared_by_all + AT_UNITS + message * ALL_UNITS + side * (ALL_UNITS / PAIR), ALL_UNITS / PAIR,
-                 find_barrier(0));
-    fetch_bulk(memory + chunk % STAGES * STAGE,
-               shared_by_all + AT_NUMBERS + message * NUMBERS + (side * CHUNKS + chunk) * STAGE, STAGE,
-               find_barrier(chunk));
+    if (HI_LO && chunk == 0)
+      cp_async_bulk(memory + AT_SCALES,
+                    shared_by_all + AT_UNITS + message * ALL_UNITS + side * (ALL_UNITS / PAIR),
+                    ALL_UNITS / PAIR, find_barrier(0));
+    cp_async_bulk(memory + chunk % STAGES * STAGE,
+                  shared_by_all + AT_NUMBERS + message * NUMBERS + (side * CHUNKS + chunk) * STAGE, STAGE,
+                  find_barrier(chunk));
   }
   // Start loading a weight tile before the other operand is available.
   template <int N>

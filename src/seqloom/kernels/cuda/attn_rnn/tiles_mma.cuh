@@ -48,7 +48,7 @@ struct Tiles : Fetching {
               stage + ((p * LINES + step / 4) * ROWS + line) * 128 +
                   16 * ((2 * step + (lane >> 4) ^ line) & 7));
       }
-    if constexpr (IN_HALVES)
+    if constexpr (HI_LO)
 #pragma unroll
       for (int i = 0; i < TALL; i++)
 #pragma unroll

@@ -8,7 +8,7 @@ constexpr int TILES_PACK_BYTES = 0;
 struct Pack {
   const u8 *q, *o, *g;  // weights, in float32 as fp16 hi/lo planes; transposed for the backward pass
   u8* to;
-  int is_turned;
+  int is_transposed;
 };
 
 KERNEL(attn_rnn_tiles_pack, Pack, THREADS) {
@@ -25,9 +25,9 @@ KERNEL(attn_rnn_tiles_pack, Pack, THREADS) {
   const i64 square = (i64)H * H * NUMBER;
   // Forward operands: q and the first half of g; o; the second half of g. Backward operands: the second and
   // the first half of g; o; q.
-  const bool of_g = a.is_turned ? factor == 0 : factor == 2 || is_second;
+  const bool of_g = a.is_transposed ? factor == 0 : factor == 2 || is_second;
   const u8* from = of_g ? a.g : factor == 1 ? a.o : a.q;
-  if (of_g && a.is_turned)
+  if (of_g && a.is_transposed)
     from += plane * 2 * square + (i64)(row + (is_second ? 0 : H)) * H * NUMBER;
   else if (of_g)
     from += plane * 2 * square + (i64)row * 2 * H * NUMBER + (factor == 2 ? H * NUMBER : 0);

@@ -7,7 +7,7 @@ struct Fetching : Block {
   using Block::Block;
   // Start loading some bytes. Call from all threads.
   DEV void fetch_bytes(u32 to, const u8* from, int bytes) const {
-    for (int i = 16 * thread; i < bytes; i += 16 * THREADS) fetch16(to + i, from + i, 16);
+    for (int i = 16 * thread; i < bytes; i += 16 * THREADS) cp_async16(to + i, from + i, 16);
   }
   // Start loading a chunk of N rows of a weight.
   template <int N>
@@ -22,12 +22,12 @@ struct Fetching : Block {
       fetch_bytes(find_weight<UNITS>(second, chunk), second.at + (i64)chunk * ALL_ROWS, ALL_ROWS / 4);
       fetch_bytes(find_weight<UNITS>(third, chunk), third.at + (i64)chunk * ALL_ROWS, ALL_ROWS / 4);
     }
-    fetch_commit();
+    cp_async_commit();
   }
   // Start loading a chunk of a message's rows; with the first chunk, also all inverse scales.
   DEV void fetch_numbers(int message, int chunk) const {
     if (chunk >= CHUNKS) return;
-    if (IN_HALVES && chunk == 0)
+    if (HI_LO && chunk == 0)
       fetch_bytes(memory + AT_SCALES,
                   shared_by_all + AT_UNITS + message * ALL_UNITS + side * (ALL_UNITS / PAIR),
                   ALL_UNITS / PAIR);
@@ -45,20 +45,20 @@ struct Fetching : Block {
   DEV void fetch_next(int message, const Factor& w, int chunk) const {
     fetch_weight<N>(w, chunk + LEAD);
     fetch_numbers(message, chunk + LEAD);
-    fetch_commit();
+    cp_async_commit();
   }
   // Start loading a message.
   DEV void fetch_first(int message) const {
 #pragma unroll 1
     for (int chunk = 0; chunk < LEAD; chunk++) {
       fetch_numbers(message, chunk);
-      fetch_commit();
+      cp_async_commit();
     }
   }
   DEV void await_chunk(int) const {
-    fetch_wait<LEAD - 1>();
-    if constexpr (WGMMA) show_fetched();
+    cp_async_wait<LEAD - 1>();
+    if constexpr (WGMMA) fence_proxy_async();
     wait_block();  // all threads' copies have arrived, and the stages to be loaded next are no longer read
   }
-  DEV void end() const { fetch_wait<0>(); }
+  DEV void end() const { cp_async_wait<0>(); }
 };

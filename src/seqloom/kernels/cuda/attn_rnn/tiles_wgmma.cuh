@@ -24,9 +24,9 @@ struct Tiles : Fetching {
       await_chunk(chunk);
       multiply_chunk<N>(s, message, w, chunk);
     }
-    if constexpr (!IN_HALVES) {
+    if constexpr (!HI_LO) {
       await_products<0>();
-      hold_sums(s);
+      fence_sums(s);
     }
     wait_block();  // the partial sums overlap the operands
 #pragma unroll
@@ -91,7 +91,7 @@ struct Tiles : Fetching {
           await_products<1>();
         else
           await_products<0>();
-        hold_sums(part[(i - 1) % 2]);
+        fence_sums(part[(i - 1) % 2]);
 #pragma unroll
         for (int e = 0; e < N * DIVIDED / 4; e++) s[e] += scale[e / 2 % 2] * part[(i - 1) % 2][e];
       }

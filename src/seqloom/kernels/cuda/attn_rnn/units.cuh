@@ -2,12 +2,12 @@
 // the A operand of mma. All warps compute a product: a warp has tiles of units and a split-K slice of the
 // sum. One warp per row of the batch adds up the slices through shared memory, two units per lane; the warp
 // does the pointwise work, keeps the state in float32 and sends its results to every block, including its
-// own. Rows form 8-row groups, `team` in the code: while the values of one group are in transit, all warps
-// compute the products of the other. cluster.cuh and grid.cuh implement the exchange: each defines Block,
-// load_tile (of a weight) and load_buffer (of received values). A value of the form c_h h + c_x x + c_hx h x,
-// with three coefficients for each head, does not have to be sent: a block that has the sums over heads, h
-// and x can compute it (CAN_MIX). aC has this form. The gradient of q has it too, but computing that is
-// slower than sending it.
+// own. Rows form 8-row groups, `row_group` in the code: while the values of one group are in transit, all
+// warps compute the products of the other. cluster.cuh and grid.cuh implement the exchange: each defines
+// Block, load_tile (of a weight) and load_buffer (of received values). A value of the form c_h h + c_x x +
+// c_hx h x, with three coefficients for each head, does not have to be sent: a block that has the sums over
+// heads, h and x can compute it (CAN_MIX). aC has this form. The gradient of q has it too, but computing that
+// is slower than sending it.
 #pragma once
 #include "attn_rnn/arguments.cuh"
 #include "runtime/sums.cuh"
@@ -26,7 +26,7 @@
 #define TF32 0               // whether products of float32 may round to 19 bits (TF32)
 #endif
 
-constexpr int TILES = H / 16, TEAMS = ROWS / 8;
+constexpr int TILES = H / 16, ROW_GROUPS = ROWS / 8;
 constexpr int UNITS = 16 * EACH, WARPS = EACH / TALL * SPLIT, THREADS = 32 * WARPS;
 constexpr int WORDS = 2 * SIZE;                                   // words per lane in a tile of A
 constexpr int LINE = UNITS + 4, PARTS = 4 * SPLIT * ROWS * LINE;  // bytes: [part][row][unit], floats
@@ -55,12 +55,13 @@ DEV u32 mix(const u32 (&c)[3], u32 h, u32 x) {
 }
 #endif
 
-#define EACH_TEAM(g, b) _Pragma("unroll") for (int g = 0; g < TEAMS; g++) if (TEAMS == 1 || g < (b).teams)
+#define EACH_ROW_GROUP(g, b) \
+  _Pragma("unroll") for (int g = 0; g < ROW_GROUPS; g++) if (ROW_GROUPS == 1 || g < (b).row_groups)
 
 struct Units {
   int thread, lane, warp, row, pair, rank, base, tile, slice;
   int first, column, unit;  // the group's first row, this warp's row in the group, this lane's first unit
-  int team;                 // the 8-row group of `column`
+  int row_group;            // the 8-row group of `column`
   bool has_row, active;     // whether this warp has a row, and whether this lane has units
   u32 memory, parts;        // split-K slices of sums start at the base of shared memory
   int group_rows;           // rows per group of blocks, at most
@@ -78,7 +79,7 @@ struct Units {
     first = begin + group_rows * (block() / CLUSTER);
     has_row = warp < ROWS;
     column = has_row ? warp : 0;
-    team = column / 8;
+    row_group = column / 8;
     active = has_row && 2 * lane < UNITS && base + 2 * lane < H;
     unit = active ? base + 2 * lane : base;
   }
@@ -93,11 +94,11 @@ struct Units {
       }
     if (base >= H) end = 0;  // a block without units takes no steps
   }
-  DEV bool is_member(int g) const { return has_row && team == g; }
+  DEV bool is_member(int g) const { return has_row && row_group == g; }
   // Wait until all split-K slices of a product are written. With one 8-row group all warps wait; with two,
   // only those that need the sum wait and the others just arrive.
   DEV void gather(bool needs, int name) const {
-    if (TEAMS == 1)
+    if (ROW_GROUPS == 1)
       wait_block();
     else if (needs)
       wait_threads(name, THREADS);

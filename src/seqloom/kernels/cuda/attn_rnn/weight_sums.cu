@@ -74,11 +74,11 @@ KERNEL(attn_rnn_sums, Sums, THREADS) {
 
 // attn_rnn_finish adds up the partial sums and stores them in the type of the weights.
 struct Finish {
-  // (4, pieces, H, H): split-K slices of the products dq seen, ds aC, dg o and dg seen
+  // (4, slices, H, H): split-K slices of the products dq seen, ds aC, dg o and dg seen
   const float* products;
   const Wide* partial;  // (parts, 5, H)
   Element *q, *bias_q, *o, *bias_o, *g, *bias_g, *scale, *bias;
-  int pieces, parts;
+  int slices, parts;
 };
 KERNEL(attn_rnn_finish, Finish, THREADS) {
   for (int column = thread(); column < H; column += THREADS) {
@@ -87,8 +87,8 @@ KERNEL(attn_rnn_finish, Finish, THREADS) {
       const int which = block() / H, row = block() % H;
 #pragma unroll 16
       // Keep many loads in flight: one load takes longer than all additions.
-      for (int i = 0; i < a.pieces; i++)
-        total += a.products[(((i64)which * a.pieces + i) * H + row) * H + column];
+      for (int i = 0; i < a.slices; i++)
+        total += a.products[(((i64)which * a.slices + i) * H + row) * H + column];
       if (which < 2)
         put_one((which ? a.o : a.q) + (i64)row * H + column, (float)total);
       else

@@ -25,12 +25,7 @@ class GatedGradients(NamedTuple):
     """The gradients of a scan: of the weights in the type of the kernels, of states in float32."""
 
     x: Tensor  # as the projected input
-    weight: Tensor  # (heads * gates * H, H)
-    bias: Tensor | None  # (heads * gates * H,), as the scale
-    scale: Tensor | None
-    scale_c: Tensor | None
-    bias_c: Tensor | None
-    vectors: Tensor | None
+    weights: dict[str, Tensor | None]  # by the names of `GatedWeights`
     states: list[Tensor]  # (rows, H)
     starts: list[Tensor]
 
@@ -40,7 +35,7 @@ def go_back(
     values: dict[str, Any],
     dlast: Sequence[Tensor | None],
     heads: int = 1,
-    in_halves: list[exact.SplitMatrix] | None = None,
+    dx_split: list[exact.SplitMatrix] | None = None,
 ) -> GatedGradients:
     """Return the gradients of a scan.
 
@@ -50,7 +45,7 @@ def go_back(
             are (T, B, ..), and `states` are the first state 0 and those after all steps, (T + 1, B, H).
         dlast: The gradients of the last states; None for zeros.
         heads: Number of heads.
-        in_halves: A list to which the fp16 hi/lo split of the gradient of x (B * T, ..) is appended, if it was
+        dx_split: A list to which the fp16 hi/lo split of the gradient of x (B * T, ..) is appended, if it was
             computed.
     """
     kind, H, x = setting.kind, setting.hidden, values["x"]
@@ -59,19 +54,19 @@ def go_back(
     steps = min(T, count_chunk_steps(setting, B, time_first))
     code, dweight, bias = find_code(setting, "reverse", B, x.device), None, None if kind.norm else values["bias"]
     own = values["centred"] if kind.norm else values["weight"].view(-1, H, H)
-    dx, turned = empty_like(x), arrange_weights(setting, own.transpose(1, 2))
+    dx, transposed = empty_like(x), arrange_weights(setting, own.transpose(1, 2))
     du, copies = new_empty(x, B * steps, wide - summed), None if time_first else new_empty(x, B * steps, H)
     weights = {} if setting.kept else {"u": own.view(-1, H)}
     weights |= {"squares": _square_weights(own)} if kind.norm and code.blocks > 1 else {}
     products = {name: new_empty(x, B * steps, wide) for name in weights}
-    known = values | products | {"dx": dx, "du": du, "weight": turned, "B": B, "T": T}
+    known = values | products | {"dx": dx, "du": du, "weight": transposed, "B": B, "T": T}
     known |= {"head_rows": B // heads if heads > 1 else 0}
     names = {"dbias": kind.gates, "dscale": kind.gates * kind.norm, "dvectors": kind.vectors}
     names |= {"dbias_c": kind.memory, "dscale_c": kind.memory}
     totals, ds, dstart = _make_totals(names, dlast, values)
     known |= totals | {f"ds_{i}": d for i, d in enumerate(ds)} | {f"dstart_{i}": d for i, d in enumerate(dstart)}
     is_exact = heads == 1 and exact.is_faster(x, B * steps, wide, H)
-    halves = exact.split(weights["u"]) if is_exact and weights else None
+    split_weight = exact.split(weights["u"]) if is_exact and weights else None
     sums_of_bias: list[Tensor] = []
     arguments = code.pack(known)
     for begin in reversed(range(0, T, steps)):
@@ -80,20 +75,20 @@ def go_back(
         seen = _find_states(values, begin, arguments.steps, copies)
         states = exact.split(seen) if is_exact else None
         for name, weight in weights.items():
-            if states is not None and halves is not None:
-                exact.multiply(states, halves, bias, products[name][:rows])
+            if states is not None and split_weight is not None:
+                exact.multiply(states, split_weight, bias, products[name][:rows])
             else:
                 _multiply_weight(products[name][:rows], seen, weight, bias, heads)
         code.start(arguments, B, x.device)
         parts = _list_gradients(dx.narrow(1 - time_first, begin, arguments.steps), du[:rows], summed)
         if states is not None:
-            is_whole = in_halves is not None and summed > 0 and steps == T
-            more = _multiply_halves(parts, states, dx if is_whole else None, in_halves)
+            is_whole = dx_split is not None and summed > 0 and steps == T
+            more = _multiply_hi_lo(parts, states, dx if is_whole else None, dx_split)
         elif kind.norm and heads == 1 and steps == T:
             more = _multiply(parts[0], seen, heads)
         else:
             more = (
-                _join([_add_pieces(_multiply(part, seen, heads), heads) for part in parts]).flatten(0, 1).unsqueeze(0)
+                _join([_add_slices(_multiply(part, seen, heads), heads) for part in parts]).flatten(0, 1).unsqueeze(0)
             )
         dweight = more if dweight is None else dweight.add_(more)
         sums_of_bias += _sum_bias(setting, parts, heads)
@@ -101,9 +96,10 @@ def go_back(
     dweight = centre_gradient(dweight.unflatten(1, (-1, H)), x.dtype).view(-1, H) if kind.norm else dweight[0]
     added = _add_rows(totals, heads, x.dtype)
     dbias = None if values["bias"] is None else torch.stack(sums_of_bias).sum(0) if sums_of_bias else added["dbias"]
-    vectors = dbias, added["dscale"], added["dscale_c"], added["dbias_c"], added["dvectors"]
-    bias, scale, scale_c, bias_c, of_vectors = (None if t is None else t.to(x.dtype) for t in vectors)
-    return GatedGradients(dx, dweight.to(x.dtype), bias, scale, scale_c, bias_c, of_vectors, ds, dstart)
+    weights = {"weight_hh": dweight, "bias_hh": dbias, "scale_hh": added["dscale"], "vectors": added["dvectors"]}
+    weights |= {"scale_c": added["dscale_c"], "bias_c": added["dbias_c"]}
+    typed = {name: None if t is None else t.to(x.dtype) for name, t in weights.items()}
+    return GatedGradients(dx, typed, ds, dstart)
 
 
 def count_chunk_steps(setting: GatedSetting, B: int, time_first: bool) -> int:
@@ -176,20 +172,20 @@ def _join(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), 1)
 
 
-def _add_pieces(parts: Tensor, heads: int) -> Tensor:
-    """Sum a gradient in split-K slices: (heads * pieces, columns, H) to (heads, columns, H)."""
+def _add_slices(parts: Tensor, heads: int) -> Tensor:
+    """Sum a gradient in split-K slices: (heads * slices, columns, H) to (heads, columns, H)."""
     return parts.unflatten(0, (heads, -1)).sum(1) if len(parts) > heads else parts
 
 
-def _multiply_halves(
-    parts: Sequence[Tensor], states: exact.SplitMatrix, dx: Tensor | None, in_halves: list[exact.SplitMatrix] | None
+def _multiply_hi_lo(
+    parts: Sequence[Tensor], states: exact.SplitMatrix, dx: Tensor | None, dx_split: list[exact.SplitMatrix] | None
 ) -> Tensor:
     """Compute du^T states for the columns of all parts; dx, if given, begins with the first part."""
-    halves = [exact.split(part) for part in parts[dx is not None :]]
-    if dx is not None and in_halves is not None:
-        in_halves.append(exact.split(dx))
-        halves.insert(0, in_halves[0].narrow(parts[0].shape[1]))
-    return _join([exact.multiply_turned(half, states).unsqueeze(0) for half in halves])
+    splits = [exact.split(part) for part in parts[dx is not None :]]
+    if dx is not None and dx_split is not None:
+        dx_split.append(exact.split(dx))
+        splits.insert(0, dx_split[0].narrow(parts[0].shape[1]))
+    return _join([exact.multiply_transposed(split, states).unsqueeze(0) for split in splits])
 
 
 def _square_weights(own: Tensor) -> Tensor:
@@ -230,11 +226,11 @@ def _multiply_weight(u: Tensor, seen: Tensor, weight: Tensor, bias: Tensor | Non
     """Compute u = seen weight^T + bias, separately for each head."""
     if heads > 1:
         each, by_head = seen.unflatten(0, (heads, -1)), u.unflatten(0, (heads, -1))
-        turned = weight.unflatten(0, (heads, -1)).transpose(1, 2)
+        transposed = weight.unflatten(0, (heads, -1)).transpose(1, 2)
         if bias is None:
-            torch.bmm(each, turned, out=by_head)
+            torch.bmm(each, transposed, out=by_head)
         else:
-            torch.baddbmm(bias.view(heads, 1, -1), each, turned, out=by_head)
+            torch.baddbmm(bias.view(heads, 1, -1), each, transposed, out=by_head)
     elif bias is None:
         torch.mm(seen, weight.t(), out=u)
     else:
@@ -244,7 +240,7 @@ def _multiply_weight(u: Tensor, seen: Tensor, weight: Tensor, bias: Tensor | Non
 def _multiply(d: Tensor, r: Tensor, heads: int) -> Tensor:
     """Compute d^T r of each head in float32, in split-K slices: there are many rows and few columns.
 
-    The caller sums the slices of each head: (heads * pieces, ..).
+    The caller sums the slices of each head: (heads * slices, ..).
     """
     rows = len(d) // heads
     wanted = max(

@@ -5,7 +5,7 @@
 // sources per round: their words are its operand B of mma as they arrive, each lane's from one source.
 // Pointwise work uses 16 lanes per row. A row of a source is sent as six packets (runtime/packet.cuh) of
 // three words: words 0 .. 7 in the first three, 8 .. 15 in the others. Float32 without TF32 is sent as an
-// fp16 hi/lo split (runtime/halves.cuh): two words hold the high and the low parts of two units, and the
+// fp16 hi/lo split (runtime/hi_lo.cuh): two words hold the high and the low parts of two units, and the
 // spare word of the third packet holds the inverse of their scale (`unit` in the code). Packets are
 // double-buffered (two sides): a block writes one side only after it has received all of the other. Sums over
 // units are sent as packets, too, or (CLUSTERED: the group is a cluster) through distributed shared memory.
@@ -14,7 +14,7 @@
 #if CLUSTERED
 #include "runtime/clustered_grid.cuh"
 #endif
-#include "runtime/halves.cuh"
+#include "runtime/hi_lo.cuh"
 #include "runtime/packets.cuh"
 #include "runtime/pairs.cuh"
 #include "runtime/sums.cuh"
@@ -23,7 +23,7 @@
 #define TALL 2  // tiles of 16 units per block
 #endif
 #define HELPS 0
-constexpr bool IN_HALVES = TYPE == FP32 && !TF32;
+constexpr bool HI_LO = TYPE == FP32 && !TF32;
 constexpr int H = HIDDEN, NTILES = ROWS / 8, SOURCES = 4, PACKETS = 6;
 constexpr int UNITS = 16 * TALL, SOURCE_UNITS = 64 / SIZE, BLOCK_SOURCES = UNITS / SOURCE_UNITS,
               ALL_SOURCES = (H + SOURCE_UNITS - 1) / SOURCE_UNITS;
@@ -44,7 +44,7 @@ constexpr int AT_SUMS = 2 * SIDE;
 // and 64 rows: 2.3 us per step, 2.9 us if all poll. The backward pass and float32 without TF32 are up to 6 %
 // faster if all poll. Backward pass of LN-LSTM with 512 units: 3.4 us with this setting, 4.2 us with the
 // opposite one.
-constexpr bool ONE_POLLS = NORM ? BACK && MEMORY && HALVED : !BACK && !IN_HALVES;
+constexpr bool ONE_POLLS = NORM ? BACK && MEMORY && HALVED : !BACK && !HI_LO;
 // One packet per row and block holds sums over units; those of the gates are double-buffered.
 constexpr int SUMS = ROWS * CLUSTER, SUM_SIDES = 2 * NORM + MEMORY;
 constexpr int GROUP = AT_SUMS + (CLUSTERED ? 0 : SUM_SIDES * SUMS);
@@ -132,7 +132,7 @@ struct Block {
     collect<ONE_POLLS>(p, from, numbers, rows, row);
 #pragma unroll
     for (int n = 0; n < N; n++) {
-      if constexpr (IN_HALVES) unit[n] = to_float(p[PACKETS * n + 2][2]);
+      if constexpr (HI_LO) unit[n] = to_float(p[PACKETS * n + 2][2]);
 #pragma unroll
       for (int w = 0; w < 16; w++) v[n][w / 2][w % 2] = p[PACKETS * n + 3 * (w / 8) + w % 8 / 3][w % 8 % 3];
     }
@@ -162,16 +162,16 @@ struct Block {
       Pair mine = active ? round_factors(v[k]) : Pair{};
       float unit = 0.f;
 #if FORMAT == 2
-      if constexpr (IN_HALVES) {
+      if constexpr (HI_LO) {
         const float scale = find_scale(max_of_lanes<8>(find_size(mine.low, mine.high)), unit);
         u32 high, low;
-        split_halves(high, low, scale * mine.low, scale * mine.high);
+        split_hi_lo(high, low, scale * mine.low, scale * mine.high);
         mine = {to_float(high), to_float(low)};
         unit = shuffle(unit, (lane & 16) + 8 * which);
       }
 #endif
       const float a = get_word(mine, from), b = get_word(mine, from + 1), word = get_word(mine, from + 2),
-                  c = IN_HALVES && j % 3 == 2 ? unit : word;
+                  c = HI_LO && j % 3 == 2 ? unit : word;
       if (sends && has_packet) put_packet(to + k * MESSAGE, to_bits(a), to_bits(b), to_bits(c), i + 1);
     }
   }

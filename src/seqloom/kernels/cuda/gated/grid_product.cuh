@@ -17,8 +17,8 @@ struct Weights {
   float unit;  // inverse scale of the warp's weights in the hi/lo split
   DEV Weights(const Element* W, const Block& b) {
     at = b.memory + AT_WEIGHTS + b.warp * IN_SHARED * 512 + 16 * b.lane;
-    if constexpr (IN_HALVES)
-      load_halves(W, b);
+    if constexpr (HI_LO)
+      load_hi_lo(W, b);
     else
       load(W, b);
   }
@@ -30,7 +30,7 @@ struct Weights {
 #pragma unroll
       for (int n = 0; n < 4; n++) in_registers[j - shared][n] = w[n];
   }
-  DEV void load_halves(const Element* W, const Block& b) {
+  DEV void load_hi_lo(const Element* W, const Block& b) {
     auto load = [&](float (&v)[4], int gate, int k, int r) {  // k-th four columns of this lane, of row r
       const int c = SOURCE_UNITS * b.source(k / (WIDE / 2)) + 4 * (k % (WIDE / 2));
       v[0] = v[1] = v[2] = v[3] = 0.f;
@@ -54,10 +54,10 @@ struct Weights {
           u32 high[4], low[4];
           load(v, gate, k, b.base + 16 * (b.tall + tall) + b.row);
           load(w, gate, k, b.base + 16 * (b.tall + tall) + b.row + 8);
-          split_halves(high[0], low[0], scale * v[0], scale * v[1]);
-          split_halves(high[1], low[1], scale * w[0], scale * w[1]);
-          split_halves(high[2], low[2], scale * v[2], scale * v[3]);
-          split_halves(high[3], low[3], scale * w[2], scale * w[3]);
+          split_hi_lo(high[0], low[0], scale * v[0], scale * v[1]);
+          split_hi_lo(high[1], low[1], scale * w[0], scale * w[1]);
+          split_hi_lo(high[2], low[2], scale * v[2], scale * v[3]);
+          split_hi_lo(high[3], low[3], scale * w[2], scale * w[3]);
           keep(high, find_tile(gate, 2 * k, tall));
           keep(low, find_tile(gate, 2 * k + 1, tall));
         }

@@ -1,47 +1,51 @@
 // Layer normalisation of the input projections, separately for each gate: n = (v - mean) r,
-// y = n scale + bias. A group of TEAM warps normalises one vector of H values; all vectors of a group belong
-// to the same gate. A group loads VECTORS vectors at once.
+// y = n scale + bias. A group of GROUP_WARPS warps normalises one vector of H values; all vectors of a group
+// belong to the same gate. A group loads VECTORS vectors at once.
 #include "runtime/pairs.cuh"
 #include "runtime/sums.cuh"
 
 #ifndef HIDDEN     // Python defines these with -D; the defaults are for editors
 #define HIDDEN 64  // units, a multiple of 16
 #define GATES 3
-#define TEAM 1  // warps per group
+#define GROUP_WARPS 1  // warps per group
 #endif
-constexpr int H = HIDDEN, WARPS = 8, THREADS = 32 * WARPS, TEAMS = WARPS / TEAM;
-constexpr int WIDE = (H / 2 + 32 * TEAM - 1) / (32 * TEAM);  // pairs of values per lane and vector
-constexpr int VECTORS = WIDE >= 4 ? 1 : 4 / WIDE;            // loaded at once
-constexpr int NORMALISE_BYTES = TEAM > 1 ? 4 * WARPS * 4 : 0, NORMALISE_BACK_BYTES = NORMALISE_BYTES;
+constexpr int H = HIDDEN, WARPS = 8, THREADS = 32 * WARPS, WARP_GROUPS = WARPS / GROUP_WARPS;
+constexpr int WIDE =
+    (H / 2 + 32 * GROUP_WARPS - 1) / (32 * GROUP_WARPS);  // pairs of values per lane and vector
+constexpr int VECTORS = WIDE >= 4 ? 1 : 4 / WIDE;         // loaded at once
+constexpr int NORMALISE_BYTES = GROUP_WARPS > 1 ? 4 * WARPS * 4 : 0, NORMALISE_BACK_BYTES = NORMALISE_BYTES;
 
 // Position of a lane within its group of warps.
 struct Place {
-  int lane, warp, team, first;  // team: group of warps; first: its first vector
+  int lane, warp, warp_group, first;  // warp_group: group of warps; first: its first vector
   DEV Place() {
     lane = thread() & 31;
     warp = thread() >> 5;
-    team = warp / TEAM;
-    first = block() * TEAMS + team;
+    warp_group = warp / GROUP_WARPS;
+    first = block() * WARP_GROUPS + warp_group;
   }
-  DEV int unit(int k) const { return 2 * (32 * (TEAM * k + warp % TEAM) + lane); }  // first unit of pair k
+  DEV int unit(int k) const {
+    return 2 * (32 * (GROUP_WARPS * k + warp % GROUP_WARPS) + lane);
+  }  // first unit of pair k
 };
 // Sum N values over the lanes of a group of warps.
 template <int N>
-DEV void sum_team(float (&v)[N], const Place& p) {
+DEV void sum_warp_group(float (&v)[N], const Place& p) {
   static_assert(N <= 4, "a warp has room for four");
   sum_lanes<32>(v, p.lane);
-  if constexpr (TEAM > 1) {
+  if constexpr (GROUP_WARPS > 1) {
     const u32 at = shared_memory();
-    wait_threads(1 + p.team, 32 * TEAM);  // the previous sums have been read
+    wait_threads(1 + p.warp_group, 32 * GROUP_WARPS);  // the previous sums have been read
 #pragma unroll
     for (int j = 0; j < N; j++)
       if (p.lane == j) put_shared(at + 4 * (4 * p.warp + j), v[j]);
-    wait_threads(1 + p.team, 32 * TEAM);
+    wait_threads(1 + p.warp_group, 32 * GROUP_WARPS);
 #pragma unroll
     for (int j = 0; j < N; j++) {
       v[j] = 0.f;
 #pragma unroll
-      for (int i = 0; i < TEAM; i++) v[j] += get_shared(at + 4 * (4 * (TEAM * p.team + i) + j));
+      for (int i = 0; i < GROUP_WARPS; i++)
+        v[j] += get_shared(at + 4 * (4 * (GROUP_WARPS * p.warp_group + i) + j));
     }
   }
 }
@@ -66,7 +70,7 @@ KERNEL(normalise, Normalise, THREADS) {
   float scale[WIDE][2], bias[WIDE][2];
   read_units(scale, a.scale + p.first % GATES * H, p, true);
   read_units(bias, a.bias + p.first % GATES * H, p, true);
-  const i64 step = (i64)blocks() * TEAMS;  // a multiple of GATES
+  const i64 step = (i64)blocks() * WARP_GROUPS;  // a multiple of GATES
 #pragma unroll 1
   for (i64 i = p.first; i < a.vectors; i += VECTORS * step) {
     float v[VECTORS][WIDE][2], sums[VECTORS], squares[VECTORS];
@@ -79,7 +83,7 @@ KERNEL(normalise, Normalise, THREADS) {
 #pragma unroll
       for (int k = 0; k < WIDE; k++) sums[n] += v[n][k][0] + v[n][k][1];
     }
-    sum_team(sums, p);
+    sum_warp_group(sums, p);
 #pragma unroll
     for (int n = 0; n < VECTORS; n++) {
       squares[n] = 0.f;
@@ -91,7 +95,7 @@ KERNEL(normalise, Normalise, THREADS) {
           if (p.unit(k) < H) squares[n] += v[n][k][e] * v[n][k][e];
         }
     }
-    sum_team(squares, p);
+    sum_warp_group(squares, p);
 #pragma unroll
     for (int n = 0; n < VECTORS; n++) {
       const i64 j = i + n * step;
@@ -102,7 +106,7 @@ KERNEL(normalise, Normalise, THREADS) {
         if (p.unit(k) < H)
           put_pair(a.to + j * H + p.unit(k), to_pair(v[n][k][0] * r * scale[k][0] + bias[k][0],
                                                      v[n][k][1] * r * scale[k][1] + bias[k][1]));
-      if (a.spread && p.lane == 0 && p.warp % TEAM == 0)
+      if (a.spread && p.lane == 0 && p.warp % GROUP_WARPS == 0)
         put_global(a.spread + 2 * j, sums[n] * (1.0f / H), r);
     }
   }
@@ -120,7 +124,7 @@ KERNEL(normalise_back, NormaliseBack, THREADS) {
   const Place p;
   float scale[WIDE][2], dbias[WIDE][2] = {}, dscale[WIDE][2] = {};
   read_units(scale, a.scale + p.first % GATES * H, p, true);
-  const i64 step = (i64)blocks() * TEAMS;
+  const i64 step = (i64)blocks() * WARP_GROUPS;
 #pragma unroll 1
   for (i64 i = p.first; i < a.vectors; i += VECTORS * step) {
     float n[VECTORS][WIDE][2], d[VECTORS][WIDE][2], r[VECTORS], mean[VECTORS], sums[VECTORS], shares[VECTORS];
@@ -147,8 +151,8 @@ KERNEL(normalise_back, NormaliseBack, THREADS) {
           shares[m] += d[m][k][e] * n[m][k][e];
         }
     }
-    sum_team(sums, p);
-    sum_team(shares, p);
+    sum_warp_group(sums, p);
+    sum_warp_group(shares, p);
 #pragma unroll
     for (int m = 0; m < VECTORS; m++) {
       if (i + m * step >= a.vectors) continue;

@@ -50,10 +50,10 @@ def undo_norm(dy: Tensor, product: Tensor, spread: Tensor, scale: Tensor, gates:
 @cache
 def _make_code(name: str, gates: int, hidden: int, dtype: torch.dtype) -> CudaCode:
     """Return a kernel of input_norm.cu; its rows are the vectors that a block processes at a time."""
-    team = 1 if hidden <= 256 else 2 if hidden <= 512 else 4  # up to eight units per lane
-    macros = ("HIDDEN", hidden), ("GATES", gates), ("TEAM", team), ("FORMAT", TYPES[dtype])
-    shared = 16 * WARPS if team > 1 else 0
-    return CudaCode(name, "gated/input_norm.cu", macros, 32 * WARPS, shared, rows=WARPS // team)
+    warp_group = 1 if hidden <= 256 else 2 if hidden <= 512 else 4  # up to eight units per lane
+    macros = ("HIDDEN", hidden), ("GATES", gates), ("GROUP_WARPS", warp_group), ("FORMAT", TYPES[dtype])
+    shared = 16 * WARPS if warp_group > 1 else 0
+    return CudaCode(name, "gated/input_norm.cu", macros, 32 * WARPS, shared, rows=WARPS // warp_group)
 
 
 def _count_blocks(code: CudaCode, gates: int, vectors: int, most: int) -> int:

@@ -8,12 +8,14 @@ the means and deviations of layer normalisation. No host synchronisation; determ
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from seqloom.core.cell import Cell, State
+from seqloom.core.heads import HeadsCell
 from seqloom.core.job import ScanJob
 from seqloom.core.precision import allows_tf32, autocast_dtype
 from seqloom.core.weights import bind_weights
@@ -34,65 +36,73 @@ RNN_KINDS = {"tanh": KINDS["rnn"], "relu": Kind("rnn_relu", gates=1, states=1, s
 
 @dataclass
 class Gated:
-    """Run one kind of gated cell, on clusters or on groups of blocks (`grid`)."""
+    """Run gated cells on clusters, or on groups of blocks (`grid`); the heads of a cell in one launch."""
 
-    kind: Kind
     grid: bool = False
 
     def why_not(self, cell: Cell, job: ScanJob) -> str | None:
         """Return why this cell or job cannot run here; None if it can."""
-        dtype = autocast_dtype("cuda") or job.x.dtype
-        if cell.name == "gru" and not cell.reset_after:
+        one, first = read_head(cell), job
+        if isinstance(cell, HeadsCell):
+            if one.name not in KINDS:
+                return f"it is for {', '.join(KINDS)}, not {one.name or type(one).__name__!r}"
+            if one.hidden_size % heuristics.HIDDEN_MULTIPLE:
+                return f"it takes heads of {heuristics.HIDDEN_MULTIPLE}, {2 * heuristics.HIDDEN_MULTIPLE}, .. units"
+            one, first = cell.first_cell(), cell.list_jobs(job)[0]
+        if one.name == "gru" and not one.reset_after:
             return "it applies the reset gate after the product (reset_after=True)"
-        if cell.name == "rnn" and cell.nonlinearity not in RNN_KINDS:
-            return f"it has {' and '.join(RNN_KINDS)}, not {cell.nonlinearity}"
-        if cell.name == "lstm" and cell.proj_size:
+        if one.name == "rnn" and one.nonlinearity not in RNN_KINDS:
+            return f"it has {' and '.join(RNN_KINDS)}, not {one.nonlinearity}"
+        if one.name == "lstm" and one.proj_size:
             return "it has no projected LSTM (proj_size)"
-        multiple = heuristics.HIDDEN_MULTIPLE if self._needs_whole_tiles else 1
-        reason = why_not_job(cell, job, multiple, takes_float32=not self._needs_whole_tiles)
-        return reason or why_not_setting(self.read_setting(cell, round_up(cell.hidden_size), job, dtype), job)
+        is_whole = KINDS[one.name].norm  # padding would change the mean of a normalisation, which is over all units
+        multiple = heuristics.HIDDEN_MULTIPLE if is_whole else 1
+        reason = why_not_job(one, first, multiple, takes_float32=not is_whole)
+        dtype = autocast_dtype("cuda") or job.x.dtype
+        return reason or why_not_setting(read_options(one, dtype, self.grid, job), first)
 
     def why_not_auto(self, cell: Cell, job: ScanJob) -> str | None:
         """Return why another kernel is faster for this job; None if this one is the fastest."""
-        others = {"aten": _always, "grid": Gated(self.kind, grid=True).why_not}
+        others = {"aten": _always, "grid": Gated(grid=True).why_not}
         return why_not_fastest("grid" if self.grid else "cuda", cell, job, others)
 
     def run(self, cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
         """Run the cell over the job's sequences; hidden sizes between two multiples of a tile run as the larger one."""
-        dtype = autocast_dtype(job.x.device.type) or job.x.dtype
+        one, own, heads = read_head(cell), dict(cell.own_parameters()), count_heads(cell)
+        setting = read_options(one, autocast_dtype(job.x.device.type) or job.x.dtype, self.grid, job)
         starts = cell.start(job.x) if job.reset is not None else ()
-        setting, own = self.read_setting(cell, round_up(cell.hidden_size), job, dtype), cell.own_parameters()
-
-        def bind(own: dict[str, Tensor]) -> Cell:
-            return bind_weights(cell, own)
-
-        return run_job(setting, job, GatedWeights.of(own), bind, starts, units=cell.hidden_size)
-
-    @property
-    def _needs_whole_tiles(self) -> bool:
-        """Whether padding would change the result: the mean of a normalisation is over all units."""
-        return self.kind.norm or self.kind.memory
-
-    def read_setting(self, cell: Cell, hidden: int, job: ScanJob, dtype: torch.dtype) -> GatedSetting:
-        """Return the setting of the kernels for a job."""
-        flags = job.mask is not None, bool(job.keep), job.reset is not None
-        return read_options(cell, hidden, dtype, self.grid, flags)
+        is_projected = heads > 1 and setting.kind.norm  # each head normalises its part
+        if is_projected:
+            job = replace(job, x=cell.project(job.x))
+            own = {name: w for name, w in own.items() if not name.endswith("_ih")}
+        bind = partial(bind_weights, cell)
+        return run_job(setting, job, GatedWeights.of(own), bind, starts, heads, one.hidden_size, is_projected)
 
 
-def read_options(
-    cell: Cell, hidden: int, dtype: torch.dtype, grid: bool, flags: tuple[bool, bool, bool] = (False, False, False)
-) -> GatedSetting:
+def read_head(cell: Cell) -> Cell:
+    """Return the cell whose equations every head has; the cell itself if it has no heads."""
+    one: Cell = cell.__dict__["one"] if isinstance(cell, HeadsCell) else cell
+    return one
+
+
+def count_heads(cell: Cell) -> int:
+    """Return the number of heads of a cell."""
+    return cell.heads if isinstance(cell, HeadsCell) else 1
+
+
+def read_options(cell: Cell, dtype: torch.dtype, grid: bool, job: ScanJob | None = None) -> GatedSetting:
     """Return the setting of the kernels for a cell of KINDS.
 
     Args:
-        cell: The cell.
-        hidden: The number of units in the kernels.
-        dtype: The type that they compute in.
+        cell: The cell, or a head of it.
+        dtype: The type that the kernels compute in.
         grid: Whether its units are divided over blocks anywhere on the GPU.
-        flags: Whether a call has a mask, zoneout and resets.
+        job: What has a mask, zoneout and resets; None if there is neither.
     """
     kind = RNN_KINDS[cell.nonlinearity] if cell.name == "rnn" else KINDS[cell.name]
-    return GatedSetting(kind, hidden, dtype, *flags, grid, dtype == torch.float32 and allows_tf32())
+    flags = (False,) * 3 if job is None else (job.mask is not None, bool(job.keep), job.reset is not None)
+    tf32 = dtype == torch.float32 and allows_tf32()
+    return GatedSetting(kind, round_up(cell.hidden_size), dtype, *flags, grid, tf32)
 
 
 def _always(_cell: Cell, _job: ScanJob) -> None:

@@ -7,30 +7,32 @@ The only implementation: calls of a layer (`plan.py`), jobs (`kernels.py`, `head
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from seqloom.core.cell import Cell
-from seqloom.core.checks import are_contiguous, read_moved
+from seqloom.core.checks import are_contiguous
 from seqloom.core.job import ScanJob, reverse_steps, zero_padding
 from seqloom.core.memory import empty_like, new_empty
 from seqloom.core.precision import autocast_dtype
 from seqloom.kernels import fused, loop
-from seqloom.kernels.autograd import Call, Gradients, run_prepared
+from seqloom.kernels.autograd import Call, Gradients, make_call, run_prepared
 from seqloom.kernels.cuda.gated.backward import go_back
 from seqloom.kernels.cuda.gated.centre import centre_weights
 from seqloom.kernels.cuda.gated.code import GatedSetting, arrange_weights, choose_kept, find_code
 from seqloom.kernels.cuda.gated.input_norm import normalise, undo_norm
 from seqloom.kernels.cuda.gated.layout import Layout, Padding
 from seqloom.kernels.cuda.products import exact
-from seqloom.kernels.cuda.runtime.recorded import list_addresses
+from seqloom.kernels.cuda.runtime.prepared_cell import Places
 
 Maybe = Tensor | None
+Results: TypeAlias = "tuple[tuple[Tensor, ...], Saved | None]"  # the outputs, the last states, and what is saved
 FORMS_KEPT = 256  # forms of calls whose scans a process keeps: only the arguments of launches, no tensors
 
 
@@ -54,22 +56,6 @@ class GatedWeights(NamedTuple):
     def of(cls, named: dict[str, Any]) -> GatedWeights:
         """Return the weights of these names; the others are None."""
         return cls(*map(named.get, cls._fields))
-
-
-@dataclass(frozen=True)
-class Places:
-    """The addresses at which a forward pass read its weights, and their shapes; only compared in the backward pass.
-
-    FSDP and ZeRO-3 free a weight after the forward pass and bring it back elsewhere.
-    """
-
-    addresses: tuple[int, ...]
-    shapes: list[torch.Size | None]
-
-    @classmethod
-    def of(cls, weights: Sequence[Any]) -> Places:
-        """Read the tensors that the forward pass saved."""
-        return cls(list_addresses(weights), [None if w is None else w.shape for w in weights])
 
 
 @dataclass(frozen=True)
@@ -118,14 +104,6 @@ class Saved(NamedTuple):
     places: Places | None = None
 
 
-class Outputs(NamedTuple):
-    """The results of a forward pass: the outputs and the last states in the layer's form, and what is saved."""
-
-    y: Tensor
-    ends: tuple[Tensor, ...]
-    saved: Saved | None
-
-
 @lru_cache(FORMS_KEPT)
 def prepare(form: GatedForm) -> GatedScan:
     """Return the scan of calls of one form."""
@@ -153,19 +131,13 @@ class GatedScan:
         zeros = torch.zeros(self.layout.rows, self.layout.hidden, dtype=torch.float32, device=self.device)
         return (zeros,) * self.kind.states
 
-    def run_forward(self, call: Call, start: tuple[Tensor, ...] | None = None) -> Outputs:
+    def run_forward(self, call: Call, start: tuple[Tensor, ...] | None = None) -> Results:
         """Run the forward pass with autocast disabled.
 
         Args:
             call: The tensors of the call; the weights as in `GatedWeights`.
             start: The first states in the kernels' form, for a call that has none.
         """
-        if autocast_dtype(self.device.type) is None:
-            return self._run_forward(call, start)
-        with torch.autocast(self.device.type, enabled=False):  # autocast would cast and normalise by its own rules
-            return self._run_forward(call, start)
-
-    def _run_forward(self, call: Call, start: tuple[Tensor, ...] | None) -> Outputs:
         H, kind, layout, train = self.layout.hidden, self.kind, self.layout, call.train
         given = GatedWeights(*call.weights)
         copies = () if given.weight_hh.dtype == self.dtype else tuple(cast_weights(given, self.dtype))
@@ -213,7 +185,7 @@ class GatedScan:
         ends = tuple(layout.join_state(s).to(dtype) for s, dtype in zip(last, ends_in, strict=True))
         y = layout.restore(layout.join(y[..., : layout.units]), padding)
         saved = Saved(u, (seen, *paths[1:]), first, kept, centred, product, normed, spread, copies) if train else None
-        return Outputs(y, ends, saved)
+        return (y, *ends), saved
 
     def _project(
         self, x: Tensor, own: GatedWeights, padding: Padding | None, train: bool
@@ -258,12 +230,6 @@ class GatedScan:
             grads: The gradients of the outputs and of the last states; None for zeros.
             needs: Which gradients are needed; those of the recurrence are always returned.
         """
-        if autocast_dtype(self.device.type) is None:
-            return self._run_backward(call, saved, grads, needs)
-        with torch.autocast(self.device.type, enabled=False):
-            return self._run_backward(call, saved, grads, needs)
-
-    def _run_backward(self, call: Call, saved: Saved, grads: Sequence[Maybe], needs: Gradients) -> Gradients:
         layout, kind = self.layout, self.kind
         own, theirs = GatedWeights(*(saved.copies or call.weights)), GatedWeights(*call.weights)
         wanted = GatedWeights(*needs.weights)
@@ -272,13 +238,12 @@ class GatedScan:
         found = self._go_back(call, saved, grads, self._pad_weights(own), padding, splits)
         du = self._cut_planes(found.x, kind.planes)
         steps, units = layout.B * layout.T, slice(layout.units)
-        recurrent = found.weight.view(layout.heads, kind.gates, layout.hidden, layout.hidden)[..., units, units]
-        gradients: dict[str, Any] = {"weight_hh": recurrent.reshape(own.weight_hh.shape)}
-        bias = found.bias
+        gradients: dict[str, Any] = found.weights
+        recurrent, bias = gradients["weight_hh"], gradients["bias_hh"]
+        recurrent = recurrent.view(layout.heads, kind.gates, layout.hidden, layout.hidden)[..., units, units]
         if bias is not None:
             bias = bias.view(layout.heads, kind.gates, layout.hidden)[..., units].reshape(own.bias_hh.shape)
-        gradients |= {"bias_hh": bias, "scale_hh": found.scale, "scale_c": found.scale_c, "bias_c": found.bias_c}
-        gradients["vectors"] = found.vectors
+        gradients |= {"weight_hh": recurrent.reshape(own.weight_hh.shape), "bias_hh": bias}
         if self.form.is_projected:
             dx: Maybe = layout.restore(du, padding)
         else:
@@ -359,61 +324,52 @@ class GatedScan:
             bind: Returns the cell with these weights.
         """
         layout, dtype = self.layout, self.dtype
-        tensors = [call.x, *call.states, *call.starts, *call.weights]
+        tensors = call.tensors
 
         def arrange(t: Tensor) -> Tensor:  # (B, T, ..) in the cell's order of steps
             t = t.unsqueeze(0) if t.dim() == 2 else t.transpose(0, 1) if layout.is_time_first else t
             return reverse_steps(t, call.lengths) if layout.is_backwards else t
 
         with torch.enable_grad(), torch.autocast(self.device.type, enabled=False):
-            typed: list[Any] = [None if t is None else t.to(dtype) for t in tensors]
-            x, k, j = arrange(typed[0]), 1 + len(call.states), 1 + len(call.states) + len(call.starts)
-            named = GatedWeights(*typed[j:])._asdict()
+            typed = call.name([None if t is None else t.to(dtype) for t in tensors])
+            x, named = arrange(typed.x), GatedWeights(*typed.weights)._asdict()
             view = bind({name: w for name, w in named.items() if w is not None})
             if self.form.is_projected:
                 view.project = lambda x: x  # type: ignore[method-assign]
-            states = tuple(s.reshape(layout.B, -1) for s in typed[1:k]) or view.initial_state(x)
+            states = tuple(s.reshape(layout.B, -1) for s in typed.states) or view.initial_state(x)
             if call.starts:
-                view.start = lambda x: tuple(typed[k:j])  # type: ignore[method-assign]  # noqa: ARG005
+                view.start = lambda x: tuple(typed.starts)  # type: ignore[method-assign]  # noqa: ARG005
             mask = None if call.mask is None else call.mask.to(dtype)
             keep = tuple(share.to(dtype) for share in call.keep)
             job = ScanJob(zero_padding(x, call.lengths), states, call.lengths, call.reset, None, mask, keep)
             y, last = loop.run(view, job)
             dy = None if grads[0] is None else arrange(grads[0]).to(y.dtype)
             ends = [None if d is None else d.reshape(s.shape).to(s.dtype) for d, s in zip(grads[1:], last, strict=True)]
-        found = fused.differentiate(tensors, [y, *last], [dy, *ends], True, True)
-        return Gradients(found[0], found[1:k], found[j:], found[k:j])
+        return call.name(fused.differentiate(tensors, [y, *last], [dy, *ends], True, True))
 
 
 class BoundScan(NamedTuple):
-    """A scan with the cell of a call, as a `Prepared` for jobs (`../../autograd.py`)."""
+    """A scan with the cell of a call: a `Prepared` (`../../autograd.py`)."""
 
     scan: GatedScan
     bind: Callable[[dict[str, Tensor]], Cell]
 
-    def forward(self, call: Call) -> tuple[tuple[Tensor, ...], Any]:
-        y, ends, saved = self.scan.run_forward(call)
-        return (y, *ends), None if saved is None else saved._replace(places=Places.of(call.weights))
+    def make_start(self) -> tuple[Tensor, ...]:
+        return self.scan.make_start()
+
+    def forward(self, call: Call, start: tuple[Tensor, ...] | None = None) -> Results:
+        with _pause_autocast(self.scan.device):
+            outputs, saved = self.scan.run_forward(call, start)
+        return outputs, None if saved is None else saved._replace(places=Places.of(call.weights))
 
     def backward(self, call: Call, saved: Saved, grads: Sequence[Maybe], needs: Gradients) -> Gradients:
-        find_weights(call, saved)
-        return self.scan.run_backward(call, saved, grads, needs)
+        if not saved.copies and saved.places is not None:
+            saved.places.find_weights(call, saved.projected.dtype)
+        with _pause_autocast(self.scan.device):
+            return self.scan.run_backward(call, saved, grads, needs)
 
     def differentiate(self, call: Call, grads: Sequence[Maybe]) -> Gradients:
         return self.scan.differentiate(call, grads, self.bind)
-
-
-def find_weights(call: Call, saved: Saved) -> None:
-    """Replace the weights of a backward pass with contiguous ones if they have moved since the forward pass.
-
-    Raises:
-        RuntimeError: If they were freed, or have another shape, type or device.
-    """
-    places = saved.places
-    if saved.copies or places is None or list_addresses(call.weights) == places.addresses:
-        return
-    first = saved.projected
-    call.weights = read_moved(call.weights, places.shapes, first.dtype, first.device)
 
 
 def run_job(
@@ -443,10 +399,7 @@ def run_job(
     """
     layout = Layout(job.x.shape, True, heads, units or setting.hidden, setting.hidden)
     scan = prepare(GatedForm(setting, layout, job.x.device, is_projected))
-    lengths = None if job.lengths is None else job.lengths.to(torch.int64).contiguous()
-    call = Call(job.x, job.state, weights, starts, None, lengths, job.reset, job.mask, job.keep)
-    tensors = (job.x, *job.state, *starts, *weights)
-    call.train = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    call = make_call(job, job.x, job.state, weights, starts)
     y, *last = run_prepared(BoundScan(scan, bind), call)
     return y, tuple(s.squeeze(0) for s in last)
 
@@ -468,6 +421,13 @@ def pad_weight(name: str, w: Tensor, gates: int, more: int) -> Tensor:
     """
     columns = (0, more if name == "weight_hh" else 0) if w.dim() == 2 else ()
     return F.pad(w.unflatten(0, (gates, -1)), (*columns, 0, more)).flatten(0, 1)
+
+
+def _pause_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """Disable autocast, which would cast and normalise by its own rules."""
+    if autocast_dtype(device.type) is None:
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
 
 
 def _flatten(bias: Maybe) -> Maybe:

@@ -2,8 +2,8 @@
 #pragma once
 #include "runtime/device.cuh"
 
-#ifndef TURNED  // set by Python with -D; this default is for editors
-#define TURNED 0
+#ifndef TRANSPOSED  // set by Python with -D; this default is for editors
+#define TRANSPOSED 0
 #endif
 
 struct Product {
@@ -20,7 +20,7 @@ struct Product {
 // Store two adjacent sums in c, a split-K slice of the result; skip elements outside the matrix.
 DEV void store_sums(const Product& a, float* c, i64 row, int column, float v, float w) {
   if (row >= a.M || column >= a.N) return;
-  if constexpr (!TURNED) {
+  if constexpr (!TRANSPOSED) {
     const float p = get_constant(a.a_unit + row / 32), q = get_constant(a.b_unit + column / 32);
     v = v * p * q;
     w = w * p * q;

@@ -16,13 +16,13 @@ from torch import Tensor
 from seqloom.core.memory import empty, new_empty
 from seqloom.core.precision import allows_tf32
 from seqloom.kernels import heuristics
-from seqloom.kernels.cuda.runtime import launch
+from seqloom.kernels.cuda.runtime import groups, launch
 from seqloom.kernels.cuda.runtime.launch import CudaCode
 
 ROWS = 32  # rows that share a scale
 TILE, DEPTH, THREADS = 128, 32, 256  # as in multiply.cu
 WIDE, STAGES, AT_ONCE = 4, 3, 2  # columns per block / 32, stages, blocks per multiprocessor
-HOPPER, HOPPER_STAGES = (9, 0), 6  # the generation of hopper.cu, and its stages
+HOPPER_STAGES = 6  # of hopper.cu
 
 
 def is_faster(like: Tensor, rows: int, columns: int, depth: int) -> bool:
@@ -95,15 +95,15 @@ def multiply(a: SplitMatrix, b: SplitMatrix, bias: Tensor | None = None, out: Te
     return out
 
 
-def multiply_turned(a: SplitMatrix, b: SplitMatrix) -> Tensor:
+def multiply_transposed(a: SplitMatrix, b: SplitMatrix) -> Tensor:
     """Return a^T b of (depth, rows) and (depth, columns): a sum over many rows of both."""
     (K, M), N = a.shape, b.shape[1]
     device = a.parts.device
     depth = choose_depth(M, N, K, launch.multiprocessors(device) * (1 if has_wgmma(device, K) else AT_ONCE))
-    pieces = -(-K // depth)
-    out = new_empty(a.units, pieces, M, N)
+    slices = -(-K // depth)
+    out = new_empty(a.units, slices, M, N)
     _launch(1, a, b, None, out, (M, N, K), depth)
-    return out[0] if pieces == 1 else out.sum(0)
+    return out[0] if slices == 1 else out.sum(0)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -122,7 +122,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def differentiate_linear(
-    d: Tensor, x: Tensor, weight: Tensor, needs: tuple[bool, bool], halves: SplitMatrix | None = None
+    d: Tensor, x: Tensor, weight: Tensor, needs: tuple[bool, bool], hi_lo: SplitMatrix | None = None
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the gradients of x (rows, depth) and of the weight that `linear` has, if they are needed.
 
@@ -131,13 +131,13 @@ def differentiate_linear(
         x: As in `linear`.
         weight: As in `linear`.
         needs: Whether each of the two is needed.
-        halves: The hi/lo split of d, if it was already computed.
+        hi_lo: The hi/lo split of d, if it was already computed.
     """
     depth = x.shape[-1]
     if any(needs) and is_faster(d, len(d), d.shape[1], depth):
-        halves = split(d) if halves is None else halves
-        dx = multiply(halves, split(weight.t().contiguous())) if needs[0] else None
-        return dx, multiply_turned(halves, split(x)) if needs[1] else None
+        hi_lo = split(d) if hi_lo is None else hi_lo
+        dx = multiply(hi_lo, split(weight.t().contiguous())) if needs[0] else None
+        return dx, multiply_transposed(hi_lo, split(x)) if needs[1] else None
     return d.mm(weight) if needs[0] else None, d.t().mm(x.reshape(-1, depth)) if needs[1] else None
 
 
@@ -147,12 +147,12 @@ def choose_depth(M: int, N: int, K: int, room: int) -> int:
     tiles = -(-M // TILE) * -(-N // (32 * WIDE))
     most = max(1, K // heuristics.EXACT_PIECE_ROWS)
     ways = [max(1, min(most, room * waves // tiles)) for waves in (1, 2, 3, 4)]
-    pieces = max(ways, key=lambda n: (tiles * n / (room * -(-tiles * n // room)), -n))
-    return DEPTH * -(-K // (DEPTH * pieces))
+    slices = max(ways, key=lambda n: (tiles * n / (room * -(-tiles * n // room)), -n))
+    return DEPTH * -(-K // (DEPTH * slices))
 
 
 def _launch(
-    turned: int,
+    transposed: int,
     a: SplitMatrix,
     b: SplitMatrix,
     bias: Tensor | None,
@@ -162,7 +162,7 @@ def _launch(
 ) -> None:
     M, N, K = sizes
     by_wgmma = has_wgmma(out.device, K)
-    code = _multiply_code(turned, by_wgmma)
+    code = _multiply_code(transposed, by_wgmma)
     known: dict[str, object] = {
         "a": a.parts,
         "b": b.parts,
@@ -186,18 +186,13 @@ def find_split_code() -> CudaCode:
 
 def has_wgmma(device: torch.device, depth: int) -> bool:
     """Return whether the GPU uses wgmma for products with sums over `depth` values."""
-    return depth >= heuristics.EXACT_WGMMA_DEPTH and device.type == "cuda" and _read_capability(device) == HOPPER
+    return depth >= heuristics.EXACT_WGMMA_DEPTH and groups.has_wgmma(device)
 
 
 @cache
-def _read_capability(device: torch.device) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(device)
-
-
-@cache
-def _multiply_code(turned: int, by_wgmma: bool = False) -> CudaCode:
+def _multiply_code(transposed: int, by_wgmma: bool = False) -> CudaCode:
     stages = HOPPER_STAGES if by_wgmma else STAGES
-    macros, bytes_ = (("TURNED", turned), ("STAGES", stages)), stages * 4 * DEPTH * (TILE + 32 * WIDE)
+    macros, bytes_ = (("TRANSPOSED", transposed), ("STAGES", stages)), stages * 4 * DEPTH * (TILE + 32 * WIDE)
     if by_wgmma:
         return CudaCode("exact_multiply", "products/hopper.cu", macros, THREADS, bytes_ + 1024, generation="a")
     more = ("BLOCKS_AT_ONCE", AT_ONCE), ("WIDE", WIDE)

@@ -3,8 +3,8 @@
 // loads the operands of the next tile meanwhile (cp.async). Tensor cores truncate when they accumulate, so
 // the sums over 32 values of K are added in float32, while the next ones are computed (double-buffered
 // accumulators).
-#ifndef TURNED
-#define TURNED 0
+#ifndef TRANSPOSED
+#define TRANSPOSED 0
 #define STAGES 6
 #endif
 #include "products/arguments.cuh"
@@ -19,8 +19,8 @@ constexpr int EXACT_MULTIPLY_BYTES = STAGES * STEP + 1024;  // 1,024 more, to al
 
 // Return the byte offset of 8 values in a plane: wgmma's 64-byte swizzle, or transposed the 128-byte swizzle.
 DEV u32 find_place(int line, int eight) {
-  return TURNED ? 4096 * (eight >> 3) + 128 * line + 16 * ((eight ^ line) & 7)
-                : 64 * line + 16 * (eight ^ (line >> 1 & 3));
+  return TRANSPOSED ? 4096 * (eight >> 3) + 128 * line + 16 * ((eight ^ line) & 7)
+                    : 64 * line + 16 * (eight ^ (line >> 1 & 3));
 }
 typedef Source<TILE, find_place> Factor;
 
@@ -64,7 +64,7 @@ struct Fetcher {
       left--;
       rest -= DEPTH;
     }
-    fetch_commit();
+    cp_async_commit();
     stage = stage == STAGES - 1 ? 0 : stage + 1;
   }
 };
@@ -75,24 +75,24 @@ KERNEL(exact_multiply, Product, THREADS) {
   const int tiles =
       (a.N + TILE - 1) / TILE * (int)((a.M + TILE - 1) / TILE) * ((a.K + a.depth - 1) / a.depth);
   auto describe = [&](u32 at, int half) {  // descriptor of 16 values of K in a plane
-    return TURNED ? describe_matrix(at + 2048 * half, SWIZZLE_128, 1024, 4096)
-                  : describe_matrix(at + 32 * half, SWIZZLE_64, 512, 16);
+    return TRANSPOSED ? describe_matrix(at + 2048 * half, SWIZZLE_128, 1024, 4096)
+                      : describe_matrix(at + 32 * half, SWIZZLE_64, 512, 16);
   };
   float sum[64], even[64], odd[64];
   auto begin_step = [&](float (&part)[64], int stage) {
     const u32 other = memory + stage * STEP + 2 * PLANE, own = other - 2 * PLANE + 4096 * (warp >> 2);
-    multiply_fp16<TURNED, 0>(part, describe(own + PLANE, 0), describe(other, 0));  // low x high
-    multiply_fp16<TURNED, 1>(part, describe(own, 0), describe(other + PLANE, 0));
-    multiply_fp16<TURNED, 1>(part, describe(own + PLANE, 1), describe(other, 1));
-    multiply_fp16<TURNED, 1>(part, describe(own, 1), describe(other + PLANE, 1));
-    multiply_fp16<TURNED, 1>(part, describe(own, 0), describe(other, 0));
-    multiply_fp16<TURNED, 1>(part, describe(own, 1), describe(other, 1));
+    multiply_fp16<TRANSPOSED, 0>(part, describe(own + PLANE, 0), describe(other, 0));  // low x high
+    multiply_fp16<TRANSPOSED, 1>(part, describe(own, 0), describe(other + PLANE, 0));
+    multiply_fp16<TRANSPOSED, 1>(part, describe(own + PLANE, 1), describe(other, 1));
+    multiply_fp16<TRANSPOSED, 1>(part, describe(own, 1), describe(other + PLANE, 1));
+    multiply_fp16<TRANSPOSED, 1>(part, describe(own, 0), describe(other, 0));
+    multiply_fp16<TRANSPOSED, 1>(part, describe(own, 1), describe(other, 1));
     commit_products();
   };
   auto add = [&](float (&part)[64], float unit) {
-    hold_sums(part);
+    fence_sums(part);
 #pragma unroll
-    for (int i = 0; i < 64; i++) sum[i] = TURNED ? sum[i] + unit * part[i] : sum[i] + part[i];
+    for (int i = 0; i < 64; i++) sum[i] = TRANSPOSED ? sum[i] + unit * part[i] : sum[i] + part[i];
   };
   Fetcher next(a, block(), Tile(a, block()));
 #pragma unroll
@@ -104,14 +104,14 @@ KERNEL(exact_multiply, Product, THREADS) {
     const int steps = own.count_steps();
     auto find_unit = [&](int step) {
       const int k = own.from / DEPTH + step;
-      return TURNED && DEPTH * step < own.to - own.from
+      return TRANSPOSED && DEPTH * step < own.to - own.from
                  ? get_constant(a.a_unit + k) * get_constant(a.b_unit + k)
                  : 1.f;
     };
     // Start the products of a step once all threads have loaded it.
     auto begin = [&](float (&part)[64]) {
-      fetch_wait<AHEAD - 1>();
-      show_fetched();
+      cp_async_wait<AHEAD - 1>();
+      fence_proxy_async();
       wait_block();  // all threads have finished the products of the stage to be loaded next
       begin_products();
       begin_step(part, stage);
@@ -148,5 +148,5 @@ KERNEL(exact_multiply, Product, THREADS) {
         store_sums(a, c, own.m + 16 * warp + (lane >> 2) + 8 * k, own.n + 8 * j + 2 * (lane & 3),
                    sum[4 * j + 2 * k], sum[4 * j + 2 * k + 1]);
   }
-  fetch_wait<0>();
+  cp_async_wait<0>();
 }

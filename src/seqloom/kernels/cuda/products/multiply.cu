@@ -1,9 +1,9 @@
 // Multiply float32 matrices that split.cu has split into fp16 hi/lo parts of 11 bits: three fp16 products for
-// each float32 product. TURNED 0: c = a b^T + bias, a (M, K), b (N, K). TURNED 1 (transposed): c = a^T b,
-// a (K, M), b (K, N), in split-K slices. A block computes a tile of 128 x (32 WIDE). mma truncates when it
-// accumulates, so the sums over 16 values of K are added in float32.
-#ifndef TURNED
-#define TURNED 0
+// each float32 product. TRANSPOSED 0: c = a b^T + bias, a (M, K), b (N, K). TRANSPOSED 1 (transposed): c =
+// a^T b, a (K, M), b (K, N), in split-K slices. A block computes a tile of 128 x (32 WIDE). mma truncates
+// when it accumulates, so the sums over 16 values of K are added in float32.
+#ifndef TRANSPOSED
+#define TRANSPOSED 0
 #define BLOCKS_AT_ONCE 2
 #define STAGES 3
 #define WIDE 4
@@ -19,7 +19,8 @@ constexpr int EXACT_MULTIPLY_BYTES = STAGES * STAGE;
 // Return the byte offset of 8 values in a plane, swizzled to avoid bank conflicts.
 template <int TILE>
 DEV u32 find_place(int line, int eight) {
-  return TURNED ? 2 * TILE * line + 16 * (eight ^ (line & 7)) : 64 * line + 16 * (eight ^ (line >> 1 & 3));
+  return TRANSPOSED ? 2 * TILE * line + 16 * (eight ^ (line & 7))
+                    : 64 * line + 16 * (eight ^ (line >> 1 & 3));
 }
 
 KERNEL(exact_multiply, Product, THREADS) {
@@ -39,11 +40,11 @@ KERNEL(exact_multiply, Product, THREADS) {
       left.fetch(stage, a.plane_a, a.wide_a, to - from - DEPTH * step);
       right.fetch(stage + 2 * PLANE_A, a.plane_b, a.wide_b, to - from - DEPTH * step);
     }
-    fetch_commit();
+    cp_async_commit();
   };
   auto find_unit = [&](int step) {
     const int k = (from + DEPTH * step) / DEPTH;
-    return TURNED && step < steps ? get_constant(a.a_unit + k) * get_constant(a.b_unit + k) : 1.f;
+    return TRANSPOSED && step < steps ? get_constant(a.a_unit + k) * get_constant(a.b_unit + k) : 1.f;
   };
   float sum[TALL][WIDE][4] = {};
 #pragma unroll
@@ -54,7 +55,7 @@ KERNEL(exact_multiply, Product, THREADS) {
     const u32 stage = memory + step % STAGES * STAGE;
     const float unit = next;
     next = find_unit(step + 1);
-    fetch_wait<STAGES - 2>();
+    cp_async_wait<STAGES - 2>();
     wait_block();  // all threads have loaded this stage, and finished reading the one to be loaded next
     fetch(step + STAGES - 1);
 #pragma unroll
@@ -66,7 +67,7 @@ KERNEL(exact_multiply, Product, THREADS) {
         for (int j = 0; j < WIDE; j += 2) {
           u32(&p)[2] = b[k][j], (&q)[2] = b[k][j + 1];
           const int column = own_n + 8 * j;
-          if constexpr (TURNED)
+          if constexpr (TRANSPOSED)
             load4_transposed(p[0], p[1], q[0], q[1],
                              stage + 2 * PLANE_A + k * PLANE_B +
                                  find_place<TILE_N>(16 * half + 8 * (lane >> 3 & 1) + (lane & 7),
@@ -79,12 +80,12 @@ KERNEL(exact_multiply, Product, THREADS) {
       u32 own[2][2][4];  // double-buffered tiles of A: high, low
       auto load_tile = [&](u32(&w)[2][4], int i) {
         const int row = own_m + 16 * i;
-        const u32 at = stage + (TURNED ? find_place<TILE_M>(16 * half + 8 * (lane >> 4) + (lane & 7),
-                                                            row / 8 + (lane >> 3 & 1))
-                                       : find_place<TILE_M>(row + (lane & 15), 2 * half + (lane >> 4)));
+        const u32 at = stage + (TRANSPOSED ? find_place<TILE_M>(16 * half + 8 * (lane >> 4) + (lane & 7),
+                                                                row / 8 + (lane >> 3 & 1))
+                                           : find_place<TILE_M>(row + (lane & 15), 2 * half + (lane >> 4)));
 #pragma unroll
         for (int k = 1; k >= 0; k--)
-          if constexpr (TURNED)
+          if constexpr (TRANSPOSED)
             load4_transposed(w[k][0], w[k][1], w[k][2], w[k][3], at + k * PLANE_A);
           else
             load4(w[k][0], w[k][1], w[k][2], w[k][3], at + k * PLANE_A);
@@ -108,7 +109,7 @@ KERNEL(exact_multiply, Product, THREADS) {
 #pragma unroll
         for (int j = 0; j < 4 * WIDE; j++) {
           float& s = sum[i][j / 4][j % 4];
-          s = TURNED ? s + unit * part[j / 4][j % 4] : s + part[j / 4][j % 4];
+          s = TRANSPOSED ? s + unit * part[j / 4][j % 4] : s + part[j / 4][j % 4];
         }
       }
     }

@@ -1,5 +1,5 @@
 // Split a float32 matrix into fp16 hi/lo parts for multiply.cu; the values of 32 rows share one scale.
-#include "runtime/halves.cuh"
+#include "runtime/hi_lo.cuh"
 
 constexpr int ROWS = 32, WARPS = 8, EACH = ROWS / WARPS, EXACT_SPLIT_BYTES = 4 * WARPS;
 
@@ -55,7 +55,7 @@ KERNEL(exact_split, Split, 32 * WARPS) {
       u32 high[4], low[4];
 #pragma unroll
       for (int k = 0; k < 4; k++)
-        split_halves(high[k], low[k], scale * v[j][k / 2][k % 2 * 2], scale * v[j][k / 2][k % 2 * 2 + 1]);
+        split_hi_lo(high[k], low[k], scale * v[j][k / 2][k % 2 * 2], scale * v[j][k / 2][k % 2 * 2 + 1]);
       put_global(a.to + row[j] * a.columns + c, high);
       put_global(a.to + (a.rows + row[j]) * a.columns + c, low);
     }

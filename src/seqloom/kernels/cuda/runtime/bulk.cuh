@@ -23,7 +23,7 @@ DEV void await(u32 barrier, u32 parity) {
   }
 }
 // Copy bytes asynchronously; the barrier counts them. Addresses and `bytes` must be multiples of 16.
-DEV void fetch_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
+DEV void cp_async_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
       "l"(from), "r"(bytes), "r"(barrier)

@@ -141,12 +141,12 @@ DEV u32 transpose(u32 v) {
   return r;
 }
 // Copy n bytes from global to shared memory with cp.async, filling up to 16 bytes with zeros.
-DEV void fetch16(u32 to, const void* from, int n) {
+DEV void cp_async16(u32 to, const void* from, int n) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(n) : "memory");
 }
-DEV void fetch_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+DEV void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int LEFT>
-DEV void fetch_wait() {
+DEV void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 

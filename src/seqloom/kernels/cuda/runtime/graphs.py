@@ -100,34 +100,6 @@ def _find_side_stream(_device: int) -> torch.cuda.Stream:
     return torch.cuda.Stream()
 
 
-class Recording:
-    """Launches on memory at fixed addresses, recorded once they have run often enough to be worth it.
-
-    Args:
-        launch: Performs the launches.
-    """
-
-    def __init__(self, launch: Callable[[], None]) -> None:
-        self.launch, self.runs = launch, 0
-        self.graph: RecordedLaunches | None = None
-        self.flags: tuple[object, ...] | None = None
-
-    def run(self, flags: tuple[object, ...], is_alone: bool) -> None:
-        """Perform or replay the launches.
-
-        Args:
-            flags: Torch's flags that change results; a graph repeats what torch chose under the flags of its recording.
-            is_alone: Whether the device is a GPU and the caller does not capture a graph itself.
-        """
-        if self.graph is not None and is_alone and flags == self.flags:
-            self.graph.replay()
-            return
-        self.launch()
-        self.runs += 1
-        if is_alone and self.graph is None and self.runs >= heuristics.RUNS_BEFORE_RECORDING:
-            self.graph, self.flags = RecordedLaunches(self.launch), flags
-
-
 class RecordedLaunches:
     """A CUDA graph of launches, which are not executed while they are recorded.
 

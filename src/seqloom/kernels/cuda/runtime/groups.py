@@ -83,6 +83,12 @@ def has_clusters(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= HOPPER
 
 
+@cache
+def has_wgmma(device: torch.device) -> bool:
+    """Return whether the GPU has wgmma (products by a group of four warps), which only Hopper has."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == HOPPER
+
+
 def count_groups(blocks: int, device: torch.device, clustered: bool = False) -> int:
     """Return how many groups of `blocks` blocks run at the same time, one block on each multiprocessor."""
     fill = heuristics.CLUSTER_FILL if clustered else 1

@@ -116,18 +116,9 @@ def _load(code: CudaCode, index: int) -> ctypes.c_void_p:
 
 def pack(kind: type[ctypes.Structure], values: Mapping[str, object]) -> ctypes.Structure:
     """Fill a struct of arguments by name: a tensor gives its address, a mapping a nested struct, None is null."""
-    fields: dict[str, Any] = {}
-    for name, type_ in _list_fields(kind):
-        value = values.get(name)
-        if value is None:
-            continue
-        if isinstance(value, Tensor):
-            fields[name] = value.data_ptr()
-        elif isinstance(value, dict):  # faster than Mapping
-            fields[name] = pack(type_, value)
-        else:
-            fields[name] = value
-    return kind(**fields)
+    arguments = kind()
+    fill(arguments, values)
+    return arguments
 
 
 def fill(arguments: Any, values: Mapping[str, object]) -> None:  # noqa: ANN401  # a struct has any field

@@ -14,7 +14,7 @@ DEV u64 describe_matrix(u32 at, int swizzle, u32 stride, u32 leading) {
   return (u64)(at >> 4 & 0x3fffu) | (u64)(leading >> 4) << 16 | (u64)(stride >> 4) << 32 | (u64)swizzle << 62;
 }
 // Make this thread's writes to shared memory visible to wgmma (async proxy); a block barrier must follow.
-DEV void show_fetched() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+DEV void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 DEV void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEV void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int LEFT>
@@ -43,9 +43,9 @@ DEV void multiply_fp16(float (&d)[64], u64 a, u64 b) {
 }
 // Start d (64 x N) = A B^T, or d += with ADDS, for K-major A (64 rows) and B (N rows) with 32 bytes of K per
 // row: bf16, fp16, or tf32 (KIND FP32). d has the layout of multiply_fp16.
-#define MULTIPLY_LINES(SHAPE, NUMBERS, TURNED, SUMS, A, B, P, ...)                                   \
+#define MULTIPLY_LINES(SHAPE, NUMBERS, TRANSPOSED, SUMS, A, B, P, ...)                               \
   asm volatile("{.reg .pred p; setp.ne.b32 p, " P ", 0; wgmma.mma_async.sync.aligned." SHAPE NUMBERS \
-               " {" SUMS "}, " A ", " B ", p, 1, 1" TURNED ";}"                                      \
+               " {" SUMS "}, " A ", " B ", p, 1, 1" TRANSPOSED ";}"                                  \
                : __VA_ARGS__                                                                         \
                : "l"(a), "l"(b), "n"(ADDS))
 #define SUMS_16                                                                                             \
@@ -90,7 +90,7 @@ DEV void multiply_lines(float (&d)[R], u64 a, u64 b) {
 #undef SUMS_64
 // Fence the accumulator registers after a wait, so that the compiler does not move their uses before it.
 template <int R>
-DEV void hold_sums(float (&d)[R]) {
+DEV void fence_sums(float (&d)[R]) {
 #pragma unroll
   for (int i = 0; i < R; i++) asm volatile("" : "+f"(d[i])::"memory");
 }

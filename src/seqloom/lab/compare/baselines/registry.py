@@ -9,17 +9,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from seqloom.lab.compare import row_scores
 from seqloom.lab.compare.data import TrainingSample, load_task, whole_task
 from seqloom.lab.compare.timing import time_predictions
+from seqloom.lab.data.pipeline.rows import RowsTask
+from seqloom.lab.data.pipeline.splits import FoldError
+from seqloom.lab.data.pipeline.windows import WindowsTask
+from seqloom.lab.data.registry import reopen
 from seqloom.lab.data.task import Task
 from seqloom.lab.files import checkpoint
-from seqloom.lab.kinds.baselines import linear, overlap
+from seqloom.lab.kinds.baselines import linear
 from seqloom.lab.kinds.baselines.module import BaselineModule
 from seqloom.lab.kinds.baselines.registry import DTW, ROCKET, Fit, baselines
-from seqloom.lab.kinds.class_balance import balance_classes, find_positive
 from seqloom.lab.kinds.decision import Decision
 from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.objective import balance_classes, find_positive
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.stats.metrics import Scores, compute_scores
 from seqloom.lab.training.journal import Journal
@@ -28,8 +34,9 @@ from seqloom.lab.training.run import METRICS, Run
 
 # These choose their settings on training rows alone, so that the final model can be fitted to validation rows too.
 REFITTED = {ROCKET, DTW}
-WEIGHTED = {linear.fit_logistic, linear.fit_logistic_with_letters, overlap.fit_overlap}  # these take class weights
+WEIGHTED = {linear.fit_logistic, linear.fit_logistic_with_letters, linear.fit_overlap}  # these take class weights
 MOST_REFITTED, REFIT_SHARE = 500, 0.3  # training rows up to which this is worth it; share of the time for the first fit
+FEW_VALIDATED, PARTS = 50, 5  # with fewer validation rows, baselines are ranked by five times as many, or by all rows
 FIRST_SAMPLE, GROWTH = 2_000, 8  # rows of the first sample if time is limited, and how much the next one is larger
 ESTIMATE_SHARE = 0.6  # share of the time for a larger sample by estimate; the rest is for errors of the estimate
 # These use at most one token of the input: a model that is no better has learned nothing.
@@ -70,6 +77,9 @@ def fit_baseline(
         model.decision = Decision(find_positive(task, settings.positive), weights=weights)
     taken = time.perf_counter() - began
     valid = compute_scores(row_scores.score_rows(model, task, "valid", batch))
+    parts = None
+    if rows is None and (seconds is None or PARTS * taken <= seconds):
+        parts = score_parts(fit, open_parts(task, source), model.decision, batch)
     is_small = (task.splits["train"].size or MOST_REFITTED + 1) <= MOST_REFITTED
     if name in REFITTED and is_small and (seconds is None or taken <= REFIT_SHARE * seconds):
         final = fit(task, ("train", "valid")).eval()
@@ -91,7 +101,52 @@ def fit_baseline(
         "rows": rows,
         "latency": latency,
         "valid": {name: finite_or_none(value) for name, value in valid.values.items()},
+        "parts": parts,
     }
+
+
+def open_parts(task: Task, source: Mapping[str, Any]) -> list[Task]:
+    """Return the task with other validation rows, if it has too few of them to rank baselines.
+
+    Rows that are not for testing are validated once each; windows of a series, also at earlier times. A comparison with
+    folds has enough, and none is returned for data with validation rows of their own.
+
+    Args:
+        task: The task.
+        source: Where its data come from.
+    """
+    if (task.splits["valid"].size or FEW_VALIDATED) >= FEW_VALIDATED or "fold" in source.get("options", {}):
+        return []
+    if isinstance(task, WindowsTask):
+        return [task, *task.list_earlier_origins(PARTS - 1)]
+    if not isinstance(task, RowsTask):
+        return []
+    options = dict(source["options"])
+    try:
+        parts = [reopen({**source, "options": {**options, "valid_part": f"{k + 1}/{PARTS}"}}) for k in range(PARTS)]
+    except FoldError:
+        return []
+    return parts if all(part.target == task.target for part in parts) else []
+
+
+def score_parts(fit: Fit, parts: list[Task], decision: Decision | None, batch: int) -> dict[str, Any] | None:
+    """Return the number of validation rows of all parts, and their metrics; None if there are no parts.
+
+    Args:
+        fit: Fits the baseline to a part.
+        parts: What `open_parts` returned.
+        decision: How the baseline decides between classes.
+        batch: Examples per batch when scoring.
+    """
+    columns = []
+    for part in parts:
+        model = fit(part).eval()
+        model.decision = decision
+        columns.append(row_scores.score_rows(model, part, "valid", batch))
+    if not columns:
+        return None
+    scores = compute_scores({name: np.concatenate([one[name] for one in columns]) for name in columns[0]})
+    return {"rows": scores.rows, "valid": {name: finite_or_none(value) for name, value in scores.values.items()}}
 
 
 def fit_within(

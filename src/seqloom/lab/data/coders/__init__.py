@@ -6,5 +6,5 @@ A coder has
     fit(frames)         reads training rows, some at a time
     encode(frame)       -> (values, lengths): the concatenated rows, and the length of each
     decode(row)         -> a Python value in the names and units of the file
-    state()             -> JSON; `restore_coder` in pipeline/encoding.py makes the coder from it
+    state()             -> JSON; `coder.restore_coder` makes the coder from it
 """

@@ -17,14 +17,15 @@ import polars as pl
 import torch
 
 from seqloom.core.errors import UserError
-from seqloom.lab.data.coders.scale import StandardScale
+from seqloom.lab.data.coders.coder import Coder
+from seqloom.lab.data.coders.series import StandardScale
 from seqloom.lab.data.task import Features
 
 Array = np.ndarray[Any, Any]
 FITTED_ROWS = 2_000  # recordings that the scale is fitted on
 
 
-class AudioCoder:
+class AudioCoder(Coder, key="audio"):
     """Encode recordings; those with a higher sampling rate than `rate` are resampled."""
 
     def __init__(self, column: str, mels: int, rate: int = 0, scale: Mapping[str, Any] | None = None) -> None:
@@ -88,10 +89,6 @@ class AudioCoder:
 
     def decode(self, row: object) -> NoReturn:
         raise UserError("a recording cannot be restored from its energies")
-
-    def state(self) -> dict[str, Any]:
-        common = {"column": self.column, "mels": self.mels, "rate": self.rate}
-        return {"coder": "audio", "scale": self.scale.state()} | common
 
 
 @lru_cache

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from seqloom.core.errors import UserError
+from seqloom.lab.data.coders.coder import Coder
 from seqloom.lab.data.coders.times import UNIX_RANGE, UNIX_UNITS, Style, find_unix_unit, to_seconds
 
 Array = np.ndarray[Any, Any]
@@ -24,7 +25,7 @@ DATE_RANGE = (-62_135_596_800.0, 250_000_000_000.0)  # seconds: from the year 1 
 FORMATS = {"time": "%Y-%m-%d %H:%M:%S", "date": "%Y-%m-%d", "month": "%Y-%m"}
 
 
-class Calendar:
+class Calendar(Coder, key="calendar"):
     """Count steps between time stamps, and list the stamps that follow.
 
     Args:
@@ -149,10 +150,6 @@ class Calendar:
             return [int(v) if float(v).is_integer() else float(v) for v in stamps]
         times = pl.Series(np.round(stamps * 1e6).astype(np.int64)).cast(pl.Datetime("us"))
         return times.dt.strftime(FORMATS[self.style]).to_list()
-
-    def state(self) -> dict[str, Any]:
-        names = ("column", "unit", "step", "style", "month_end", "is_regular")
-        return {"coder": "calendar"} | {name: getattr(self, name) for name in names}
 
 
 def find_style(stamps: pl.Series, seconds: Array) -> Style:

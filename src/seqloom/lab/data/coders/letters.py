@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from seqloom.lab.data.coders.coder import Coder
+
 Array = np.ndarray[Any, Any]
 UNKNOWN_LETTER, FIRST_LETTER = 1, 2  # 0 is past the end of a word
 WORD_LETTERS = 20  # letters per word; of a longer word, the first and the last ten
@@ -16,7 +18,7 @@ MOST_LETTERS = 5_000  # size of the alphabet: the most frequent letters
 FEWEST_PER_WORD = 2.0  # on average; shorter tokens are letters themselves, as in Chinese
 
 
-class LettersCoder:
+class LettersCoder(Coder, key="letters"):
     """Encode each token of a list as letter ids (WORD_LETTERS,), with 0 at the end; frequent letters have small ids."""
 
     def __init__(self, column: str, letters: str = "") -> None:
@@ -48,9 +50,6 @@ class LettersCoder:
             some = word if len(word) <= WORD_LETTERS else word[:half] + word[-half:]
             table[row, : len(some)] = [ids.get(letter, UNKNOWN_LETTER) for letter in some]
         return table[inverse], lists.list.len().to_numpy().astype(np.int64)
-
-    def state(self) -> dict[str, Any]:
-        return {"coder": "letters", "column": self.column, "letters": self.letters}
 
 
 def are_words(tokens: pl.Series) -> bool:

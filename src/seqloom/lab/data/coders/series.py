@@ -1,4 +1,4 @@
-"""Coders for series of numbers and for real targets, both standardised."""
+"""Coders for series of numbers and for real targets, both standardised by mean and deviation."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import ArrayLike
 
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
-from seqloom.lab.data.coders.scale import StandardScale, check_range
+from seqloom.lab.data.coders.coder import Coder
 from seqloom.lab.data.task import Features, Values
 
 Array = np.ndarray[Any, Any]
+MAX_VALUE = 1e30  # float32 ends at 3.4e38; the rest leaves room for the sums of a model
 
 
-class SeriesCoder:
+class SeriesCoder(Coder, key="series"):
     """Encode series with D features per step. With `wide`, the columns are the steps of one feature."""
 
     def __init__(
@@ -91,10 +93,6 @@ class SeriesCoder:
         values: list[list[float]] = self.scale.invert(row[:, : len(self._names)]).tolist()
         return values
 
-    def state(self) -> dict[str, Any]:
-        common = {"columns": list(self.columns), "wide": self.wide, "width": self.width}
-        return {"coder": "series", "scale": self.scale.state()} | common
-
 
 def _flatten(lists: pl.Series) -> Array:
     """Concatenate lists of numbers; missing ones are NaN."""
@@ -102,7 +100,7 @@ def _flatten(lists: pl.Series) -> Array:
     return flat.cast(pl.Float64, strict=False).fill_null(float("nan")).to_numpy()
 
 
-class ValuesCoder:
+class ValuesCoder(Coder, key="values"):
     """Encode K real targets per row. A missing one is NaN."""
 
     def __init__(self, columns: Sequence[str], scale: Mapping[str, Any] | None = None) -> None:
@@ -114,7 +112,7 @@ class ValuesCoder:
         return Values(self.columns)
 
     def _read(self, frame: pl.DataFrame) -> Array:
-        numbers = [pl.col(name).cast(pl.Float64, strict=False).fill_null(float("nan")) for name in self.columns]
+        numbers = pl.col(self.columns).cast(pl.Float64, strict=False).fill_null(float("nan"))
         return check_range(frame.select(numbers).to_numpy(), self.columns)
 
     def fit(self, frames: Iterable[pl.DataFrame]) -> None:
@@ -127,5 +125,78 @@ class ValuesCoder:
         values: list[float] = self.scale.invert(np.asarray(row, dtype=np.float64)).tolist()
         return values
 
+
+def check_range(values: Array, names: Sequence[str]) -> Array:
+    """Check that no value is too large for 32-bit arithmetic, and return the values.
+
+    Args:
+        values: (N, D) as read; missing values are not finite.
+        names: The names of the D columns.
+
+    Raises:
+        UserError: If a value is too large.
+    """
+    too_large = np.isfinite(values) & (np.abs(values) > MAX_VALUE)
+    if too_large.any():
+        row, column = (int(i) for i in np.argwhere(too_large)[0])
+        raise UserError(
+            f"column {names[column]!r} holds {values[row, column]:g}, which is too large for 32-bit numbers "
+            f"(at most {MAX_VALUE:g}); correct it, or leave it empty"
+        )
+    return values
+
+
+class StandardScale:
+    """Standardise each feature: z = (v - mean) / deviation."""
+
+    def __init__(self, mean: ArrayLike = (), deviation: ArrayLike = (), missing: ArrayLike = ()) -> None:
+        self.mean, self.deviation = np.array(mean, dtype=np.float64), np.array(deviation, dtype=np.float64)
+        self.missing = np.array(missing, dtype=bool)  # (D,) features with missing values in training
+
+    @staticmethod
+    def fit(pieces: Iterable[Array]) -> StandardScale:
+        """Fit a scale to chunks (N, D), combining means and squares as in Chan, Golub and LeVeque 1983."""
+        n: Any = 0
+        mean: Any = 0
+        squares: Any = 0
+        missing: Any = False
+        for piece in pieces:
+            present = np.isfinite(piece)
+            count = present.sum(0)
+            m = np.where(present, piece, 0).sum(0) / np.maximum(count, 1)
+            s = (np.where(present, piece - m, 0) ** 2).sum(0)
+            both = np.maximum(n + count, 1)
+            squares = squares + s + (m - mean) ** 2 * n * count / both
+            mean = mean + (m - mean) * count / both
+            n, missing = n + count, missing | ~present.all(0)
+        deviation = np.sqrt(squares / np.maximum(n, 1))
+        return StandardScale(mean, np.where(deviation > 0, deviation, 1.0), missing)
+
+    def standardise(self, values: Array) -> Array:
+        """Standardise values; missing ones become NaN."""
+        return (np.where(np.isfinite(values), values, np.nan) - self.mean) / self.deviation
+
+    def invert(self, values: Array) -> Array:
+        """Convert standardised values back to their units."""
+        return values * self.deviation + self.mean
+
+    def encode(self, values: Array) -> Array:
+        """Standardise values and append a mask for each feature with missing values.
+
+        Args:
+            values: (N, D).
+
+        Returns:
+            (N, D + masks) float32; a missing value is 0 and its mask is 1.
+        """
+        z = self.standardise(values)
+        gaps = np.isnan(z)
+        return np.concatenate([np.where(gaps, 0, z), gaps[:, self.missing]], 1).astype(np.float32)
+
+    def add_masks(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return the names of the columns that `encode` returns."""
+        masks = [f"missing:{name}" for name, gap in zip(names, self.missing, strict=True) if gap]
+        return (*names, *masks)
+
     def state(self) -> dict[str, Any]:
-        return {"coder": "values", "columns": list(self.columns), "scale": self.scale.state()}
+        return {name: getattr(self, name).tolist() for name in ("mean", "deviation", "missing")}

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from seqloom.lab.data.coders.scale import StandardScale, check_range
+from seqloom.lab.data.coders.coder import Coder
+from seqloom.lab.data.coders.series import StandardScale, check_range
 from seqloom.lab.data.task import Features
 
 Array = np.ndarray[Any, Any]
 MOST_CATEGORIES = 50  # values of a column that have a feature each; rarer ones have none
 
 
-class TableCoder:
+class TableCoder(Coder, key="table"):
     """Encode each row of a table as a vector.
 
     A missing number is replaced by that of the season before, or else by the last one of its series, and a feature
@@ -66,7 +67,7 @@ class TableCoder:
 
     def read(self, frame: pl.DataFrame) -> Array:
         """Return the numbers (N, columns) with NaN for missing ones."""
-        values = frame.select(_to_number(name) for name in self.numbers).to_numpy()
+        values = frame.select(pl.col(self.numbers).cast(pl.Float64, strict=False).fill_null(float("nan"))).to_numpy()
         return check_range(values.astype(np.float64), self.numbers)
 
     def encode(self, frame: pl.DataFrame, first: Array) -> Array:
@@ -89,19 +90,10 @@ class TableCoder:
         ]
         return np.concatenate([np.nan_to_num(filled), masks, *flags], 1).astype(np.float32)
 
-    def state(self) -> dict[str, Any]:
-        categories = {name: list(values) for name, values in self.categories.items()}
-        common = {"columns": list(self.columns), "known": list(self.known), "categories": categories}
-        return {"coder": "table", "scale": self.scale.state(), "season": self.season} | common
-
 
 def is_categorical(dtype: pl.DataType) -> bool:
     """Return whether a column of this type holds names."""
     return dtype == pl.String or isinstance(dtype, (pl.Categorical, pl.Enum))
-
-
-def _to_number(name: str) -> pl.Expr:
-    return pl.col(name).cast(pl.Float64, strict=False).fill_null(float("nan"))
 
 
 def fill_gaps(values: Array, first: Array, season: int) -> Array:
@@ -121,3 +113,31 @@ def fill_gaps(values: Array, first: Array, season: int) -> Array:
             if row - back >= first[row]:
                 filled[row] = np.where(np.isnan(filled[row]), filled[row - back], filled[row])
     return filled
+
+
+class AttributesCoder(TableCoder, key="attributes"):
+    """Encode columns as (A,) features of a row: numbers are standardised, names have one feature for each value."""
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        categories: Mapping[str, Sequence[str]] | None = None,
+        scale: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(columns, (), categories, scale)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the A features."""
+        return self.space.names
+
+    def fit(self, frames: Iterable[pl.DataFrame]) -> None:  # type: ignore[override]
+        super().fit(pl.concat([frame.select(self.columns) for frame in frames]))
+
+    def encode(self, frame: pl.DataFrame) -> tuple[Array, Array]:  # type: ignore[override]
+        n = len(frame)
+        return super().encode(frame, np.arange(n)), np.ones(n, dtype=np.int64)
+
+    def find_type(self, column: str) -> pl.DataType | type[pl.DataType]:
+        """Return the type of a column in new rows."""
+        return pl.String if column in self.categories else pl.Float64

@@ -1,14 +1,21 @@
-"""Texts and lists of tokens as ids of a vocabulary."""
+"""Texts and lists of tokens as ids of a vocabulary: words, characters, bytes, subwords; several texts of a row.
+
+Subwords are learned by `tokenizers`: byte-pair encoding (Sennrich, Haddow and Birch 2016, arXiv 1508.07909) and the
+unigram model (Kudo 2018, arXiv 1804.10959).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from seqloom.core.errors import UserError
+from seqloom.core.errors import UserError, require
+from seqloom.lab.data.coders.coder import Coder, restore_coder
 from seqloom.lab.data.task import END, PAD, SPECIALS, START, UNKNOWN, Tokens
 
 Array = np.ndarray[Any, Any]
@@ -19,7 +26,7 @@ BYTES = 256
 MIN_WORDS, MAX_LETTERS = 3.0, 12.0  # with fewer words per text, or longer words, the unit is characters
 
 
-class TextCoder:
+class TextCoder(Coder, key="text"):
     """Encode words, characters or bytes of a text, or the tokens of a list; frequent ones have small ids."""
 
     def __init__(
@@ -95,10 +102,6 @@ class TextCoder:
         words = [self.words[k - FIRST_ID] if k >= FIRST_ID else SPECIALS[k] for k in regular]
         return ("" if self.unit == "characters" else " ").join(words)
 
-    def state(self) -> dict[str, Any]:
-        names = ("column", "unit", "size", "min_count", "lowercase", "end", "words")
-        return {"coder": "text"} | {name: getattr(self, name) for name in names}
-
 
 def guess_unit(texts: pl.Series) -> str:
     """Return "characters" if words are few or long, or the script has no spaces; else "words"."""
@@ -106,3 +109,127 @@ def guess_unit(texts: pl.Series) -> str:
     words = float(full.str.extract_all(r"\S+").list.len().mean() or 0)  # type: ignore[arg-type]
     letters = float(full.str.len_chars().mean() or 0)  # type: ignore[arg-type]
     return "characters" if words < MIN_WORDS or letters / max(words, 1) > MAX_LETTERS else "words"
+
+
+class SubwordCoder(Coder, key="subwords"):
+    """Encode texts with a tokenizer of `tokenizers`, trained on the training rows."""
+
+    def __init__(
+        self,
+        column: str,
+        unit: str,
+        size: int,
+        lowercase: bool = False,
+        end: bool = False,
+        tokenizer: Mapping[str, Any] | None = None,
+    ) -> None:
+        Tokenizer = require("tokenizers", f"unit={unit!r}", "subwords").Tokenizer
+        self.column, self.unit, self.size, self.lowercase, self.end = column, unit, size, lowercase, end
+        self._tokenizer: Any = None if tokenizer is None else Tokenizer.from_str(json.dumps(tokenizer))
+
+    @property
+    def space(self) -> Tokens:
+        return Tokens(self._tokenizer.get_vocab_size() if self._tokenizer else len(SPECIALS), self.unit)
+
+    def fit(self, frames: Iterable[pl.DataFrame]) -> None:
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+        common: dict[str, Any] = {
+            "vocab_size": self.size,
+            "special_tokens": list(SPECIALS),
+            "show_progress": False,
+        }
+        unknown = SPECIALS[UNKNOWN]
+        if self.unit == "bpe":
+            self._tokenizer = Tokenizer(models.BPE(unk_token=unknown))
+            trainer: Any = trainers.BpeTrainer(min_frequency=2, **common)
+        else:
+            self._tokenizer = Tokenizer(models.Unigram())
+            trainer = trainers.UnigramTrainer(unk_token=unknown, **common)
+        self._tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()]
+        )
+        self._tokenizer.decoder = decoders.Metaspace()
+        self._tokenizer.train_from_iterator(self._read_texts(frames), trainer)
+        if self.unit == "unigram":
+            self._tokenizer = Tokenizer.from_str(_sort_pieces(self._tokenizer.to_str()))
+
+    @property
+    def tokenizer(self) -> dict[str, Any]:
+        """The trained tokenizer as JSON."""
+        tokenizer: dict[str, Any] = json.loads(self._tokenizer.to_str())
+        return tokenizer
+
+    def _read_texts(self, frames: Iterable[pl.DataFrame]) -> Iterator[str]:
+        for frame in frames:
+            yield from self._prepare(frame[self.column])
+
+    def _prepare(self, texts: pl.Series) -> list[str]:
+        texts = texts.fill_null("")
+        return (texts.str.to_lowercase() if self.lowercase else texts).to_list()
+
+    def encode(self, frame: pl.DataFrame) -> tuple[Array, Array]:
+        encodings = self._tokenizer.encode_batch_fast(self._prepare(frame[self.column]), add_special_tokens=False)
+        rows = [np.array([*e.ids, END] if self.end else e.ids, dtype=np.int32) for e in encodings]
+        return np.concatenate(rows) if rows else np.empty(0, np.int32), np.array([len(r) for r in rows], np.int64)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        stop = next((i for i, k in enumerate(ids) if k == END), len(ids))
+        return str(self._tokenizer.decode(list(ids[:stop])))
+
+
+def _sort_pieces(saved: str) -> str:
+    """Sort pieces by score, then by name: training orders equal scores differently from run to run."""
+    tokenizer = json.loads(saved)
+    vocabulary = tokenizer["model"]["vocab"]
+    rest = sorted(vocabulary[len(SPECIALS) :], key=lambda piece: (-round(piece[1], 6), piece[0]))
+    tokenizer["model"]["vocab"] = vocabulary[: len(SPECIALS)] + rest
+    return json.dumps(tokenizer)
+
+
+class JoinedTextCoder(Coder, key="joined"):
+    """Encode the texts of several columns in sequence, with END between them.
+
+    Args:
+        columns: The columns, in the order in which their texts are read.
+        inner: The coder of one text, or its `state()`.
+    """
+
+    def __init__(self, columns: Sequence[str], inner: Any) -> None:  # noqa: ANN401  # a coder or JSON
+        self.columns = tuple(columns)
+        self.inner = inner if isinstance(inner, TextCoder | SubwordCoder) else restore_coder(inner)
+
+    @property
+    def unit(self) -> str:
+        """The unit of the inner coder."""
+        return self.inner.unit
+
+    @property
+    def space(self) -> Tokens:
+        return self.inner.space
+
+    def _select(self, frame: pl.DataFrame, column: str) -> pl.DataFrame:
+        return frame.select(pl.col(column).alias(self.inner.column))
+
+    def fit(self, frames: Iterable[pl.DataFrame]) -> None:
+        def iterate() -> Iterator[pl.DataFrame]:
+            for frame in frames:
+                yield from (self._select(frame, column) for column in self.columns)
+
+        self.inner.fit(iterate())
+
+    def encode(self, frame: pl.DataFrame) -> tuple[Array, Array]:
+        parts = [self.inner.encode(self._select(frame, column)) for column in self.columns]
+        sizes = np.stack([lengths for _, lengths in parts], 1)  # (N, columns)
+        sizes[:, :-1] += 1  # the separators
+        ids = np.full(int(sizes.sum()), END, dtype=np.int32)
+        starts = np.concatenate([[0], np.cumsum(sizes.ravel())[:-1]]).reshape(sizes.shape)
+        for k, (values, lengths) in enumerate(parts):
+            first = np.repeat(starts[:, k] - (np.cumsum(lengths) - lengths), lengths)
+            ids[first + np.arange(len(values))] = values
+        lengths = sizes.sum(1)
+        return ids, np.where(lengths < len(self.columns), 0, lengths)  # only separators: nothing to read
+
+    def decode(self, ids: Sequence[int]) -> str:
+        cuts = [-1, *(i for i, k in enumerate(ids) if k == END), len(ids)]
+        return " | ".join(str(self.inner.decode(ids[a + 1 : b])) for a, b in pairwise(cuts))

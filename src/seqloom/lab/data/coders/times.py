@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from seqloom.core.errors import UserError
+from seqloom.lab.data.coders.coder import Coder
 
 Array = np.ndarray[Any, Any]
 Style = Literal["time", "date", "month", "unix", "unix ms", "unix us", "unix ns", "number"]
@@ -26,7 +27,7 @@ NAME_AND_DAY = rf"(?i)^{MONTH} (\d{{1,2}}),? (\d{{4}})\b"  # Jan 2, 2026
 HALF_DAY = r"(?i)^(.+?\d:\d{2})(:\d{2})?(?:\.0+)? ?([ap])\.?m\.?$"  # 11:59 PM
 
 
-class TimesCoder:
+class TimesCoder(Coder, key="times"):
     """Encode the interval before each step in units of the median interval; 0 for the first step of a row."""
 
     def __init__(self, column: str, tick: float = 1.0) -> None:
@@ -53,9 +54,6 @@ class TimesCoder:
         if (spans < 0).any() or np.isnan(spans).any():
             raise UserError(f"column {self.column!r}: time stamps are missing or decrease; fill and sort them")
         return spans.astype(np.float32), lengths
-
-    def state(self) -> dict[str, Any]:
-        return {"coder": "times", "column": self.column, "tick": self.tick}
 
 
 def to_seconds(stamps: pl.Series) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,34 +11,34 @@ import polars as pl
 
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
-from seqloom.lab.data.coders.attributes import AttributesCoder
 from seqloom.lab.data.coders.audio import AudioCoder
-from seqloom.lab.data.coders.joined import JoinedTextCoder
-from seqloom.lab.data.coders.label_sets import LabelSetCoder, find_separator
-from seqloom.lab.data.coders.labels import LabelCoder
+from seqloom.lab.data.coders.labels import (
+    LabelCoder,
+    LabelSetCoder,
+    StepSetCoder,
+    are_shifted,
+    find_separator,
+    find_typos,
+)
 from seqloom.lab.data.coders.letters import LettersCoder, are_words
 from seqloom.lab.data.coders.series import SeriesCoder, ValuesCoder
-from seqloom.lab.data.coders.step_sets import StepSetCoder, are_shifted
-from seqloom.lab.data.coders.subwords import SubwordCoder
-from seqloom.lab.data.coders.text import TextCoder
+from seqloom.lab.data.coders.table import AttributesCoder
+from seqloom.lab.data.coders.text import JoinedTextCoder, SubwordCoder, TextCoder
 from seqloom.lab.data.coders.times import TimesCoder
 from seqloom.lab.data.pipeline import cache
 from seqloom.lab.data.pipeline.choice import choose_plan
-from seqloom.lab.data.pipeline.columns import describe_columns, warn_of_leaks
-from seqloom.lab.data.pipeline.encoding import Encoding
+from seqloom.lab.data.pipeline.columns import describe_columns, warn_of_leaks, warn_of_marks
+from seqloom.lab.data.pipeline.encoding import SAMPLE_ROWS, Encoding, InputCoder, make_text_coder
 from seqloom.lab.data.pipeline.long_tables import mention_other_series, shorten_pieces, warn_of_no_order
-from seqloom.lab.data.pipeline.missing_marks import warn_of_marks
 from seqloom.lab.data.pipeline.plan import resolve_names, separate_series
-from seqloom.lab.data.pipeline.ragged import Writer
+from seqloom.lab.data.pipeline.ragged import RaggedWriter
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.row_filter import find_usable, has_step_sets, join_long_rows, sample_rows
-from seqloom.lab.data.pipeline.source import Source, read_source
+from seqloom.lab.data.pipeline.source import Source
 from seqloom.lab.data.pipeline.splits import split_rows
 from seqloom.lab.data.pipeline.stream import build_stream
-from seqloom.lab.data.pipeline.task_plan import TaskPlan
-from seqloom.lab.data.pipeline.text_coder import SAMPLE_ROWS, make_text_coder
-from seqloom.lab.data.pipeline.typos import find_typos
-from seqloom.lab.data.task import END, RECORD_FORMAT, UNSEEN, DataSource, Notes, Split
+from seqloom.lab.data.pipeline.task_plan import TableRequest, TaskPlan
+from seqloom.lab.data.task import END, UNSEEN, Notes, Split
 from seqloom.lab.kinds.forms import find_kind
 
 MOST_LABELS = 2_000  # labels of a multi-label task: each row stores a number for every label
@@ -53,12 +52,14 @@ def build_files(source: Source, options: Reading, work: Path) -> None:
     notes = Notes()
     columns = describe_columns(source)
     options = resolve_names(options, columns, notes)
-    plan = choose_plan(columns, source, options, notes)
+    request = TableRequest(columns, source, options)
+    plan = choose_plan(request, notes)
     options = shorten_pieces(source, plan, options)
-    mention_other_series(plan, columns, source, options, notes)
+    request = replace(request, options=options)
+    mention_other_series(plan, request, notes)
     warn_of_no_order(plan, source, notes)
     if plan.layout == "table":
-        plan = separate_series(source, plan, columns, options, notes)
+        plan = separate_series(plan, request, notes)
     columns = [replace(column, use=plan.uses.get(column.name, "")) for column in columns]
     unused = [f"{column.name} ({column.role})" for column in columns if not column.use]
     if unused and plan.layout != "stream":
@@ -84,26 +85,25 @@ def _build_rows(source: Source, encoding: Encoding, work: Path) -> None:
     if options.rows is not None:
         source = sample_rows(source, options.rows, options.split_seed, work, notes)
     usable = find_usable(source, plan, notes)
-    encoding.x, encoding.y, encoding.times = _make_coders(source, plan, options, notes)
-    encoding.letters = _make_letters_coder(source, plan, encoding.x)
+    encoding.x, encoding.y = _make_input_coder(source, encoding), _make_target_coder(source, encoding)
+    schema = source.frame().collect_schema()
+    encoding.times = TimesCoder(plan.time) if plan.time and schema[plan.time].is_nested() else None
+    if plan.form.target == "tags" and isinstance(encoding.x, TextCoder) and encoding.x.unit == "tokens":
+        tokens = source.frame().select(encoding.x.column).head(SAMPLE_ROWS).collect().to_series()
+        encoding.letters = LettersCoder(encoding.x.column) if are_words(tokens) else None
     encoding.attributes = AttributesCoder(plan.attributes) if plan.attributes else None
     is_text = isinstance(encoding.x, (TextCoder, SubwordCoder, JoinedTextCoder))
     index = split_rows(source, plan, usable, is_text, options, notes)
     train = np.zeros(source.rows, dtype=bool)
     train[index["train"]] = True
-    for coder in (encoding.x, encoding.y, encoding.times, encoding.letters, encoding.attributes):
-        if coder is not None:
-            coder.fit(_select_rows(source, plan, train))
+    for coder in encoding.coders.values():
+        chunks = source.chunks(_list_coded_columns(source, plan))
+        coder.fit(frame.filter(pl.Series(train[start : start + len(frame)])) for start, frame in chunks)
     if encoding.times is not None and encoding.times.is_regular:
         notes.say(f"time stamps {plan.time!r} are regular and are not used")
         encoding.times = None
-    _check_classes(source, encoding, index, notes)
+    _check_classes(source, encoding, index)
     _write(source, encoding, index, work)
-
-
-def _select_rows(source: Source, plan: TaskPlan, rows: Array) -> Iterator[pl.DataFrame]:
-    for start, frame in source.chunks(_list_coded_columns(source, plan)):
-        yield frame.filter(pl.Series(rows[start : start + len(frame)]))
 
 
 def _list_coded_columns(source: Source, plan: TaskPlan) -> list[str]:
@@ -114,55 +114,47 @@ def _list_coded_columns(source: Source, plan: TaskPlan) -> list[str]:
     return list(dict.fromkeys([*plan.input, *plan.attributes, *(t for t in plan.target if t in names), *time, *rate]))
 
 
-def _make_coders(source: Source, plan: TaskPlan, options: Reading, notes: Notes) -> tuple[Any, Any, Any]:
-    """Create the coders of x, y (None if targets are the next tokens) and time stamps (None without them)."""
-    schema = source.frame().collect_schema()
-    x: Any
-    form = plan.form
-    first = schema[plan.input[0]]
+def _make_input_coder(source: Source, encoding: Encoding) -> InputCoder:
+    plan, schema = encoding.plan, source.frame().collect_schema()
+    first: Any = schema[plan.input[0]]
+    step = getattr(first, "inner", None)
     if plan.layout in ("wide", "long") and first != pl.List(pl.String):
-        x = SeriesCoder(plan.input, wide=plan.layout == "wide")
-    elif plan.input[0] == "audio":
-        x = AudioCoder("audio", options.mels, _choose_rate(source, notes))
-    elif has_step_sets(plan, schema) and len(plan.input) == 1 and _holds_sets(first):
-        x = StepSetCoder(plan.input[0], is_input=True)
-    elif first.is_nested() and first.inner != pl.String:  # type: ignore[attr-defined]
-        x = SeriesCoder(plan.input)
-    else:
-        x = make_text_coder(source, plan.input[0], plan.kind, options, notes, end=form.target == "next")
-        if len(plan.input) > 1:
-            x = JoinedTextCoder.wrap(plan.input, x)
-            notes.say(f"{', '.join(map(repr, plan.input))} are read as one sequence, with a separator between them")
-    times = None
-    if plan.time and schema[plan.time].is_nested():
-        times = TimesCoder(plan.time)
-    if form.target == "next":
-        return x, None, times
-    if form.target == "class":
-        return x, LabelCoder(plan.target[0], merge=options.merge_labels), times
-    if has_step_sets(plan, schema):
-        return x, _make_step_target_coder(source, plan, options, notes), times
-    if form.target == "labels":
-        return x, LabelSetCoder(plan.target[0], merge=options.merge_labels), times
-    if form.target == "tags":
-        return x, LabelCoder(plan.target[0], per_token=True), times
-    if form.target == "numbers":
-        return x, ValuesCoder(plan.target), times
-    return x, make_text_coder(source, plan.target[0], plan.kind, options, notes, end=form.is_translated), times
+        return SeriesCoder(plan.input, wide=plan.layout == "wide")
+    if plan.input[0] == "audio":
+        return AudioCoder("audio", encoding.options.mels, _choose_rate(source, encoding.notes))
+    # A list of whole numbers at each step holds labels.
+    is_set = len(plan.input) == 1 and isinstance(step, pl.List) and step.inner.is_integer()
+    if is_set and has_step_sets(plan, schema):
+        return StepSetCoder(plan.input[0], is_input=True)
+    if first.is_nested() and step != pl.String:
+        return SeriesCoder(plan.input)
+    x = make_text_coder(source, plan.input[0], encoding, end=plan.form.target == "next")
+    if len(plan.input) == 1:
+        return x
+    encoding.notes.say(f"{', '.join(map(repr, plan.input))} are read as one sequence, with a separator between them")
+    return JoinedTextCoder(plan.input, x)
 
 
-def _holds_sets(column: pl.DataType) -> bool:
-    """Return whether a column has a list of whole numbers at each step, which are read as labels."""
-    step = getattr(column, "inner", None)
-    return isinstance(step, pl.List) and step.inner.is_integer()
-
-
-def _make_step_target_coder(source: Source, plan: TaskPlan, options: Reading, notes: Notes) -> StepSetCoder:
-    sample = source.frame().select(plan.input[0], plan.target[0]).head(SAMPLE_ROWS).collect()
-    shifted = are_shifted(sample[plan.input[0]], sample[plan.target[0]])
-    if shifted:
-        notes.say(f"{plan.target[0]!r} is {plan.input[0]!r} one step later; models that look ahead are not used")
-    return StepSetCoder(plan.target[0], merge=options.merge_labels, shifted=shifted)
+def _make_target_coder(source: Source, encoding: Encoding) -> Any:  # noqa: ANN401  # any coder; None for next tokens
+    plan, merge = encoding.plan, encoding.options.merge_labels
+    target, column = plan.form.target, plan.target[0]
+    if target == "next":
+        return None
+    if target == "class":
+        return LabelCoder(column, merge=merge)
+    if has_step_sets(plan, source.frame().collect_schema()):
+        sample = source.frame().select(plan.input[0], column).head(SAMPLE_ROWS).collect()
+        shifted = are_shifted(sample[plan.input[0]], sample[column])
+        if shifted:
+            encoding.notes.say(f"{column!r} is {plan.input[0]!r} one step later; models that look ahead are not used")
+        return StepSetCoder(column, merge=merge, shifted=shifted)
+    if target == "labels":
+        return LabelSetCoder(column, merge=merge)
+    if target == "tags":
+        return LabelCoder(column, per_token=True)
+    if target == "numbers":
+        return ValuesCoder(plan.target)
+    return make_text_coder(source, column, encoding, end=plan.form.is_translated)
 
 
 def _choose_rate(source: Source, notes: Notes) -> int:
@@ -176,19 +168,11 @@ def _choose_rate(source: Source, notes: Notes) -> int:
     return rates[0] if rates else 0
 
 
-def _make_letters_coder(source: Source, plan: TaskPlan, x: Any) -> LettersCoder | None:  # noqa: ANN401  # any coder
-    """Create a coder of letters if words are tagged."""
-    if plan.form.target != "tags" or not isinstance(x, TextCoder) or x.unit != "tokens":
-        return None
-    sample = source.frame().select(x.column).head(SAMPLE_ROWS).collect().to_series()
-    return LettersCoder(x.column) if are_words(sample) else None
-
-
-def _check_classes(source: Source, encoding: Encoding, index: dict[str, Array], notes: Notes) -> None:
+def _check_classes(source: Source, encoding: Encoding, index: dict[str, Array]) -> None:
     """Raise an error for a single class; warn about classes with one training example and unseen labels."""
     if not isinstance(encoding.y, LabelCoder):
         return
-    column, names = encoding.y.column, encoding.y.names
+    column, names, notes = encoding.y.column, encoding.y.names, encoding.notes
     if len(names) < 2:
         unit = "labels" if isinstance(encoding.y, LabelSetCoder) else "classes"
         values = f"only {names[0]!r}" if names else "no value at all"
@@ -234,7 +218,11 @@ def _check_label_sets(source: Source, coder: LabelSetCoder, index: dict[str, Arr
         )
     if coder.separator:
         notes.say(f"{coder.column!r} is cut at {coder.separator!r} into {len(coder.names)} labels")
-    counts = [_count_unseen(*coder.encode(frame)) for _, frame in source.chunks([coder.column])]
+    counts = []
+    for _, frame in source.chunks([coder.column]):
+        values, lengths = coder.encode(frame)  # (sum of lengths, K + 1)
+        row = np.repeat(np.arange(len(lengths)), lengths)
+        counts.append(np.bincount(row, weights=values[:, -1], minlength=len(lengths)))
     unseen = np.concatenate(counts)
     for name, rows in index.items():
         wrong = rows[unseen[rows] > 0]
@@ -244,12 +232,6 @@ def _check_label_sets(source: Source, coder: LabelSetCoder, index: dict[str, Arr
                 f"rows of {name!r} with a label that does not occur in training: {len(wrong)} (first: {place}); "
                 "such labels count as not found"
             )
-
-
-def _count_unseen(values: Array, lengths: Array) -> Array:
-    """Return the number of unseen labels of each row; values (sum of lengths, K + 1)."""
-    row = np.repeat(np.arange(len(lengths)), lengths)
-    return np.bincount(row, weights=values[:, -1], minlength=len(lengths))
 
 
 def _suggest_label_sets(coder: LabelCoder, notes: Notes) -> None:
@@ -268,29 +250,30 @@ def _suggest_label_sets(coder: LabelCoder, notes: Notes) -> None:
 
 def _write(source: Source, encoding: Encoding, index: dict[str, Array], work: Path) -> None:
     """Encode all rows, truncate those that are too long, and record the splits."""
-    coders = {"x": encoding.x, "y": encoding.y, "times": encoding.times, "letters": encoding.letters}
-    coders |= {"attributes": encoding.attributes}
-    writers = {name: (coder, Writer(work, name)) for name, coder in coders.items() if coder is not None}
-    _write_rows(source, writers, encoding)
+    _write_rows(source, encoding, work)
     for number, (name, rows) in enumerate(index.items()):
         np.save(work / f"split.{number}.npy", rows)
         encoding.splits[name] = Split(len(rows), cache.digest(source.fingerprint, rows.astype("<i8").tobytes()))
 
 
-def _write_rows(source: Source, writers: dict[str, tuple[Any, Writer]], encoding: Encoding) -> None:
+def _write_rows(source: Source, encoding: Encoding, work: Path) -> None:
     """Encode rows chunk by chunk; warn about rows that were truncated or have missing values."""
-    limit = encoding.options.limit
+    limit, writers = encoding.options.limit, {name: RaggedWriter(work, name) for name in encoding.coders}
     long: list[Array] = []
     gaps: list[Array] = []
     for start, frame in source.chunks(_list_coded_columns(source, encoding.plan)):
-        for name, (coder, writer) in writers.items():
+        for name, coder in encoding.coders.items():
             values, lengths = coder.encode(frame)
             if name == "x":
                 long.append(start + np.flatnonzero(lengths > limit))
                 if isinstance(coder, SeriesCoder):
-                    gaps.append(start + _find_gaps(*coder.read(frame)))
-            writer.add(*_cut_rows(values, lengths, limit, isinstance(coder, TextCoder | SubwordCoder) and coder.end))
-    for _, writer in writers.values():
+                    numbers, steps = coder.read(frame)
+                    row = np.repeat(np.arange(len(steps)), steps)
+                    gaps.append(start + np.unique(row[~np.isfinite(numbers).all(1)]))
+            writers[name].add(
+                *_cut_rows(values, lengths, limit, isinstance(coder, TextCoder | SubwordCoder) and coder.end)
+            )
+    for writer in writers.values():
         writer.close()
     warnings = {
         (f"longer than {limit} steps", "cut; keep more with limit=..."): np.concatenate(long),
@@ -302,48 +285,27 @@ def _write_rows(source: Source, writers: dict[str, tuple[Any, Writer]], encoding
             encoding.notes.warn(f"sequences {problem}: {len(rows)} of {source.rows} (first: {place}); {cure}")
 
 
-def _find_gaps(values: Array, lengths: Array) -> Array:
-    """Return the numbers of rows with a value that is not finite; values (sum of lengths, D)."""
-    row_of_step = np.repeat(np.arange(len(lengths)), lengths)
-    return np.unique(row_of_step[~np.isfinite(values).all(1)])
-
-
 def _cut_rows(values: Array, lengths: Array, limit: int, end: bool) -> tuple[Array, Array]:
     """Keep the first `limit` steps of every row; with `end`, a truncated row still ends with END."""
     if not (lengths > limit).any():
         return values, lengths
-    starts = np.cumsum(lengths) - lengths
-    step_in_row = np.arange(len(values)) - np.repeat(starts, lengths)
-    cut, cut_lengths = values[step_in_row < limit].copy(), np.minimum(lengths, limit)
+    cut_lengths = np.minimum(lengths, limit)
+    removed_before = np.cumsum(lengths - cut_lengths) - (lengths - cut_lengths)
+    cut = values[np.arange(cut_lengths.sum()) + np.repeat(removed_before, cut_lengths)]
     if end:
         cut[np.cumsum(cut_lengths)[lengths > limit] - 1] = END
     return cut, cut_lengths
 
 
-def build_other_rows(path: DataSource, encoding: Encoding) -> Path:
-    """Encode another file with the same coders and return its folder.
-
-    Rows without a usable input or target are left out.
-    """
-    notes = Notes()
-    source = read_source(path, encoding.options, notes)
+def build_other_rows(source: Source, encoding: Encoding, work: Path) -> None:
+    """Encode other data with the same coders; rows without a usable input or target are left out."""
     plan, names = encoding.plan, source.frame().collect_schema().names()
     for name in (*plan.input, *plan.attributes, *plan.target):
         if name not in names:
             raise UserError(f"{source.parts[0].label}: no column {name!r}; the columns are {', '.join(names)}")
-    coders = [c.state() for c in (encoding.x, encoding.y, encoding.attributes) if c is not None]
-    key = cache.digest(
-        str(RECORD_FORMAT), source.fingerprint, repr(coders), encoding.options.model_dump_json(), repr(plan)
-    )
-
-    def build(work: Path) -> None:
-        rows = join_long_rows(source, plan, work, encoding.options.lookback) if plan.layout == "long" else source
-        copy = encoding.copy_for(source.name)
-        usable = find_usable(rows, plan, copy.notes)
-        split_of = np.concatenate([np.full(p.rows, p.split or "test", dtype=object) for p in rows.parts])
-        index = {name: np.flatnonzero(usable & (split_of == name)) for name in dict.fromkeys(split_of.tolist())}
-        _check_classes(rows, copy, {"train": np.empty(0, np.int64), **index}, copy.notes)
-        _write(rows, copy, index, work)
-        copy.save(work)
-
-    return cache.find_or_build(f"task-{key}", build, notes)
+    rows = join_long_rows(source, plan, work, encoding.options.lookback) if plan.layout == "long" else source
+    usable = find_usable(rows, plan, encoding.notes)
+    split_of = np.concatenate([np.full(p.rows, p.split or "test", dtype=object) for p in rows.parts])
+    index = {name: np.flatnonzero(usable & (split_of == name)) for name in dict.fromkeys(split_of.tolist())}
+    _check_classes(rows, encoding, {"train": np.empty(0, np.int64), **index})
+    _write(rows, encoding, index, work)

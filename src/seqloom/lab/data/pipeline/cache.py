@@ -57,9 +57,7 @@ def find_or_build(key: str, build: Callable[[Path], None], notes: Notes) -> Path
         notes.warn(f"the cache {place} was old or damaged and has been rebuilt")
         shutil.rmtree(place)
     make_private(place.parent)
-    work = scratch.choose_name(place)
-    try:
-        work.mkdir()
+    with scratch.make_folder(place) as work:
         build(work)
         sizes = {file.name: file.stat().st_size for file in work.iterdir()}
         (work / DONE).write_text(json.dumps({"version": VERSION, "files": sizes}))
@@ -68,8 +66,6 @@ def find_or_build(key: str, build: Callable[[Path], None], notes: Notes) -> Path
         except OSError:
             if not _is_complete(place):  # if it is complete, another process was faster
                 raise
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     return place
 
 

@@ -1,4 +1,4 @@
-"""Determine the role of each column of a table, and warn about columns that reveal the target."""
+"""Determine the role of each column of a table; warn of columns that reveal the target, and of marks such as -999."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from seqloom.core.plurals import count
 from seqloom.lab.data.coders.times import DAY_AND_NAME, NAME_AND_DAY, UNIX_RANGE
 from seqloom.lab.data.names import SPLITS
 from seqloom.lab.data.pipeline.source import Source
@@ -68,6 +69,9 @@ LEAK_ROLES = ("label", "number", "category", "id", "time")
 LEAK_BINS = 100  # bins of a column of numbers
 LEAK_SHARE = 0.95  # a leak avoids this share of the errors of always predicting the most frequent class
 LEAK_CORRELATION = 0.999
+MARKS = (-99999.0, -9999.0, -999.0, -99.0, 999.0, 9999.0, 99999.0)
+FEWEST = 2  # times that a mark occurs
+MOST_COLUMNS, MOST_NAMED = 200, 5  # that are searched; that are named
 
 
 def describe_columns(source: Source) -> list[Column]:
@@ -231,3 +235,32 @@ def _measure_correlation(pairs: pl.DataFrame) -> str | None:
         return None
     r = pairs.select(pl.corr("c", "y")).item()
     return f"correlation {r:.4f}" if r is not None and abs(r) >= LEAK_CORRELATION else None
+
+
+def warn_of_marks(source: Source, columns: Sequence[Column], notes: Notes) -> None:
+    """Warn of columns in which such a number is repeated far from all others."""
+    schema = source.frame().collect_schema()
+    names = [c.name for c in columns if c.use and c.role != "time" and schema[c.name].is_numeric()][:MOST_COLUMNS]
+    if not names:
+        return
+    numbers = source.frame().select(pl.col(name).cast(pl.Float64).alias(str(i)) for i, name in enumerate(names))
+    is_mark = [pl.col(str(i)).is_in(MARKS) for i in range(len(names))]
+    others = [pl.col(str(i)).filter(~mark & pl.col(str(i)).is_finite()) for i, mark in enumerate(is_mark)]
+    facts = numbers.select(
+        *(pl.col(str(i)).filter(mark).value_counts().implode().alias(f"marks {i}") for i, mark in enumerate(is_mark)),
+        *(other.min().alias(f"low {i}") for i, other in enumerate(others)),
+        *(other.max().alias(f"high {i}") for i, other in enumerate(others)),
+    )
+    found = facts.collect(engine="streaming").row(0, named=True)
+    warnings = []
+    for i, name in enumerate(names):
+        low, high, marks = found[f"low {i}"], found[f"high {i}"], found[f"marks {i}"]
+        for mark, rows in sorted(tuple(one.values()) for one in marks):
+            is_far = low is not None and max(low - mark, mark - high) > max(-low, high, high - low)
+            if rows >= FEWEST and is_far:
+                warnings.append(
+                    f"column {name!r} has {mark:g} in {count(rows, 'row')}, far from its other values "
+                    f"({low:g} to {high:g}); if that marks missing values, leave these fields empty"
+                )
+    for warning in warnings[:MOST_NAMED]:
+        notes.warn(warning)

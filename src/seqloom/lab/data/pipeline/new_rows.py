@@ -17,17 +17,14 @@ from seqloom.core.errors import UserError
 from seqloom.core.plurals import count, shorten
 from seqloom.core.state import make_private
 from seqloom.core.suggest import suggest
-from seqloom.lab.data.coders.attributes import AttributesCoder
 from seqloom.lab.data.coders.audio import AudioCoder
-from seqloom.lab.data.coders.joined import JoinedTextCoder
+from seqloom.lab.data.coders.labels import StepSetCoder
 from seqloom.lab.data.coders.series import SeriesCoder
-from seqloom.lab.data.coders.step_sets import StepSetCoder
-from seqloom.lab.data.coders.text import TextCoder
+from seqloom.lab.data.coders.table import AttributesCoder
+from seqloom.lab.data.coders.text import JoinedTextCoder, TextCoder
 from seqloom.lab.data.coders.times import TimesCoder
-from seqloom.lab.data.pipeline.encoding import Encoding, InputCoder
-from seqloom.lab.data.pipeline.row_filter import join_steps
-from seqloom.lab.data.pipeline.source import read_source
-from seqloom.lab.data.task import DataSource, Features, Frame, Notes, Task, Tokens
+from seqloom.lab.data.pipeline.encoding import InputCoder
+from seqloom.lab.data.task import DataSource, Features, Frame, Task, Tokens
 from seqloom.lab.files import scratch
 from seqloom.lab.kinds.forms import FORMS
 
@@ -137,19 +134,6 @@ def _read_stream(task: Task, stream: IO[bytes], form: str, chunk: int) -> Rows:
         with path.open("wb") as file:
             shutil.copyfileobj(stream, file)
         yield from task.read_rows(path, chunk)
-
-
-def read_file_rows(path: DataSource, encoding: Encoding, chunk: int) -> Iterator[list[dict[str, Any]]]:
-    """Yield the rows of a file as dicts of all its columns; of a long table, one row per group."""
-    options = encoding.options.model_copy(update={"input": (), "target": ()})
-    source = read_source(path, options, Notes())
-    frame = source.frame()
-    if encoding.plan.layout == "long":
-        rows = join_steps(frame.collect(), encoding.plan, source.parts[0].label).to_dicts()
-        yield from (rows[start : start + chunk] for start in range(0, len(rows), chunk))
-        return
-    for start in range(0, source.rows, chunk):
-        yield frame.slice(start, chunk).collect().to_dicts()
 
 
 def make_frame(rows: Sequence[Any], coder: InputCoder, times: TimesCoder | None = None) -> pl.DataFrame:

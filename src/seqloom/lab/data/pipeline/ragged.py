@@ -60,7 +60,7 @@ class Ragged:
         return Ragged(values, np.load(folder / f"{name}.offsets.npy"))
 
 
-class Writer:
+class RaggedWriter:
     """Append rows to name.bin; `close` writes what `Ragged.open` needs."""
 
     def __init__(self, folder: Path, name: str) -> None:

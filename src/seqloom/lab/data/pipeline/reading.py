@@ -79,6 +79,8 @@ class Reading(BaseModel):
     """Share of examples held out for testing if the data have no such split; by default at most 10,000 examples."""
     fold: Annotated[str, Field(pattern=r"^\d+/\d+$")] | None = None
     """Test on one of several parts of the rows instead of a random share: 2/5 is the second of five."""
+    valid_part: Annotated[str, Field(pattern=r"^\d+/\d+$")] | None = None
+    """Validate on one of several parts of the rows that are not for testing instead of a random share: 2/5."""
     split_seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
     """Seed of the random split."""
     near_duplicates: bool = True

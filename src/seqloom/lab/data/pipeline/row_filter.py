@@ -11,7 +11,7 @@ import polars as pl
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.coders.times import parse_stamps
-from seqloom.lab.data.pipeline.source import Part, Source
+from seqloom.lab.data.pipeline.source import Source, SourcePart
 from seqloom.lab.data.pipeline.task_plan import TaskPlan
 from seqloom.lab.data.task import Notes
 
@@ -101,7 +101,7 @@ def join_long_rows(source: Source, plan: TaskPlan, work: Path, piece: int | None
         rows = rows.sort(plan.group) if plan.group else rows
         table = work / f"long.{number}.arrow"
         rows.write_ipc(table)
-        parts.append(Part(part.label, part.split, part.fingerprint, table, len(rows)))
+        parts.append(SourcePart(part.label, part.split, part.fingerprint, table, len(rows)))
     return Source(source.name, tuple(parts))
 
 

@@ -1,9 +1,10 @@
-"""A task whose examples are rows: texts, token lists, series or recordings with their targets."""
+"""A task whose examples are rows: texts, token lists, series or recordings with their targets; their original text."""
 
 from __future__ import annotations
 
+import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,169 +16,128 @@ from torch import Tensor
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
 from seqloom.lab.data.pipeline.build import build_other_rows
-from seqloom.lab.data.pipeline.encoding import Encoding
+from seqloom.lab.data.pipeline.encoding import Encoding, FileTask
 from seqloom.lab.data.pipeline.ragged import Ragged
-from seqloom.lab.data.task import IGNORE, PAD, START, Batch, DataSource, Features, Task, read_record
-from seqloom.lab.kinds.forms import FORMS, Form
+from seqloom.lab.data.pipeline.reading import make_reading
+from seqloom.lab.data.pipeline.row_filter import sample_rows
+from seqloom.lab.data.pipeline.source import Source, read_source
+from seqloom.lab.data.task import IGNORE, PAD, START, Batch, Features, Notes, Pass, Task, Tokens, list_rows
+from seqloom.lab.kinds.forms import FORMS
 
 Array = np.ndarray[Any, Any]
 POOL = 50  # number of batches whose examples are sorted by length together
 
 
-class RowsTask(Task):
+class RowsTask(FileTask):
     """Encoded rows on disk, or only their encoding after `load_task`."""
 
-    encoding: Encoding
-
     def __init__(self, encoding: Encoding, data: Path | None = None) -> None:
-        self.encoding = encoding
-        plan = encoding.plan
-        self.group = plan.group if plan.layout == "long" else None  # column whose rows form one example
-        target = encoding.x.space if encoding.y is None else encoding.y.space
-        splits = encoding.splits if data else {}
-        space = encoding.x.space
+        plan, space = encoding.plan, encoding.x.space
+        target = space if encoding.y is None else encoding.y.space
         if encoding.letters is not None:
             space = replace(space, alphabet=encoding.letters.size)
         if encoding.attributes is not None:
             space = replace(space, attributes=encoding.attributes.names)
-        super().__init__(encoding.name, plan.kind, space, target, splits, encoding.notes, encoding.columns)
+        super().__init__(encoding, space, target, data)
+        self.group = plan.group if plan.layout == "long" else None  # column whose rows form one example
+        self.form = FORMS[self.kind]
         if data:
-            self._x = Ragged.open(data, "x")
-            self._y = Ragged.open(data, "y") if encoding.y else None
-            self._spans = Ragged.open(data, "times") if encoding.times else None
-            self._letters = Ragged.open(data, "letters") if encoding.letters else None
-            self._attributes = Ragged.open(data, "attributes") if encoding.attributes else None
-            self._index = {name: np.load(data / f"split.{i}.npy") for i, name in enumerate(splits)}
+            self._data = {name: Ragged.open(data, name) for name in encoding.coders}
+            self._index = {name: np.load(data / f"split.{i}.npy") for i, name in enumerate(self.splits)}
 
-    def batches(
-        self,
-        split: str,
-        *,
-        batch: int | None = None,
-        tokens: int | None = None,
-        seed: int = 0,
-        epoch: int = 0,
-        skip: int = 0,
-    ) -> Iterator[Batch]:
-        for positions in self._order(split, batch, tokens, seed, epoch)[skip:]:
-            yield self._batch(split, positions)
+    def iterate(self, one: Pass, skip: int) -> Iterator[Batch]:
+        for positions in self._order(one)[skip:]:
+            yield self._batch(one.split, positions)
 
-    @property
-    def form(self) -> Form:
-        """Hints about the kind of task."""
-        return FORMS[self.kind]
+    def count_batches(self, one: Pass) -> int | None:
+        return len(self._order(one))
 
-    def count(
-        self, split: str, *, batch: int | None = None, tokens: int | None = None, seed: int = 0, epoch: int = 0
-    ) -> int | None:
-        return len(self._order(split, batch, tokens, seed, epoch))
-
-    def _order(self, split: str, batch: int | None, tokens: int | None, seed: int, epoch: int) -> list[Array]:
-        self.check(split, batch, tokens)
-        rows = self._index[split]
-        lengths = self._x.lengths[rows]
-        if self.form.is_translated and self._y is not None:
-            lengths = np.maximum(lengths, self._y.lengths[rows])
-        return order_batches(lengths, batch, tokens, (seed, epoch) if split == "train" else None)
+    def _order(self, one: Pass) -> list[Array]:
+        rows = self._index[one.split]
+        lengths = self._data["x"].lengths[rows]
+        if self.form.is_translated and "y" in self._data:
+            lengths = np.maximum(lengths, self._data["y"].lengths[rows])
+        return order_batches(lengths, one.batch, one.tokens, (one.seed, one.epoch) if one.split == "train" else None)
 
     def _batch(self, split: str, positions: Array) -> Batch:
         rows = self._index[split][positions]
-        x, lengths = self._x.pad(rows)
-        y = y_lengths = spans = None
+        batch, y = _gather(self._data, rows, positions), self._data.get("y")
         if self.form.target == "next":  # START a b c -> a b c END
-            y, _ = self._x.pad(rows, IGNORE)
-            x = np.concatenate([np.full_like(x[:, :1], START), x[:, :-1]], 1)
-            x[np.arange(x.shape[1]) >= lengths[:, None]] = PAD
-        elif self._y is not None and self.target.per_step:
-            y, _ = self._y.pad(rows, IGNORE)
-        elif self._y is not None and self.form.is_per_row:
-            y = self._y.values[rows]
-        elif self._y is not None:
-            y, y_lengths = self._y.pad(rows, PAD)
-        if self._spans is not None:
-            spans = torch.from_numpy(self._spans.pad(rows)[0])
-        letters = None if self._letters is None else _cut_letters(self._letters.pad(rows)[0])
-        return Batch(
-            _to_tensor(x),
-            torch.from_numpy(lengths),
-            torch.from_numpy(positions),
-            None if y is None else _to_tensor(y),
-            None if y_lengths is None else torch.from_numpy(y_lengths),
-            spans,
-            letters,
-            attributes=None if self._attributes is None else _to_tensor(self._attributes.values[rows]),
-        )
+            x = torch.cat([torch.full_like(batch.x[:, :1], START), batch.x[:, :-1]], 1)
+            x[torch.arange(x.shape[1]) >= batch.lengths.unsqueeze(1)] = PAD
+            return replace(batch, x=x, y=_to_tensor(self._data["x"].pad(rows, IGNORE)[0]))
+        if y is None:
+            return batch
+        if self.target.per_step:
+            return replace(batch, y=_to_tensor(y.pad(rows, IGNORE)[0]))
+        if self.form.is_per_row:
+            return replace(batch, y=_to_tensor(y.values[rows]))
+        values, lengths = y.pad(rows, PAD)
+        return replace(batch, y=_to_tensor(values), y_lengths=torch.from_numpy(lengths))
 
     def read_classes(self, split: str) -> Array:
-        if self._y is None or self.form.target != "class":
+        if self.form.target != "class":
             return np.empty(0, dtype=np.int64)
-        return np.asarray(self._y.values[self._index[split]], dtype=np.int64)
+        return np.asarray(self._data["y"].values[self._index[split]], dtype=np.int64)
 
     def encode(self, rows: Sequence[Any]) -> Batch:
         from seqloom.lab.data.pipeline.new_rows import make_attributes_frame, make_frame
 
-        times = self.encoding.times
-        frame = make_frame(rows, self.encoding.x, times)
-        data = Ragged.from_lengths(*self.encoding.x.encode(frame))
-        every = np.arange(len(rows))
-        if (data.lengths > (limit := self.encoding.options.limit)).any():  # one text, so that Python shows it once
+        encoding, limit = self.encoding, self.encoding.options.limit
+        frame = make_frame(rows, encoding.x, encoding.times)
+        x = Ragged.from_lengths(*encoding.x.encode(frame))
+        if (x.lengths > limit).any():  # one text, so that Python shows it once
             warnings.warn(
                 f"an input has more than {limit} steps; the first {limit} are read, as in training", stacklevel=2
             )
-        data.lengths = np.minimum(data.lengths, limit)
+        x.lengths = np.minimum(x.lengths, limit)
         if self.form.target == "next":  # without END, which the model predicts
-            data.lengths = np.maximum(data.lengths - 1, 0)
-        x, lengths = data.pad(every)
-        spans = None
-        if times is not None and times.column in frame.columns:
-            intervals = Ragged.from_lengths(*times.encode(frame))
-            differ = np.minimum(intervals.lengths, limit) != data.lengths
+            x.lengths = np.maximum(x.lengths - 1, 0)
+        data = {"x": x}
+        if encoding.times is not None and encoding.times.column in frame.columns:
+            data["times"] = Ragged.from_lengths(*encoding.times.encode(frame))
+            stamps = data["times"].lengths
+            differ = np.minimum(stamps, limit) != x.lengths
             if isinstance(self.input, Features) and differ.any():
                 row = int(differ.argmax())
                 raise UserError(
-                    f"row {row + 1}: {count(int(intervals.lengths[row]), 'time stamp')} in {times.column!r} for "
-                    f"{count(int(data.lengths[row]), 'step')}; give one for each step"
+                    f"row {row + 1}: {count(int(stamps[row]), 'time stamp')} in {encoding.times.column!r} for "
+                    f"{count(int(x.lengths[row]), 'step')}; give one for each step"
                 )
-            spans = torch.from_numpy(intervals.pad(every)[0])[:, : x.shape[1]]
-        letters = None
-        if self.encoding.letters is not None:
-            spelled = Ragged.from_lengths(*self.encoding.letters.encode(frame))
-            letters = _cut_letters(spelled.pad(every)[0][:, : x.shape[1]])
-        attributes = None
-        if (coder := self.encoding.attributes) is not None:
-            attributes = _to_tensor(coder.encode(make_attributes_frame(rows, coder))[0])
-        return Batch(
-            _to_tensor(x),
-            torch.from_numpy(lengths),
-            torch.from_numpy(every),
-            timespans=spans,
-            letters=letters,
-            attributes=attributes,
-        )
+        if encoding.letters is not None:
+            data["letters"] = Ragged.from_lengths(*encoding.letters.encode(frame))
+        if (coder := encoding.attributes) is not None:
+            data["attributes"] = Ragged.from_lengths(*coder.encode(make_attributes_frame(rows, coder)))
+        every = np.arange(len(rows))
+        return _gather(data, every, every)
 
     def decode(self, predictions: Tensor, lengths: Tensor | Sequence[int] | None = None) -> list[Any]:
         coder = self.encoding.y or self.encoding.x
-        rows = predictions.detach().cpu().tolist()
-        if lengths is not None:
-            rows = [row[:end] for row, end in zip(rows, torch.as_tensor(lengths).tolist(), strict=True)]
-        return [coder.decode(row) for row in rows]
-
-    def save(self, folder: Path | str) -> None:
-        self.encoding.save(folder)
+        return [coder.decode(row) for row in list_rows(predictions, lengths)]
 
     def source_rows(self, split: str, positions: Sequence[int]) -> list[int]:
         """Return the indices of rows in the source, given their positions in a split."""
         numbers: list[int] = self._index[split][list(positions)].tolist()
         return numbers
 
-    def open_file(self, path: DataSource) -> Task:
-        place = build_other_rows(path, self.encoding)
-        return RowsTask(Encoding.load(read_record(place)), place)
+    def build_other(self, source: Source, encoding: Encoding, work: Path) -> None:
+        build_other_rows(source, encoding, work)
 
-    def read_rows(self, path: DataSource, chunk: int = 1024) -> Iterator[list[dict[str, Any]]]:
-        from seqloom.lab.data.pipeline.new_rows import read_file_rows
 
-        return read_file_rows(path, self.encoding, chunk)
+def _gather(data: Mapping[str, Ragged], rows: Array, positions: Array) -> Batch:
+    """Return the inputs of some rows."""
+    x, lengths = data["x"].pad(rows)
+    spans, letters = (
+        data[name].pad(rows)[0][:, : x.shape[1]] if name in data else None for name in ("times", "letters")
+    )
+    return Batch(
+        _to_tensor(x),
+        torch.from_numpy(lengths),
+        torch.from_numpy(positions),
+        timespans=None if spans is None else _to_tensor(spans),
+        letters=None if letters is None else _cut_letters(letters),
+        attributes=_to_tensor(data["attributes"].values[rows]) if "attributes" in data else None,
+    )
 
 
 def _cut_letters(letters: Array) -> Tensor:
@@ -226,3 +186,40 @@ def _cut_batches(order: Array, lengths: Array, batch: int | None, tokens: int | 
             cuts.append(i)
             start, longest = i, length
     return [order[a:b] for a, b in zip(cuts, [*cuts[1:], len(order)], strict=True) if b > a]
+
+
+def read_original(
+    source: Mapping[str, Any], task: Task, split: str, positions: Sequence[int]
+) -> dict[int, tuple[str, str]]:
+    """Return the locations of some rows and their input as text.
+
+    Args:
+        source: {"data": ..., "options": {...}}, as returned by `open_data`.
+        task: The task that was opened from it.
+        split: The name of the split.
+        positions: Positions in the split, as in `Batch.rows`.
+
+    Returns:
+        Position -> (file and row, text). Empty if the input is not one column of text.
+    """
+    if not isinstance(task, RowsTask) or not isinstance(task.input, Tokens):
+        return {}
+    if task.encoding.plan.layout == "long" or len(task.encoding.plan.input) > 1:
+        return {}
+    data, options = source["data"], make_reading(**source["options"])
+    table = read_source(tuple(data) if isinstance(data, list) else data, options, Notes())
+    with tempfile.TemporaryDirectory() as folder:
+        if options.rows is not None:
+            table = sample_rows(table, options.rows, options.split_seed, Path(folder), Notes())
+        numbers = dict(zip(task.source_rows(split, positions), positions, strict=True))
+        return _find_rows(table, task.encoding.plan.input[0], numbers)
+
+
+def _find_rows(table: Source, column: str, wanted: Mapping[int, int]) -> dict[int, tuple[str, str]]:
+    found = {}
+    for start, frame in table.chunks([column]):
+        for row in (row for row in wanted if start <= row < start + len(frame)):
+            value = frame[column][row - start]
+            text = value if isinstance(value, str) else " ".join(map(str, value))
+            found[wanted[row]] = (Path(table.place(row)).name, text)
+    return found

@@ -1,7 +1,11 @@
-"""Divide rows into training, validation and test."""
+"""Divide rows into training, validation and test; texts that are nearly equal, by MinHash, stay on one side.
+
+Broder 1997, On the resemblance and containment of documents.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -9,13 +13,18 @@ import polars as pl
 
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
+from seqloom.lab.data.coders.text import WORDS
 from seqloom.lab.data.coders.times import parse_stamps
 from seqloom.lab.data.names import SPLITS
-from seqloom.lab.data.pipeline.duplicates import cluster_texts, hash_texts
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.source import Source
 from seqloom.lab.data.pipeline.task_plan import TaskPlan
 from seqloom.lab.data.task import Notes
+
+BANDS, ROWS = 4, 2  # two texts are compared if both hashes of a band agree
+MIN_AGREEING = 6  # of BANDS * ROWS hashes: a Jaccard similarity of about 0.75
+MIN_WORDS = 8  # shorter texts are duplicates only if they are equal
+SHINGLE = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)  # odd multipliers
 
 
 class FoldError(UserError):
@@ -58,6 +67,8 @@ def split_rows(
         raise UserError(f"{label}: {listed} leave nothing to train on; make valid=... or test=... smaller")
     if options.fold and len(shares) < 2:
         raise FoldError(f"{label}: fold={options.fold} is for data without splits of their own; leave it out")
+    if options.valid_part and "valid" not in shares:
+        raise FoldError(f"{label}: valid_part={options.valid_part} is for data without validation rows; leave it out")
     if shares:
         rows |= _hold_out(source, plan, rows["train"], shares, is_text, options, notes)
     if is_text and (plan.split or len(source.parts) > 1):
@@ -87,10 +98,13 @@ def _hold_out(
 ) -> dict[str, Array]:
     """Divide training rows into "train" and a split for each share: by time if there are time stamps, else randomly."""
     if plan.time and plan.layout == "rows" and source.frame().collect_schema()[plan.time].is_nested() is False:
-        if options.fold:
-            raise FoldError(f"{source.parts[0].label}: fold={options.fold} would test on rows before the training rows")
+        for name, part, verb in (("fold", options.fold, "test"), ("valid_part", options.valid_part, "validate")):
+            if part:
+                raise FoldError(f"{source.parts[0].label}: {name}={part} would {verb} on rows before the training rows")
         return _split_by_time(source, plan, rows, shares, notes)
     if plan.layout == "long" and plan.group is None:  # neighbouring pieces of one series resemble each other
+        if options.valid_part:
+            raise FoldError(f"{source.parts[0].label}: valid_part={options.valid_part} is not for pieces of one series")
         notes.say("split by position: the last pieces are held out")
         edges = np.cumsum([0, *(max(1, round(share * len(rows))) for share in reversed(shares.values()))])
         ends = len(rows) - edges
@@ -107,10 +121,12 @@ def _hold_out(
     notes.say(f"random split: {share}, seed {options.split_seed}" + (", stratified" if is_stratified else ""))
     try:
         if options.fold:
-            return _split_fold(rows, keys, labels, shares["valid"], options)
-        return _split_randomly(rows, keys, labels, shares, options.split_seed)
+            sides = _split_fold(rows, keys, labels, shares["valid"], options)
+        else:
+            sides = _split_randomly(rows, keys, labels, shares, options.split_seed)
+        return _validate_part(sides, rows, keys, labels, options) if options.valid_part else sides
     except UserError as error:
-        kind = FoldError if options.fold else UserError  # compare then splits the rows once instead
+        kind = FoldError if options.fold or options.valid_part else UserError  # compare then splits the rows once
         raise kind(f"{source.parts[0].label}: {error}") from None
 
 
@@ -227,25 +243,42 @@ def _split_randomly(rows: Array, keys: Array, labels: Array, shares: dict[str, f
 
 
 def _split_fold(rows: Array, keys: Array, labels: Array, valid: float, options: Reading) -> dict[str, Array]:
-    """Test on the rows of one fold, and split the others into training and validation.
-
-    Groups of rows are assigned to the folds in turn, class by class, in random order.
-    """
-    fold, folds = map(int, (options.fold or "").split("/"))
-    if not 1 <= fold <= folds or folds < 2:
-        raise UserError(f"fold={options.fold}: write 1/5 to 5/5")
-    _, first, group = np.unique(keys, return_index=True, return_inverse=True)
-    if len(first) < folds:
-        few = f"only {count(len(first), 'different example')}"
-        raise FoldError(f"fold={options.fold}: there {'is' if len(first) == 1 else 'are'} {few}; use fewer folds")
-    order = np.random.default_rng(options.split_seed).permutation(len(first))
-    order = order[np.argsort(labels[first][order], kind="stable")]
-    fold_of_group = np.empty(len(first), dtype=np.int64)
-    fold_of_group[order] = np.arange(len(first)) % folds
-    is_test = fold_of_group[group.ravel()] == fold - 1
+    """Test on the rows of one fold, and split the others into training and validation."""
+    folds = int((options.fold or "").partition("/")[2])
+    is_test = _find_part(keys, labels, "fold", options.fold or "", options.split_seed)
     share = valid / (1 - 1 / folds)
     rest = _split_randomly(rows[~is_test], keys[~is_test], labels[~is_test], {"valid": share}, options.split_seed)
     return rest | {"test": rows[is_test]}
+
+
+def _validate_part(
+    sides: dict[str, Array], rows: Array, keys: Array, labels: Array, options: Reading
+) -> dict[str, Array]:
+    """Keep the test rows, and validate on one part of the others."""
+    is_free = ~np.isin(rows, sides.get("test", ()))
+    rows, keys, labels = rows[is_free], keys[is_free], labels[is_free]
+    is_valid = _find_part(keys, labels, "valid_part", options.valid_part or "", options.split_seed)
+    return sides | {"train": rows[~is_valid], "valid": rows[is_valid]}
+
+
+def _find_part(keys: Array, labels: Array, name: str, part: str, seed: int) -> Array:
+    """Return (N,) whether each row is in a part such as 2/5.
+
+    Groups of rows are assigned to the parts in turn, class by class, in random order.
+    """
+    number, parts = map(int, part.split("/"))
+    if not 1 <= number <= parts or parts < 2:
+        raise UserError(f"{name}={part}: write 1/5 to 5/5")
+    _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+    if len(first) < parts:
+        few, what = f"only {count(len(first), 'different example')}", "folds" if name == "fold" else "parts"
+        raise FoldError(f"{name}={part}: there {'is' if len(first) == 1 else 'are'} {few}; use fewer {what}")
+    order = np.random.default_rng(seed).permutation(len(first))
+    order = order[np.argsort(labels[first][order], kind="stable")]
+    part_of_group = np.empty(len(first), dtype=np.int64)
+    part_of_group[order] = np.arange(len(first)) % parts
+    is_in_part: Array = part_of_group[group.ravel()] == number - 1
+    return is_in_part
 
 
 def _warn_of_shared_texts(source: Source, plan: TaskPlan, rows: dict[str, Array], notes: Notes) -> None:
@@ -256,3 +289,64 @@ def _warn_of_shared_texts(source: Source, plan: TaskPlan, rows: dict[str, Array]
         number = int(np.isin(hashes[rows[name]], hashes[rows["train"]]).sum())
         if number:
             notes.warn(f"texts of {name!r} that also occur in training: {number} of {len(rows[name])}")
+
+
+def cluster_texts(chunks: Iterable[pl.Series]) -> Array:
+    """Return (N,) cluster numbers: texts that are nearly equal have the same number."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    hashes, long, signatures, n = [], [], [], 0
+    for texts in chunks:
+        rows, signature = _sign_texts(texts)
+        hashes.append(hash_texts(texts))
+        long.append(rows + n)
+        signatures.append(signature)
+        n += len(texts)
+    rows, sign, whole = np.concatenate(long), np.concatenate(signatures), np.concatenate(hashes)
+    del long, signatures, hashes  # large for millions of texts
+    edges = [np.stack(_pair_equal(whole))]
+    for band in range(BANDS):
+        key = sign[:, ROWS * band].astype(np.uint64) << np.uint64(32) | sign[:, ROWS * band + 1]
+        first, second = _pair_equal(key)
+        near = (sign[first] == sign[second]).sum(1) >= MIN_AGREEING
+        edges.append(np.stack([rows[first[near]], rows[second[near]]]))
+    one, other = np.concatenate(edges, 1)
+    graph = coo_array((np.ones(len(one), dtype=bool), (one, other)), shape=(n, n))
+    return connected_components(graph, directed=False)[1]
+
+
+def _pair_equal(keys: Array) -> tuple[Array, Array]:
+    """Return (E,), (E,) pairs of positions with equal keys: the first position of a key, and each later one."""
+    _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+    partner = first[group]
+    later = np.flatnonzero(partner != np.arange(len(keys)))
+    return partner[later], later
+
+
+def hash_texts(texts: pl.Series) -> Array:
+    """Return (N,) a hash of each text that ignores case, punctuation and spaces."""
+    letters = texts.fill_null("").str.to_lowercase().str.replace_all(r"[^\p{L}\p{N}]+", "")
+    return letters.hash(0).to_numpy()
+
+
+def _sign_texts(texts: pl.Series) -> tuple[Array, Array]:
+    """Return the indices (L,) of texts that are long enough, and their MinHashes (L, BANDS * ROWS)."""
+    words = texts.fill_null("").str.to_lowercase().str.extract_all(WORDS)
+    lengths = words.list.len().to_numpy().astype(np.int64)
+    long = np.flatnonzero(lengths >= MIN_WORDS)
+    signatures = np.empty((len(long), BANDS * ROWS), dtype=np.uint32)
+    if not len(long):
+        return long, signatures
+    h = words.explode(empty_as_null=False).hash(1).to_numpy()  # (words of all texts,)
+    s = h[:-2] * np.uint64(SHINGLE[0]) + h[1:-1] * np.uint64(SHINGLE[1]) + h[2:] * np.uint64(SHINGLE[2])
+    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    # A shingle must not reach into the next text: [start, end - 2) of each text is every other segment.
+    bounds = np.stack([starts[long], starts[long] + lengths[long] - 2], 1).ravel()
+    random = np.random.default_rng(0).integers(1, 1 << 61, (BANDS * ROWS, 2), dtype=np.uint64)
+    mixed = np.zeros(len(s) + 1, dtype=np.uint64)  # one more, so that the last bound is a valid index
+    for k, (a, b) in enumerate(random):
+        np.multiply(s, a | np.uint64(1), out=mixed[:-1])
+        np.add(mixed, b, out=mixed)
+        signatures[:, k] = np.minimum.reduceat(mixed, bounds)[::2] >> np.uint64(32)
+    return long, signatures

@@ -13,47 +13,33 @@ from torch import Tensor
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
 from seqloom.lab.data.pipeline import cache
-from seqloom.lab.data.pipeline.encoding import Encoding
-from seqloom.lab.data.pipeline.new_rows import make_frame, read_file_rows
-from seqloom.lab.data.pipeline.ragged import Ragged, Writer
-from seqloom.lab.data.pipeline.source import Source, read_source
-from seqloom.lab.data.pipeline.text_coder import make_text_coder
-from seqloom.lab.data.task import IGNORE, PAD, Batch, DataSource, Split, Task, read_record
+from seqloom.lab.data.pipeline.encoding import Encoding, FileTask, make_text_coder
+from seqloom.lab.data.pipeline.new_rows import make_frame
+from seqloom.lab.data.pipeline.ragged import Ragged, RaggedWriter
+from seqloom.lab.data.pipeline.source import Source
+from seqloom.lab.data.task import IGNORE, PAD, Batch, Pass, Split, list_rows
 
 Array = np.ndarray[Any, Any]
 SHARES = {"train": 0.9, "valid": 0.05, "test": 0.05}
 
 
-class StreamTask(Task):
+class StreamTask(FileTask):
     """One long text, cut into `batch` lanes of equal length; each batch is the next piece of every lane.
 
     A piece has `lookback` steps. In training the first piece of an epoch is shorter by a random amount, so that
     pieces start at different places in every epoch. The size of a split is its number of steps.
     """
 
-    encoding: Encoding
-
     def __init__(self, encoding: Encoding, data: Path | None = None) -> None:
-        self.encoding, self.lookback = encoding, encoding.options.lookback
-        splits = encoding.splits if data else {}
-        space = encoding.x.space
-        super().__init__(encoding.name, encoding.plan.kind, space, space, splits, encoding.notes, encoding.columns)
+        super().__init__(encoding, encoding.x.space, encoding.x.space, data)
+        self.lookback = self.steps = encoding.options.lookback
         if data:
-            self._parts = {name: Ragged.open(data, f"ids.{i}") for i, name in enumerate(splits)}
+            self._parts = {name: Ragged.open(data, f"ids.{i}") for i, name in enumerate(self.splits)}
             self._ids = {name: part.values for name, part in self._parts.items()}
 
-    def batches(
-        self,
-        split: str,
-        *,
-        batch: int | None = None,
-        tokens: int | None = None,
-        seed: int = 0,
-        epoch: int = 0,
-        skip: int = 0,
-    ) -> Iterator[Batch]:
-        starts, ends, edges = self._cut_lanes(split, batch, tokens, seed, epoch)
-        ids = self._ids[split]
+    def iterate(self, one: Pass, skip: int) -> Iterator[Batch]:
+        starts, ends, edges = self._cut_lanes(one)
+        ids = self._ids[one.split]
         for number in range(skip, len(edges) - 1):
             a, b = np.minimum(starts + edges[number], ends), np.minimum(starts + edges[number + 1], ends)
             at = a[:, None] + np.arange(int((b - a).max()))  # (lanes, T) positions in the text
@@ -62,25 +48,20 @@ class StreamTask(Task):
             x, y = np.where(real, ids[at], PAD), np.where(real, ids[at + 1], IGNORE)
             rows = torch.from_numpy(number * len(starts) + np.arange(len(starts)))
             tensors = [torch.from_numpy(v).long() for v in (x, b - a, y)]
-            self._parts[split].release(len(starts))
+            self._parts[one.split].release(len(starts))
             yield Batch(tensors[0], tensors[1], rows, tensors[2], carry=number > 0)
 
-    def count(
-        self, split: str, *, batch: int | None = None, tokens: int | None = None, seed: int = 0, epoch: int = 0
-    ) -> int | None:
-        return len(self._cut_lanes(split, batch, tokens, seed, epoch)[2]) - 1
+    def count_batches(self, one: Pass) -> int | None:
+        return len(self._cut_lanes(one)[2]) - 1
 
-    def _cut_lanes(
-        self, split: str, batch: int | None, tokens: int | None, seed: int, epoch: int
-    ) -> tuple[Array, Array, list[int]]:
+    def _cut_lanes(self, one: Pass) -> tuple[Array, Array, list[int]]:
         """Return the start and end of each lane in the text, and the edges of the pieces within a lane."""
-        n_lanes = self.choose_batch_size(split, batch, tokens, self.lookback)
-        n = len(self._ids[split]) - 1
-        length = -(-n // min(n_lanes, n))
+        n = len(self._ids[one.split]) - 1
+        length = -(-n // min(self.choose_batch_size(one), n))
         starts = np.arange(0, n, length)
         first = self.lookback
-        if split == "train":
-            first -= int(np.random.default_rng([seed, epoch]).integers(self.lookback))
+        if one.split == "train":
+            first -= int(np.random.default_rng([one.seed, one.epoch]).integers(self.lookback))
         return starts, np.minimum(starts + length, n), [0, *range(min(first, length), length, self.lookback), length]
 
     def encode(self, rows: Sequence[Any]) -> Batch:
@@ -90,31 +71,15 @@ class StreamTask(Task):
         return Batch(torch.from_numpy(x).long(), torch.from_numpy(lengths), torch.arange(len(rows)))
 
     def decode(self, predictions: Tensor, lengths: Tensor | Sequence[int] | None = None) -> list[Any]:
-        ends = [None] * len(predictions) if lengths is None else torch.as_tensor(lengths).tolist()
-        return [self.encoding.x.decode(row[:e]) for row, e in zip(predictions.cpu().tolist(), ends, strict=True)]
+        return [self.encoding.x.decode(row) for row in list_rows(predictions, lengths)]
 
-    def save(self, folder: Path | str) -> None:
-        self.encoding.save(folder)
-
-    def open_file(self, path: DataSource) -> Task:
-        source = read_source(path, self.encoding.options, self.notes)
-        key = cache.digest(source.fingerprint, repr(self.encoding.x.state()), "over")
-
-        def build(work: Path) -> None:
-            copy = self.encoding.copy_for(source.name)
-            _write(source, copy, {"test": np.ones(source.rows, dtype=bool)}, work)
-            copy.save(work)
-
-        place = cache.find_or_build(f"task-{key}", build, self.notes)
-        return StreamTask(Encoding.load(read_record(place)), place)
-
-    def read_rows(self, path: DataSource, chunk: int = 1024) -> Iterator[list[dict[str, Any]]]:
-        return read_file_rows(path, self.encoding, chunk)
+    def build_other(self, source: Source, encoding: Encoding, work: Path) -> None:
+        _write(source, encoding, {"test": np.ones(source.rows, dtype=bool)}, work)
 
 
 def build_stream(source: Source, encoding: Encoding, work: Path) -> None:
     """Fit the vocabulary on the training part of a text, then write all parts."""
-    encoding.x = make_text_coder(source, "text", encoding.plan.kind, encoding.options, encoding.notes, end=False)
+    encoding.x = make_text_coder(source, "text", encoding, end=False)
     masks = _split_text(source, encoding)
     encoding.x.fit(f.filter(masks["train"][start : start + len(f)]) for start, f in source.chunks(["text"]))
     _write(source, encoding, masks, work)
@@ -136,7 +101,7 @@ def _split_text(source: Source, encoding: Encoding) -> dict[str, Array]:
 
 def _write(source: Source, encoding: Encoding, masks: dict[str, Array], work: Path) -> None:
     """Write the ids of each split to a file and record the splits."""
-    writers = [Writer(work, f"ids.{i}") for i in range(len(masks))]
+    writers = [RaggedWriter(work, f"ids.{i}") for i in range(len(masks))]
     sizes = [0] * len(masks)
     for start, frame in source.chunks(["text"]):
         for number, mask in enumerate(masks.values()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,17 +13,16 @@ import polars as pl
 
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
-from seqloom.lab.data.coders.calendar import Calendar
+from seqloom.lab.data.coders.calendar import Calendar, find_style
 from seqloom.lab.data.coders.series import ValuesCoder
 from seqloom.lab.data.coders.table import TableCoder
 from seqloom.lab.data.coders.times import parse_stamps
 from seqloom.lab.data.pipeline import cache
 from seqloom.lab.data.pipeline.encoding import Encoding
-from seqloom.lab.data.pipeline.grid import STAMP, Ranges, infer_calendar, put_on_grid
-from seqloom.lab.data.pipeline.ragged import Writer
+from seqloom.lab.data.pipeline.ragged import RaggedWriter
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.pipeline.source import Source
-from seqloom.lab.data.pipeline.task_plan import TaskPlan
+from seqloom.lab.data.pipeline.task_plan import MOST_REPEATS, TaskPlan
 from seqloom.lab.data.task import Notes, Split
 
 Array = np.ndarray[Any, Any]
@@ -32,6 +31,9 @@ DEFAULTS = Reading()
 MONTH = 30 * 24 * 3600  # seconds in a month of the usual ETT borders
 SHARES = (0.7, 0.1, 0.2)  # shares of train, valid and test
 SERIES_FILE, STAMPS_FILE, UNITS_FILE = "series.arrow", "stamps.npy", "units.npy"
+Ranges = list[tuple[int, int]]  # first row and end of each series
+STAMP = "_t"  # the column of stamps in seconds
+MOST_GROWTH = 4  # times as many rows as before; with more gaps the table is not regular
 
 
 @dataclass(frozen=True)
@@ -197,9 +199,12 @@ def write_windows(source: Source, table: TimeTable, encoding: Encoding, borders:
     short = sum(b - a < back + ahead for a, b in ranges)
     if short:
         encoding.notes.warn(f"series shorter than {window}: {short} of {len(ranges)}; left out")
+    known_rows = np.append(0, np.cumsum(np.isfinite(y).any(1)))  # rows before each row that have a value
     for number, (name, side) in enumerate(borders.items()):
-        starts = np.concatenate([_list_starts(_find_side(side, a, b), a, back, ahead) for a, b in ranges])
-        starts = starts[_have_target(y, starts, back, ahead)]
+        sides = [(a, *_find_side(side, a, b)) for a, b in ranges]
+        firsts = [np.arange(max(a, low - back), max(a, high - back - ahead + 1)) for a, low, high in sides]
+        starts = np.concatenate(firsts).astype(np.int64)  # the first rows of all windows whose forecast is in `side`
+        starts = starts[known_rows[starts + back + ahead] > known_rows[starts + back]]  # with a value to forecast
         if not len(starts):
             label, longest = source.parts[0].label, max(b - a for a, b in ranges)
             if len(borders) == 1 and longest < back + ahead:  # other data of a trained model
@@ -239,19 +244,8 @@ def _warn_of_missing(frame: pl.DataFrame, encoding: Encoding) -> None:
         )
 
 
-def _list_starts(side: tuple[int, int], first: int, back: int, ahead: int) -> Array:
-    """List the first rows of all windows whose forecast is within `side`."""
-    return np.arange(max(first, side[0] - back), max(first, side[1] - back - ahead + 1), dtype=np.int64)
-
-
-def _have_target(y: Array, starts: Array, back: int, ahead: int) -> Array:
-    """Return which windows have a value to forecast, (windows,)."""
-    counts = np.append(0, np.cumsum(np.isfinite(y).any(1)))
-    return np.asarray(counts[starts + back + ahead] > counts[starts + back])
-
-
 def _write_array(work: Path, name: str, values: Array) -> None:
-    writer = Writer(work, name)
+    writer = RaggedWriter(work, name)
     writer.add(values, np.array([len(values)]))
     writer.close()
 
@@ -280,3 +274,84 @@ def _shrink_windows(options: Reading, sizes: Mapping[str, int], notes: Notes) ->
             f"{ahead} instead (change this with lookback=... and horizon=...)"
         )
     return options.model_copy(update={"lookback": back, "horizon": ahead})
+
+
+def infer_calendar(column: pl.Series, stamps: Array, ranges: Ranges) -> Calendar:
+    """Infer the frequency of a table whose rows are sorted by series and time.
+
+    Args:
+        column: The time stamps as they are written.
+        stamps: The same in seconds.
+        ranges: The rows of each series.
+    """
+    series = [stamps[a:b] for a, b in ranges]
+    distinct = [np.unique(one) for one in series]
+    calendar = Calendar.infer(column.name, distinct, find_style(column, stamps))
+    repeats = len(stamps) - sum(map(len, distinct))
+    steps = sum(int(calendar.count_steps(one).sum()) + 1 for one in distinct)
+    if repeats > MOST_REPEATS * len(stamps) or steps > MOST_GROWTH * len(stamps):
+        calendar.is_regular = False
+    return calendar
+
+
+def put_on_grid(
+    frame: pl.DataFrame, ranges: Ranges, calendar: Calendar, group: str | None, notes: Notes
+) -> tuple[pl.DataFrame, Ranges]:
+    """Average rows with the same stamp, and add an empty row for each step that has none.
+
+    Args:
+        frame: Rows sorted by series and time, with their stamps in seconds in the column STAMP.
+        ranges: The rows of each series.
+        calendar: The frequency.
+        group: The column that names the series.
+        notes: Receives how many rows were averaged or added.
+    """
+    frame, ranges = _average_repeats(frame, ranges, calendar, group, notes)
+    stamps = frame[STAMP].to_numpy()
+    steps = [calendar.count_steps(stamps[a:b]) for a, b in ranges]
+    added = sum(int((one - 1).sum()) for one in steps)
+    if not added:
+        return frame, ranges
+    # For each row on the grid: the last row of the table, and the steps since then.
+    rows, ahead = _spread(ranges, steps)
+    spread = frame[rows].with_columns(pl.Series(STAMP, calendar.advance(stamps[rows], ahead)))
+    values = [name for name in frame.columns if name not in (STAMP, group)]
+    is_row = pl.Series(ahead == 0)
+    spread = spread.with_columns(pl.when(is_row).then(pl.col(name)).alias(name) for name in values)
+    ends = np.cumsum([int(one.sum()) + 1 for one in steps]).tolist()
+    notes.say(
+        f"steps without a row: {added:,} of {len(rows):,} ({calendar.name}); their inputs repeat the season before, or "
+        "the last value, and are marked; their targets are not scored"
+    )
+    return spread, list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+def _spread(ranges: Ranges, steps: Sequence[Array]) -> tuple[Array, Array]:
+    rows, ahead = [], []
+    for (a, b), one in zip(ranges, steps, strict=True):
+        counts = np.append(one, 1)
+        rows.append(np.repeat(np.arange(a, b), counts))
+        ends = np.cumsum(counts)
+        ahead.append(np.arange(ends[-1]) - np.repeat(ends - counts, counts))
+    return np.concatenate(rows), np.concatenate(ahead)
+
+
+def _average_repeats(
+    frame: pl.DataFrame, ranges: Ranges, calendar: Calendar, group: str | None, notes: Notes
+) -> tuple[pl.DataFrame, Ranges]:
+    """Average the numbers of rows in the same step of a series; of names, keep the first."""
+    stamps = frame[STAMP].to_numpy()
+    place = np.concatenate([np.append(0, np.cumsum(calendar.count_steps(stamps[a:b]))) for a, b in ranges])
+    series = np.repeat(np.arange(len(ranges)), [b - a for a, b in ranges])
+    marked = frame.with_columns(pl.Series("_series", series), pl.Series("_place", place))
+    keys = ["_series", "_place"]
+    if not marked.select(keys).is_duplicated().any():
+        return frame, ranges
+    averaged = marked.group_by(keys, maintain_order=True).agg(
+        pl.col(name).mean() if frame.schema[name].is_numeric() and name not in (STAMP, group) else pl.col(name).first()
+        for name in frame.columns
+    )
+    notes.warn(f"rows in the same step as another: {len(frame) - len(averaged):,} of {len(frame):,}; they are averaged")
+    sizes = averaged.group_by("_series", maintain_order=True).len()["len"].to_list()
+    ends = np.cumsum(sizes).tolist()
+    return averaged.drop(keys), list(zip([0, *ends[:-1]], ends, strict=True))

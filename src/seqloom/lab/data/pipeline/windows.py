@@ -5,7 +5,9 @@ The table is sorted by series and time, put on a regular grid, split by time and
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +21,17 @@ from seqloom.core.plurals import count
 from seqloom.lab.data.coders.calendar import Calendar
 from seqloom.lab.data.coders.series import SeriesCoder
 from seqloom.lab.data.coders.table import TableCoder
-from seqloom.lab.data.pipeline import cache
-from seqloom.lab.data.pipeline.encoding import Encoding
+from seqloom.lab.data.pipeline.encoding import Encoding, FileTask
 from seqloom.lab.data.pipeline.ragged import Ragged
-from seqloom.lab.data.pipeline.source import read_source
+from seqloom.lab.data.pipeline.source import Source, read_source
 from seqloom.lab.data.pipeline.tables import SERIES_FILE, STAMPS_FILE, UNITS_FILE, TimeTable, read_table, write_windows
-from seqloom.lab.data.task import Batch, DataSource, Notes, Task, Values, read_record
+from seqloom.lab.data.task import Batch, DataSource, Notes, Pass, Values
 
 Array = np.ndarray[Any, Any]
 MOST_LISTED = 5  # values that a warning names
 
 
-class WindowsTask(Task):
+class WindowsTask(FileTask):
     """Windows over a table: x is `lookback` steps of all inputs, y the `horizon` steps of the targets that follow.
 
     Validation and test windows may look back across their border, but forecast only steps on their own side.
@@ -41,25 +42,20 @@ class WindowsTask(Task):
         units: (series, K) the mean absolute change of the scaled targets in a season, for the MASE.
     """
 
-    encoding: Encoding
-
     def __init__(self, encoding: Encoding, data: Path | None = None) -> None:
-        self.encoding = encoding
         if isinstance(encoding.x, SeriesCoder):  # a run of an earlier version
             encoding.x = TableCoder(encoding.x.columns, scale=encoding.x.scale.state())
-        self.lookback, self.horizon = encoding.options.lookback, encoding.options.horizon
-        splits = encoding.splits if data else {}
-        target = Values(encoding.plan.target, self.horizon)
+        self.horizon, space = encoding.options.horizon, encoding.x.space
+        super().__init__(encoding, space, Values(encoding.plan.target, self.horizon), data)
+        self.lookback = self.steps = encoding.options.lookback
         self.overlap, self.group = self.horizon, encoding.plan.group
-        space = encoding.x.space
-        super().__init__(encoding.name, encoding.plan.kind, space, target, splits, encoding.notes, encoding.columns)
         self.calendar = encoding.times if isinstance(encoding.times, Calendar) else None
         self._known = [space.names.index(name) for name in space.known]
         if data:
             self._x, self._y = Ragged.open(data, "x").values, Ragged.open(data, "y").values
             is_irregular = self.calendar is not None and not self.calendar.is_regular
             self._spans = Ragged.open(data, "times").values if is_irregular else None
-            self._starts = {name: np.load(data / f"split.{i}.npy") for i, name in enumerate(splits)}
+            self._starts = {name: np.load(data / f"split.{i}.npy") for i, name in enumerate(self.splits)}
             self._stamps = np.load(data / STAMPS_FILE) if self.calendar is not None else None
             series = pl.read_ipc(data / SERIES_FILE)
             self.series_names: list[str] = series["name"].to_list()
@@ -67,26 +63,11 @@ class WindowsTask(Task):
             self.units: Array = np.load(data / UNITS_FILE)
             self.overlap = min(self.horizon, self._find_longest_run())
 
-    def batches(
-        self,
-        split: str,
-        *,
-        batch: int | None = None,
-        tokens: int | None = None,
-        seed: int = 0,
-        epoch: int = 0,
-        skip: int = 0,
-    ) -> Iterator[Batch]:
-        size = self.choose_batch_size(split, batch, tokens, self.lookback)
-        n = len(self._starts[split])
-        order = np.random.default_rng([seed, epoch]).permutation(n) if split == "train" else np.arange(n)
+    def iterate(self, one: Pass, skip: int) -> Iterator[Batch]:
+        size, n = self.choose_batch_size(one), len(self._starts[one.split])
+        order = np.random.default_rng([one.seed, one.epoch]).permutation(n) if one.split == "train" else np.arange(n)
         for at in range(skip * size, n, size):
-            yield self.get_windows(split, order[at : at + size])
-
-    def count(
-        self, split: str, *, batch: int | None = None, tokens: int | None = None, seed: int = 0, epoch: int = 0
-    ) -> int | None:
-        return -(-len(self._starts[split]) // self.choose_batch_size(split, batch, tokens, self.lookback))
+            yield self.get_windows(one.split, order[at : at + size])
 
     def get_windows(self, split: str, positions: Array) -> Batch:
         """Return some windows of a split."""
@@ -99,6 +80,33 @@ class WindowsTask(Task):
         future = torch.from_numpy(self._x[ahead[:, :, None], self._known]) if self._known else None
         series = torch.from_numpy(self._find_series(starts))
         return Batch(x, lengths, torch.from_numpy(positions), y, timespans=spans, future=future, series=series)
+
+    def list_earlier_origins(self, count: int) -> list[WindowsTask]:
+        """Return copies of the task that validate on earlier windows and train on those before them.
+
+        Each moves back by as many windows of each series as the task validates on.
+
+        Args:
+            count: The number of copies; fewer are returned if less than a third of the training windows would be left.
+        """
+        train, valid = self._starts["train"], self._starts["valid"]
+        of_train, of_valid = self._find_series(train), self._find_series(valid)
+        tasks = []
+        for k in range(1, count + 1):
+            parts: dict[str, list[Array]] = {"train": [], "valid": []}
+            for series in np.unique(of_train):
+                own, size = train[of_train == series], int((of_valid == series).sum())
+                held = own[max(0, len(own) - k * size) : max(0, len(own) - (k - 1) * size)]
+                parts["valid"].append(held)
+                parts["train"].append(own[own <= held[0] - self.horizon] if len(held) else own)
+            starts = {name: np.concatenate(part) for name, part in parts.items()}
+            if len(starts["train"]) < len(train) / 3 or not len(starts["valid"]):
+                break
+            one = copy.copy(self)
+            one._starts = self._starts | starts
+            one.splits = {name: replace(split, size=len(one._starts[name])) for name, split in self.splits.items()}
+            tasks.append(one)
+        return tasks
 
     def _find_longest_run(self) -> int:
         """Return the largest number of held-out windows of one series; windows of different series do not overlap."""
@@ -171,12 +179,9 @@ class WindowsTask(Task):
             raise UserError(f"row {number}: columns of different lengths, {lengths}; give each as many steps")
         longest = max(expected.values())
         try:
-            return pl.DataFrame(
-                [
-                    pl.Series(name, column + [None] * (longest - len(column)), _find_type(coder, name), strict=False)
-                    for name, column in columns.items()
-                ]
-            )
+            types = {name: pl.String if name in coder.categories else pl.Float64 for name in columns}
+            padded = {name: column + [None] * (longest - len(column)) for name, column in columns.items()}
+            return pl.DataFrame([pl.Series(name, padded[name], types[name], strict=False) for name in columns])
         except (TypeError, ValueError, pl.exceptions.PolarsError) as error:
             raise UserError(f"row {number}: {str(error).splitlines()[0]}; give numbers, as in training") from None
 
@@ -184,24 +189,10 @@ class WindowsTask(Task):
         values: list[Any] = self.encoding.y.scale.invert(predictions.detach().cpu().double().numpy()).tolist()
         return values
 
-    def save(self, folder: Path | str) -> None:
-        self.encoding.save(folder)
-
-    def open_file(self, path: DataSource) -> Task:
-        """Open all windows of another table, with the scale of this one."""
-        options = self.encoding.options
-        source = read_source(path, options, self.notes)
-        key = cache.digest(source.fingerprint, repr(self.encoding.x.state()), options.model_dump_json(), "over 2")
-
-        def build(work: Path) -> None:
-            copy = self.encoding.copy_for(source.name)
-            table = read_table(source, copy.plan, self.calendar, copy.notes)
-            copy.times = table.calendar
-            write_windows(source, table, copy, {"test": (0.0, 1.0)}, work)
-            copy.save(work)
-
-        place = cache.find_or_build(f"task-{key}", build, self.notes)
-        return WindowsTask(Encoding.load(read_record(place)), place)
+    def build_other(self, source: Source, encoding: Encoding, work: Path) -> None:
+        table = read_table(source, encoding.plan, self.calendar, encoding.notes)
+        encoding.times = table.calendar
+        write_windows(source, table, encoding, {"test": (0.0, 1.0)}, work)
 
     def read_rows(self, path: DataSource, chunk: int = 1024) -> Iterator[list[dict[str, Any]]]:
         """Yield the end of each series of a table, from which a forecast starts: its last row with a target.
@@ -268,10 +259,6 @@ def _to_list(column: object) -> list[Any]:
     if isinstance(column, (str, bytes)) or not hasattr(column, "__iter__"):
         return [column]
     return column.tolist() if hasattr(column, "tolist") else list(column)
-
-
-def _find_type(coder: TableCoder, name: str) -> Any:  # noqa: ANN401  # a type of polars
-    return pl.String if name in coder.categories else pl.Float64
 
 
 def _read_steps(row: Sequence[Any] | Array, coder: TableCoder, number: int) -> pl.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import IO, Any
 
@@ -51,11 +52,13 @@ def unpack(path: Path, work: Path, max_gib: float = DEFAULT_GIB) -> Path:
                 plain.write(block)
                 check_size(path, plain.tell(), max_gib)
     except (EOFError, OSError) as error:
-        if isinstance(error, OSError) and error.errno:
-            raise  # a full disk is not a damaged file
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise  # a full disk is not a damaged file; EINVAL is a place before the start of a .zip file
         raise UserError(DAMAGED.format(path, error)) from None
+    except NotImplementedError as error:  # of zipfile
+        raise UserError(f"{path}: cannot be unpacked ({error}); unpack it, and give the file") from None
     except Exception as error:  # the error classes of lzma, zlib and zstandard share no base
-        if type(error).__name__ not in ("LZMAError", "error", "ZstdError", "BadZipFile"):
+        if type(error).__name__ not in ("LZMAError", "error", "ZstdError", "BadZipFile", "UnicodeDecodeError"):
             raise
         raise UserError(DAMAGED.format(path, error)) from None
     return copy
@@ -66,7 +69,8 @@ def _find_member(path: Path) -> str:
     import zipfile
 
     with zipfile.ZipFile(path) as archive:
-        members = [m for m in archive.infolist() if not m.is_dir() and not m.filename.startswith("__MACOSX")]
+        named = [m for m in archive.infolist() if m.filename]
+    members = [m for m in named if not m.is_dir() and not m.filename.startswith("__MACOSX")]
     names = [m.filename for m in members if not Path(m.filename).name.startswith((".", "README", "LICENSE"))]
     if len(names) != 1:
         listed = ", ".join(names[:MOST_NAMES]) or "no files"

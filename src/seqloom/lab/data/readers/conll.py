@@ -11,7 +11,7 @@ import polars as pl
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
 from seqloom.lab.data.pipeline.reading import Reading
-from seqloom.lab.data.readers.frames import decode_utf8, scan_rows
+from seqloom.lab.data.readers.frames import read_lines, scan_rows
 
 SUFFIXES = (".conll", ".conllu", ".iob", ".bio")
 UNIVERSAL = ("id", "tokens", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")  # CoNLL-U fields
@@ -60,9 +60,8 @@ def _to_columns(sentence: list[list[str]], names: tuple[str, ...], columns: tupl
 
 def _read_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield line numbers and fields, which are empty for a blank line; skip comments and document marks."""
-    with path.open("rb") as file:
-        for number, raw in enumerate(file, 1):
-            line = decode_utf8(raw, path, number).rstrip("\r\n")
-            if line.startswith("-DOCSTART-") or (line.startswith("#") and path.suffix == ".conllu"):
-                continue
-            yield number, (line.split("\t") if "\t" in line else line.split()) if line.strip() else []
+    for number, text in read_lines(path):
+        line = text.rstrip("\r\n")
+        if line.startswith("-DOCSTART-") or (line.startswith("#") and path.suffix == ".conllu"):
+            continue
+        yield number, (line.split("\t") if "\t" in line else line.split()) if line.strip() else []

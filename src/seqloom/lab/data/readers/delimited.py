@@ -6,7 +6,7 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.readers.frames import decode_utf8, read_blocks, scan_frames
-from seqloom.lab.data.readers.header import count_titles, is_data
 
 csv.field_size_limit(1 << 30)  # a field may be a whole book
 SUFFIXES = (".csv", ".tsv", ".tab")
@@ -42,10 +41,12 @@ SEPARATORS = (",", ";", "\t", "|")  # separators of a .csv, the likeliest first
 SEPARATOR_LINE = re.compile(r"sep=(.)\r?\n")  # a first line by which Excel names the separator
 BLANK_LINES = re.compile(rb"(?<=\n)(\r?\n)+")
 HEAD_LINES, HEAD_BYTES = 100, 1 << 20  # beginning of a file from which separator and header are guessed
+Rows = Sequence[Sequence[str]]
+MOST_TITLES = 10  # rows with a title above the header
 
 
 @dataclass(frozen=True)
-class Dialect:
+class TableLayout:
     """The form of a table.
 
     Attributes:
@@ -101,7 +102,7 @@ def _find_quote(path: Path) -> str | None:
     return '"' if path.suffix == ".csv" else None
 
 
-def _scan_untyped(path: Path, layout: Dialect, sample: int | None) -> pl.LazyFrame:
+def _scan_untyped(path: Path, layout: TableLayout, sample: int | None) -> pl.LazyFrame:
     return pl.scan_csv(
         path,
         separator=layout.separator,
@@ -159,7 +160,7 @@ def verify(frame: pl.LazyFrame, path: Path, options: Reading) -> None:
         diagnose(path, options)
 
 
-def find_layout(path: Path, options: Reading) -> Dialect:
+def find_layout(path: Path, options: Reading) -> TableLayout:
     """Find the separator, the names of the columns and the first row of a table.
 
     Raises:
@@ -185,7 +186,9 @@ def find_layout(path: Path, options: Reading) -> Dialect:
         while head < len(lines) and not lines[head].strip("\r\n"):
             head += 1
     _check_names(names, path)
-    return Dialect(separator, names, head, sum(len(line.encode("utf-8", "surrogateescape")) for line in lines[:head]))
+    return TableLayout(
+        separator, names, head, sum(len(line.encode("utf-8", "surrogateescape")) for line in lines[:head])
+    )
 
 
 def find_titles(path: Path, options: Reading) -> list[str]:
@@ -321,3 +324,35 @@ def _check_quotes(reader: Any, path: Path, before: int) -> Iterator[list[str]]: 
             return
         yield fields
         start = before + reader.line_num + 1
+
+
+def is_data(first: Sequence[str], rows: Rows) -> bool:
+    """Return whether the first row is data and no header: a field is a number, or occurs again in its column.
+
+    Rows that repeat the whole first row do not count.
+    """
+    values = [set(column) - {""} for column in zip(*(row for row in rows if row != first), strict=False)]
+    return any(map(_is_number, first)) or any(field in seen for field, seen in zip(first, values, strict=False))
+
+
+def count_titles(rows: Rows) -> int:
+    """Return the number of rows with a single text above the header of a table with several fields.
+
+    Args:
+        rows: The first rows that have a value.
+    """
+    titles = next((i for i, row in enumerate(rows) if any(map(str.strip, row[1:]))), 0)
+    if not 0 < titles <= MOST_TITLES or not all(row[0].strip() for row in rows[:titles]):
+        return 0
+    names, below = rows[titles], rows[titles + 1 :]
+    is_header = all(map(str.strip, names)) and len(set(names)) == len(names) and not is_data(names, below)
+    is_table = len(below) > 1 and all(len(row) == len(names) for row in below[:-1])  # the last may be cut
+    return titles if is_header and is_table else 0
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text.replace(",", ".", 1))
+    except ValueError:
+        return False
+    return True

@@ -14,7 +14,7 @@ from seqloom.core.suggest import suggest
 from seqloom.lab.data.names import SPLITS
 from seqloom.lab.data.pipeline.reading import Reading
 from seqloom.lab.data.readers.compression import check_size
-from seqloom.lab.data.readers.header import count_titles
+from seqloom.lab.data.readers.delimited import count_titles
 
 SUFFIXES = (".xlsx", ".xls", ".ods")
 HEAD_ROWS = 100  # of a sheet, in which titles above the header are looked for

@@ -1,4 +1,4 @@
-"""Lazy frames over Python generators, so that files of any format and size are read in chunks."""
+"""Lazy frames over Python generators, so that files are read in chunks; objects as columns with dotted names."""
 
 from __future__ import annotations
 
@@ -67,6 +67,13 @@ def read_blocks(path: Path, quoted: bool = False, start: int = 0) -> Iterator[by
         yield rest
 
 
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the number and the text of each line."""
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, 1):
+            yield number, decode_utf8(raw, path, number)
+
+
 def decode_utf8(data: bytes, path: object, line: int | None = None) -> str:
     """Decode bytes; raise an error with the position of the first invalid byte."""
     try:
@@ -75,3 +82,38 @@ def decode_utf8(data: bytes, path: object, line: int | None = None) -> str:
         place = path if line is None else f"{path}: line {line}"
         bad = f"byte 0x{data[error.start]:02x} at position {error.start}"
         raise UserError(f"{place} is not UTF-8 ({bad}); name its encoding with encoding=..., such as cp1252") from None
+
+
+def flatten(frame: pl.LazyFrame) -> pl.LazyFrame:
+    """Replace columns of objects, and of lists of objects, with one column for each field."""
+    while True:
+        schema = frame.collect_schema()
+        columns = [column for name, kind in schema.items() for column in _list_fields(name, kind)]
+        if len(columns) == len(schema) and not any(_get_fields(kind) for kind in schema.values()):
+            return frame
+        frame = frame.select(columns)
+
+
+def _get_fields(kind: Any) -> list[pl.Field]:  # noqa: ANN401  # a type of polars, or an instance of it
+    inner = kind.inner if isinstance(kind, pl.List) else kind
+    return inner.fields if isinstance(inner, pl.Struct) else []
+
+
+def _list_fields(name: str, kind: pl.DataType) -> list[pl.Expr]:
+    column, fields = pl.col(name), _get_fields(kind)
+    if not fields:
+        return [column]
+    if isinstance(kind, pl.List):
+        return [column.list.eval(pl.element().struct.field(f.name)).alias(f"{name}.{f.name}") for f in fields]
+    return [column.struct.field(f.name).alias(f"{name}.{f.name}") for f in fields]
+
+
+def cast_arrays(frame: pl.LazyFrame) -> pl.LazyFrame:
+    """Convert fixed-size arrays to lists: polars cannot read such arrays back from a file if the size is 0."""
+    schema = frame.collect_schema()
+    changed = {name: kind for name, kind in schema.items() if _make_lists(kind) != kind}
+    return frame.with_columns(pl.col(name).cast(_make_lists(kind)) for name, kind in changed.items())
+
+
+def _make_lists(kind: Any) -> Any:  # noqa: ANN401  # a type of polars
+    return pl.List(_make_lists(kind.inner)) if isinstance(kind, (pl.Array, pl.List)) else kind

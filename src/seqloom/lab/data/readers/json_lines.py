@@ -13,8 +13,7 @@ import polars as pl
 from seqloom.core.errors import UserError
 from seqloom.lab.data.names import SPLITS
 from seqloom.lab.data.pipeline.reading import Reading
-from seqloom.lab.data.readers.frames import decode_utf8, read_blocks, scan_frames
-from seqloom.lab.data.readers.nested import flatten
+from seqloom.lab.data.readers.frames import flatten, read_blocks, read_lines, scan_frames
 
 SUFFIXES = (".jsonl", ".ndjson", ".json")
 SAMPLE = 10_000  # lines from which types are inferred; if that fails, all lines are read
@@ -95,15 +94,13 @@ def _make_frame(document: Mapping[str, Any], path: Path) -> pl.DataFrame:
 
 def diagnose(path: Path, options: Reading) -> None:
     """Raise an error for the first line that is not a JSON object."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            place = f"{path}: line {number}"
-            text = decode_utf8(line, path, number).strip()
-            try:
-                row = json.loads(text)
-            except ValueError as error:
-                raise UserError(f"{place} is not JSON: {error}; each line must be one object") from None
-            if not isinstance(row, dict):
-                raise UserError(f'{place} is not an object but {text[:40]!r}; write {{"column": value, ...}}')
+    for number, line in read_lines(path):
+        place, text = f"{path}: line {number}", line.strip()
+        if not text:
+            continue
+        try:
+            row = json.loads(text)
+        except ValueError as error:
+            raise UserError(f"{place} is not JSON: {error}; each line must be one object") from None
+        if not isinstance(row, dict):
+            raise UserError(f'{place} is not an object but {text[:40]!r}; write {{"column": value, ...}}')

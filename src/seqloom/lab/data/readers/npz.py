@@ -25,8 +25,6 @@ CURES = dict.fromkeys("biufUSM", "") | {  # what to do for arrays of a kind; "" 
 
 def scan(path: Path, options: Reading) -> pl.LazyFrame:
     """Read the arrays of a file as columns; a name such as x_train gives the rows a split."""
-    import numpy as np
-
     if not zipfile.is_zipfile(path):
         raise UserError(f"{path}: damaged, or not an .npz file; write it again")
     try:
@@ -39,10 +37,11 @@ def scan(path: Path, options: Reading) -> pl.LazyFrame:
         raise UserError(f"{path}: is encrypted, or damaged; write it again without a password") from None
     try:
         with np.load(path, allow_pickle=False) as file:
-            arrays = {name: _decode(file[name]) for name in file.files}
+            arrays = {name: file[name] for name in file.files}
     except ValueError as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{path}: damaged ({reason}); write it again") from None
+    arrays |= {name: np.char.decode(array, "utf-8") for name, array in arrays.items() if array.dtype.kind == "S"}
     parts: dict[str, dict[str, Any]] = {}
     for name, array in arrays.items():
         column, _, part = name.rpartition("_")
@@ -52,11 +51,6 @@ def scan(path: Path, options: Reading) -> pl.LazyFrame:
         raise UserError(f"{path}: holds no arrays")
     frames = [_make_frame(path, arrays, part) for part, arrays in parts.items()]
     return pl.concat(frames, how="diagonal_relaxed").lazy()
-
-
-def _decode(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Decode bytes as UTF-8 text; return other arrays as they are."""
-    return np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
 
 
 def _check_sizes(path: Path, options: Reading) -> None:

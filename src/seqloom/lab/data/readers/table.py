@@ -32,7 +32,7 @@ from seqloom.lab.data.readers import (
 )
 from seqloom.lab.data.readers.compression import unpack
 from seqloom.lab.data.readers.encodings import copy_as_utf8
-from seqloom.lab.data.readers.nested import cast_arrays, flatten
+from seqloom.lab.data.readers.frames import cast_arrays, flatten
 
 READERS: tuple[Any, ...] = (delimited, json_lines, arrow, npz, conll, ts, text, audio, excel)
 TEXT_READERS = (delimited, json_lines, conll, ts, text)

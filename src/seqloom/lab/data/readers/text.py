@@ -12,7 +12,7 @@ import polars as pl
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
 from seqloom.lab.data.pipeline.reading import Reading
-from seqloom.lab.data.readers.frames import decode_utf8, scan_rows
+from seqloom.lab.data.readers.frames import decode_utf8, read_lines, scan_rows
 
 SUFFIXES = (".txt", ".text")
 CLASS_SUFFIX = ".txt"  # suffix of the texts in class folders
@@ -43,13 +43,11 @@ def _read_classes(path: Path) -> Iterator[dict[str, Any]]:
 def _read_lines(path: Path, separate: bool) -> Iterator[dict[str, Any]]:
     """Yield pieces of lines that concatenate to the text; with `separate`, each line that is not blank."""
     longest = min(MAX_PIECE, max(MAX_PIECE // MIN_PIECES, path.stat().st_size // MIN_PIECES))
-    with path.open("rb") as file:
-        for number, raw in enumerate(file, 1):
-            line = decode_utf8(raw, path, number)
-            if not separate:
-                yield from ({"text": piece} for piece in _cut_line(line, longest))
-            elif line.strip():
-                yield {"text": line.rstrip("\r\n")}
+    for _, line in read_lines(path):
+        if not separate:
+            yield from ({"text": piece} for piece in _cut_line(line, longest))
+        elif line.strip():
+            yield {"text": line.rstrip("\r\n")}
 
 
 def _cut_line(line: str, longest: int) -> Iterator[str]:

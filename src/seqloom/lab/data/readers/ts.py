@@ -11,7 +11,7 @@ import polars as pl
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline.reading import Reading
-from seqloom.lab.data.readers.frames import decode_utf8, scan_rows
+from seqloom.lab.data.readers.frames import read_lines, scan_rows
 
 SUFFIXES = (".ts",)
 STAMPED = re.compile(r"\(([^,()]+),([^()]+)\)")
@@ -33,28 +33,26 @@ def scan(path: Path, options: Reading) -> pl.LazyFrame:
 def _read_head(path: Path) -> dict[str, str]:
     """Return the values of the lines that start with @, by name in lower case."""
     head: dict[str, str] = {}
-    with path.open("rb") as file:
-        for number, raw in enumerate(file, 1):
-            line = decode_utf8(raw, path, number).strip()
-            if line.lower() == "@data":
-                return head
-            if line.startswith("@"):
-                name, _, value = line[1:].partition(" ")
-                head[name.lower()] = value.strip().lower()
+    for _, text in read_lines(path):
+        line = text.strip()
+        if line.lower() == "@data":
+            return head
+        if line.startswith("@"):
+            name, _, value = line[1:].partition(" ")
+            head[name.lower()] = value.strip().lower()
     raise UserError(f"{path}: no line @data; give a .ts file of the UCR/UEA archive")
 
 
 def _read_cases(path: Path, schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
     is_data = False
-    with path.open("rb") as file:
-        for number, raw in enumerate(file, 1):
-            line = decode_utf8(raw, path, number).strip()
-            if is_data and line and not line.startswith("#"):
-                try:
-                    yield _parse_case(line, schema)
-                except ValueError as error:
-                    raise UserError(f"{path}: line {number}: {error}") from None
-            is_data = is_data or line.lower() == "@data"
+    for number, text in read_lines(path):
+        line = text.strip()
+        if is_data and line and not line.startswith("#"):
+            try:
+                yield _parse_case(line, schema)
+            except ValueError as error:
+                raise UserError(f"{path}: line {number}: {error}") from None
+        is_data = is_data or line.lower() == "@data"
 
 
 def _parse_case(line: str, schema: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,10 +21,12 @@ from seqloom.lab.data.task import (
     Batch,
     Features,
     Input,
+    Pass,
     Split,
     Target,
     Task,
     Tokens,
+    list_rows,
     write_record,
 )
 from seqloom.lab.kinds.forms import find_kind
@@ -59,7 +62,7 @@ class Synthetic(Task):
     """A `Problem` as a task. Batch i of training depends only on (seed, epoch, i)."""
 
     def __init__(self, problem: Problem, valid: int = 1_000, test: int = 10_000, onehot: bool = False) -> None:
-        self.problem, self.onehot = problem, onehot
+        self.problem, self.onehot, self.steps = problem, onehot, problem.steps
         self.options = problem.options | {"valid": valid, "test": test}
         if onehot:
             self.options["onehot"] = True
@@ -77,32 +80,14 @@ class Synthetic(Task):
         if problem.trivial:
             self.notes.say(f"without a model: {problem.trivial}")
 
-    def batches(
-        self,
-        split: str,
-        *,
-        batch: int | None = None,
-        tokens: int | None = None,
-        seed: int = 0,
-        epoch: int = 0,
-        skip: int = 0,
-    ) -> Iterator[Batch]:
-        size = self.choose_batch_size(split, batch, tokens, self.problem.steps)
-        if split == "train":
-            number = skip
-            while True:
-                examples = self.problem.make(_make_generator("train", seed, epoch, number), size)
-                yield self._batch(examples, torch.arange(number * size, (number + 1) * size))
-                number += 1
-        total = self.splits[split].size or 0
+    def iterate(self, one: Pass, skip: int) -> Iterator[Batch]:
+        size = self.choose_batch_size(one)
+        for number in itertools.count(skip) if one.split == "train" else ():
+            examples = self.problem.make(_make_generator("train", one.seed, one.epoch, number), size)
+            yield self._batch(examples, torch.arange(number * size, (number + 1) * size))
+        total = self.splits[one.split].size or 0
         for start in range(skip * size, total, size):
-            yield self._fixed_batch(split, start, min(start + size, total))
-
-    def count(
-        self, split: str, *, batch: int | None = None, tokens: int | None = None, seed: int = 0, epoch: int = 0
-    ) -> int | None:
-        size, total = self.choose_batch_size(split, batch, tokens, self.problem.steps), self.splits[split].size
-        return None if total is None else -(-total // size)
+            yield self._fixed_batch(one.split, start, min(start + size, total))
 
     def _fixed_batch(self, split: str, start: int, end: int) -> Batch:
         """Return examples start .. end of a fixed set, the same for every batch size."""
@@ -131,9 +116,7 @@ class Synthetic(Task):
         return replace(batch, y=None)
 
     def decode(self, predictions: Tensor, lengths: Tensor | Sequence[int] | None = None) -> list[Any]:
-        rows = predictions.detach().cpu().tolist()
-        if lengths is not None:
-            rows = [row[:end] for row, end in zip(rows, torch.as_tensor(lengths).tolist(), strict=True)]
+        rows = list_rows(predictions, lengths)
         if self.target.as_target not in ("class", "tags"):
             return rows
         names: Sequence[str] = getattr(self.target, "names", ())

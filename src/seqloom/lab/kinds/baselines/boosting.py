@@ -14,7 +14,7 @@ from torch import Tensor
 
 from seqloom.lab.data.task import Features, Task, Values
 from seqloom.lab.kinds.baselines.module import BaselineModule, iterate_split, wrap
-from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.for_task import ForTask, get_targets
 from seqloom.lab.kinds.forecast import order_features
 
 Array = np.ndarray[Any, Any]
@@ -45,24 +45,13 @@ class LagTrees(BaselineModule):
     right: Tensor
     value: Tensor
     start: Tensor
+    sizes: list[int]
+    seasons: list[int]
     fields = ("sizes", "seasons")
 
-    def __init__(
-        self,
-        feature: Tensor,
-        threshold: Tensor,
-        left: Tensor,
-        right: Tensor,
-        value: Tensor,
-        start: Tensor,
-        sizes: list[int],
-        seasons: list[int],
-    ) -> None:
-        super().__init__(int((left == torch.arange(left.shape[1])).sum()))  # leaves
-        arrays = {"feature": feature, "threshold": threshold, "left": left, "right": right, "value": value}
-        for name, array in (arrays | {"start": start}).items():
-            self.register_buffer(name, array)
-        self.sizes, self.seasons = list(sizes), list(seasons)
+    def __init__(self, **values: Any) -> None:  # noqa: ANN401  # see above
+        super().__init__(**values)
+        self.size = int((self.left == torch.arange(self.left.shape[1])).sum())  # leaves
 
     def forward(self, x: Tensor, lengths: Tensor, future: Tensor | None = None) -> Tensor:
         S, K, _ = self.sizes
@@ -167,12 +156,11 @@ def _collect(task: Task, split: str, sizes: _Sizes, most: int) -> tuple[Array, A
         keep = torch.from_numpy(np.flatnonzero(random.random(len(batch)) < chosen))
         if not len(keep):
             continue
-        assert batch.y is not None
         steps = torch.from_numpy(np.sort(random.permutation(S)[:share]))
         x, future = batch.x[keep][..., order], None if batch.future is None else batch.future[keep]
         features, level = make_rows(x, batch.lengths[keep], future, steps, sizes)
         rows.append(features.flatten(0, 2))
-        targets.append((batch.y[keep][:, steps] - level).flatten())
+        targets.append((get_targets(batch)[keep][:, steps] - level).flatten())
     X, y = torch.cat(rows).double().numpy(), torch.cat(targets).double().numpy()
     known = np.isfinite(y)
     return X[known], y[known]

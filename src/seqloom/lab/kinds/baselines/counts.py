@@ -7,9 +7,9 @@ from collections import Counter
 import torch
 from torch import Tensor
 
-from seqloom.lab.data.task import PAD, Features, Labels, Task, Tokens
+from seqloom.lab.data.task import PAD, Features, Labels, Task
 from seqloom.lab.kinds.baselines.module import BaselineModule, iterate_split, wrap
-from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.for_task import ForTask, get_targets
 from seqloom.lab.kinds.forms import FORMS
 from seqloom.lab.kinds.translate import shift_target
 
@@ -22,10 +22,7 @@ class Constant(BaselineModule):
     """The same scores for every row."""
 
     scores: Tensor
-
-    def __init__(self, scores: Tensor) -> None:
-        super().__init__(scores.numel())
-        self.register_buffer("scores", scores)
+    fitted = ("scores",)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         return self.scores.expand(len(x), *self.scores.shape)
@@ -35,10 +32,7 @@ class Unigram(BaselineModule):
     """log p(y) at every step, independent of earlier steps: (K,)."""
 
     log_p: Tensor
-
-    def __init__(self, log_p: Tensor) -> None:
-        super().__init__(log_p.numel())
-        self.register_buffer("log_p", log_p)
+    fitted = ("log_p",)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         return self.log_p.expand(*x.shape[:2], -1)
@@ -56,11 +50,7 @@ class LabelsOfStep(BaselineModule):
 
     log_odds: Tensor
     at: Tensor
-
-    def __init__(self, log_odds: Tensor, at: Tensor) -> None:
-        super().__init__(log_odds.numel())
-        self.register_buffer("log_odds", log_odds)
-        self.register_buffer("at", at)
+    fitted = ("log_odds",)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         return torch.where(read_labels(x, self.at) > 0, self.log_odds[1], self.log_odds[0])
@@ -70,10 +60,7 @@ class ConstantText(BaselineModule):
     """One text for every recording: its ids (S,)."""
 
     ids: Tensor
-
-    def __init__(self, ids: Tensor) -> None:
-        super().__init__(len(ids))
-        self.register_buffer("ids", ids)
+    fitted = ("ids",)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         return self.ids.expand(len(x), -1)
@@ -82,24 +69,23 @@ class ConstantText(BaselineModule):
 def fit_majority(task: Task) -> ForTask:
     counts = torch.zeros(task.target.size)
     for batch in iterate_split(task, "train"):
-        assert batch.y is not None
-        counts += torch.bincount(batch.y[batch.y >= 0], minlength=task.target.size)
-    return wrap(task, Constant(((counts + 1) / (counts + 1).sum()).log()))
+        y = get_targets(batch)
+        counts += torch.bincount(y[y >= 0], minlength=task.target.size)
+    return wrap(task, Constant(scores=((counts + 1) / (counts + 1).sum()).log()))
 
 
 def fit_frequent_labels(task: Task) -> ForTask:
     """Predict the most frequent labels for every row, as many as a row has on average, but at least one."""
     counts, n = torch.zeros(task.target.size), 0
     for batch in iterate_split(task, "train"):
-        assert batch.y is not None
-        y = batch.y[..., :-1].flatten(0, -2)  # the labels of rows or of steps
+        y = get_targets(batch)[..., :-1].flatten(0, -2)  # the labels of rows or of steps
         y = y[y[:, 0] >= 0]
         counts, n = counts + y.sum(0), n + len(y)
     log_odds = ((counts + 1) / (n + 2)).logit()
     frequent = counts.topk(max(1, round(float(counts.sum()) / max(1, n)))).indices
     log_odds[frequent] = log_odds[frequent].clamp(min=0.0)  # a probability of a half is predicted
     per_step = isinstance(task.target, Labels) and task.target.per_step
-    return wrap(task, Unigram(log_odds) if per_step else Constant(log_odds))
+    return wrap(task, Unigram(log_p=log_odds) if per_step else Constant(scores=log_odds))
 
 
 def fit_labels_of_step(task: Task) -> ForTask:
@@ -109,13 +95,12 @@ def fit_labels_of_step(task: Task) -> ForTask:
     at = torch.tensor(source)
     counts = torch.full((2, 2, task.target.size), 0.5)  # (input has the label, row has the label, label)
     for batch in iterate_split(task, "train"):
-        assert batch.y is not None
-        known = batch.y[..., 0] >= 0
-        y, x = batch.y[known][:, :-1], read_labels(batch.x[known], at)
+        known = get_targets(batch)[..., 0] >= 0
+        y, x = get_targets(batch)[known][:, :-1], read_labels(batch.x[known], at)
         for i in range(2):
             for j in range(2):
                 counts[i, j] += ((x == i) & (y == j)).sum(0)
-    return wrap(task, LabelsOfStep((counts[:, 1] / counts[:, 0]).log(), at))
+    return wrap(task, LabelsOfStep(log_odds=(counts[:, 1] / counts[:, 0]).log(), at=at))
 
 
 def read_labels(x: Tensor, at: Tensor) -> Tensor:
@@ -126,9 +111,8 @@ def read_labels(x: Tensor, at: Tensor) -> Tensor:
 def fit_mean(task: Task) -> ForTask:
     total, n = torch.zeros(task.target.size), torch.zeros(task.target.size)
     for batch in iterate_split(task, "train"):
-        assert batch.y is not None
-        total, n = total + batch.y.nan_to_num().sum(0), n + (~batch.y.isnan()).sum(0)
-    return wrap(task, Constant(total / n.clamp(min=1)))
+        total, n = total + get_targets(batch).nan_to_num().sum(0), n + (~get_targets(batch).isnan()).sum(0)
+    return wrap(task, Constant(scores=total / n.clamp(min=1)))
 
 
 def fit_text(task: Task) -> ForTask:
@@ -138,24 +122,17 @@ def fit_text(task: Task) -> ForTask:
         assert batch.y is not None and batch.y_lengths is not None
         for row, n in zip(batch.y.tolist(), batch.y_lengths.tolist(), strict=True):
             texts[tuple(row[:n])] += 1
-    return wrap(task, ConstantText(torch.tensor(texts.most_common(1)[0][0], dtype=torch.long)))
-
-
-def fit_tag(task: Task) -> ForTask:
-    return wrap(task, Unigram(_unigram(_count_pairs(task, 1)).log()))
-
-
-def fit_tag_of_token(task: Task) -> ForTask:
-    assert isinstance(task.input, Tokens)
-    return wrap(task, Bigram(_back_off(_count_pairs(task, task.input.size)).log()))
+    return wrap(task, ConstantText(ids=torch.tensor(texts.most_common(1)[0][0], dtype=torch.long)))
 
 
 def fit_unigram(task: Task) -> ForTask:
-    return wrap(task, Unigram(_unigram(_count_pairs(task, 1)).log()))
+    return wrap(task, Unigram(log_p=_unigram(_count_pairs(task, 1)).log()))
 
 
 def fit_bigram(task: Task) -> ForTask:
-    return wrap(task, Bigram(_back_off(_count_pairs(task, task.target.size)).log()))
+    """Predict from the token before a target token, or from the token that is tagged."""
+    rows = task.input.size if task.target.as_target == "tags" else task.target.size
+    return wrap(task, Bigram(log_p=_back_off(_count_pairs(task, rows)).log()))
 
 
 def can_fit_bigram(task: Task) -> bool:

@@ -44,13 +44,11 @@ class NearestSeries(BaselineModule):
     x: Tensor
     lengths: Tensor
     y: Tensor
+    classes: int
+    window: int
+    scale: float
     fields = ("classes", "window", "scale")
-
-    def __init__(self, x: Tensor, lengths: Tensor, y: Tensor, classes: int, window: int, scale: float) -> None:
-        super().__init__(x.numel())
-        for name, tensor in (("x", x), ("lengths", lengths), ("y", y)):
-            self.register_buffer(name, tensor)
-        self.classes, self.window, self.scale = classes, window, scale
+    fitted = ("x",)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         a, a_lengths, b, b_lengths, y = (t.cpu().numpy() for t in (x, lengths, self.x, self.lengths, self.y))
@@ -87,8 +85,8 @@ def fit_dtw(task: Task, splits: Sequence[str] = ("train",)) -> ForTask:
     nearest = _nearest_of_class(distances, y, task.target.size)
     unit = 1 / max(1e-12, float(np.median(nearest[np.isfinite(nearest)])))
     scale = unit * choose_scale(_score(nearest, unit), y)
-    series = (torch.from_numpy(x), torch.from_numpy(lengths), torch.from_numpy(y))
-    return wrap(task, NearestSeries(*series, task.target.size, window, scale))
+    series = {name: torch.from_numpy(array) for name, array in (("x", x), ("lengths", lengths), ("y", y))}
+    return wrap(task, NearestSeries(**series, classes=task.target.size, window=window, scale=scale))
 
 
 def _score(nearest: Array, scale: float) -> Array:

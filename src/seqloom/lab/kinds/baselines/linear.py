@@ -1,10 +1,10 @@
-"""Linear baselines of scikit-learn over n-grams of a text, or over the values and a summary of a series."""
+"""Linear baselines of scikit-learn over the features of a row."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -13,218 +13,28 @@ from torch import Tensor
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import Task, Tokens
 from seqloom.lab.files.sealed import JSON
-from seqloom.lab.kinds.baselines.letters import LetterNgrams
+from seqloom.lab.kinds.baselines.features import (
+    FeatureMap,
+    Ngrams,
+    Overlap,
+    Rows,
+    SeriesFeatures,
+    WordsAndLetters,
+    join_sparse,
+    select,
+)
 from seqloom.lab.kinds.baselines.module import BaselineModule, iterate_split, wrap
-from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.for_task import ForTask, get_targets
 from seqloom.lab.stats.class_metrics import macro_f1_of_labels
 from seqloom.lab.stats.metrics import Array
 
 if TYPE_CHECKING:  # takes long to import
-    from scipy.sparse import csr_matrix
+    pass
 
-Rows = tuple[Array, Array]  # x (B, T) or (B, T, D), lengths (B,)
-WORD_ORDERS, CHARACTER_ORDERS = (1, 2), (1, 2, 3, 4)  # lengths of n-grams
-MOST_NGRAMS = 500_000
-RESAMPLED_POINTS = 32  # values of each feature, if the series differ in length
-MOST_VALUES = 4_000  # series of equal length with at most this many values are used unchanged
 SERIES_C, TEXT_C = (0.01, 0.1, 1.0), (1.0, 10.0)  # inverse regularisation strengths of scikit-learn
 LABELS_C = (1.0, 10.0, 100.0)  # rare labels need less regularisation to be predicted at all
 RIDGE_C = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # 1 / alpha
 SOLVER_ITERATIONS = 100
-
-
-class Ngrams:
-    """TF-IDF of n-grams: of one or two words, or of one to four characters."""
-
-    def __init__(self, base: int, orders: Iterable[int]) -> None:
-        self.base, self.orders = base, tuple(orders)
-
-    @classmethod
-    def of(cls, space: Tokens) -> Self:
-        """Return the usual n-grams of these tokens."""
-        return cls(space.size, CHARACTER_ORDERS if space.unit in ("characters", "bytes") else WORD_ORDERS)
-
-    def fit(self, rows: Iterable[Rows]) -> csr_matrix:
-        """Choose the n-grams and their weights; return the (N, columns) sparse matrix of the rows."""
-        from sklearn.feature_extraction.text import TfidfTransformer
-
-        pieces = [self._codes(*part) for part in rows]
-        row = np.concatenate([r + start for (r, _), start in zip(pieces, _starts(pieces), strict=True)])
-        code = np.concatenate([c for _, c in pieces])
-        self.known, inverse, counts = np.unique(code, return_inverse=True, return_counts=True)
-        n = sum(int(r[-1]) + 1 for r, _ in pieces)
-        frequent = np.argsort(-counts, kind="stable")[:MOST_NGRAMS]
-        frequent = np.sort(frequent[counts[frequent] > 1]) if len(counts) > self.base else np.arange(len(counts))
-        column = np.full(len(self.known), -1)
-        column[frequent] = np.arange(len(frequent))
-        self.known = self.known[frequent]
-        self.weighted = TfidfTransformer(sublinear_tf=True)
-        return self.weighted.fit_transform(self._matrix(row, column[inverse], n))
-
-    def arrays(self) -> dict[str, Tensor]:
-        return {"known": torch.from_numpy(self.known), "idf": torch.from_numpy(self.weighted.idf_)}
-
-    def settings(self) -> dict[str, JSON]:
-        return {"base": self.base, "orders": list(self.orders)}
-
-    @classmethod
-    def build(cls, arrays: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
-        from sklearn.feature_extraction.text import TfidfTransformer
-
-        features = cls(**settings)
-        features.known, features.weighted = arrays["known"].numpy(), TfidfTransformer(sublinear_tf=True)
-        features.weighted.idf_ = arrays["idf"].numpy()
-        return features
-
-    def __call__(self, x: Array, lengths: Array) -> csr_matrix:
-        row, code = self._codes(x, lengths)
-        at = np.searchsorted(self.known, code).clip(max=len(self.known) - 1)
-        return self.weighted.transform(self._matrix(row, np.where(self.known[at] == code, at, -1), len(x)))
-
-    def _codes(self, x: Array, lengths: Array) -> Rows:
-        """Return the row and the code of each n-gram; a last entry of code -1 marks the last row."""
-        rows, codes = [], []
-        x = x.astype(np.int64)
-        for n in self.orders:
-            width = x.shape[1] - n + 1
-            if width < 1:
-                continue
-            code = np.zeros((len(x), width), dtype=np.int64)
-            for k in range(n):
-                code = code * self.base + x[:, k : k + width]
-            there = np.arange(width) <= (lengths - n)[:, None]
-            rows.append(np.nonzero(there)[0])
-            codes.append(code[there] + n * self.base ** max(self.orders))
-        return np.concatenate([*rows, [len(x) - 1]]), np.concatenate([*codes, [-1]])
-
-    def _matrix(self, row: Array, column: Array, n: int) -> csr_matrix:
-        from scipy.sparse import csr_matrix
-
-        keep = column >= 0
-        shape = (n, max(1, len(self.known)))
-        return csr_matrix((np.ones(int(keep.sum())), (row[keep], column[keep])), shape)
-
-
-class WordsAndLetters:
-    """Features of a text: TF-IDF of its word n-grams and of the character n-grams inside its words."""
-
-    def __init__(self, words: Ngrams, letters: LetterNgrams) -> None:
-        self.parts: dict[str, Ngrams | LetterNgrams] = {"words": words, "letters": letters}
-
-    @classmethod
-    def of(cls, task: Task) -> Self:
-        """Return the usual n-grams of a task's tokens and of their characters."""
-        assert isinstance(task.input, Tokens)
-        return cls(Ngrams.of(task.input), LetterNgrams.of(task))
-
-    def fit(self, rows: Iterable[Rows]) -> csr_matrix:
-        """Fit both; return the (N, columns) sparse matrix of the rows."""
-        kept = list(rows)
-        return _join_sparse([part.fit(kept) for part in self.parts.values()])
-
-    def __call__(self, x: Array, lengths: Array) -> csr_matrix:
-        return _join_sparse([part(x, lengths) for part in self.parts.values()])
-
-    def arrays(self) -> dict[str, Tensor]:
-        return {f"{name}.{key}": array for name, part in self.parts.items() for key, array in part.arrays().items()}
-
-    def settings(self) -> dict[str, JSON]:
-        return {name: part.settings() for name, part in self.parts.items()}
-
-    @classmethod
-    def build(cls, arrays: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
-        own = {
-            name: {key.removeprefix(f"{name}."): array for key, array in arrays.items() if key.startswith(f"{name}.")}
-            for name in ("words", "letters")
-        }
-        words, letters = (
-            Ngrams.build(own["words"], settings["words"]),
-            LetterNgrams.build(own["letters"], settings["letters"]),
-        )
-        return cls(words, letters)
-
-
-def _join_sparse(parts: Sequence[Any]) -> csr_matrix:
-    from scipy.sparse import csr_matrix, hstack
-
-    return csr_matrix(hstack(parts))
-
-
-def _starts(pieces: list[Rows]) -> list[int]:
-    return [0, *np.cumsum([int(r[-1]) + 1 for r, _ in pieces])[:-1].tolist()]
-
-
-class SeriesFeatures:
-    """Mean, spread, extremes, first, last and roughness of each feature, and the values themselves."""
-
-    def fit(self, rows: Iterable[Rows]) -> Array:
-        """Fit the scaling; return the (N, columns) features of the rows."""
-        from sklearn.preprocessing import StandardScaler
-
-        parts = list(rows)
-        lengths = np.concatenate([n for _, n in parts])
-        T, D = int(lengths.max()), parts[0][0].shape[2]
-        same = bool((lengths == T).all()) and T * D <= MOST_VALUES
-        self.points = T if same else max(1, min(RESAMPLED_POINTS, MOST_VALUES // D))
-        scaler = StandardScaler()
-        features = scaler.fit_transform(np.concatenate([self._unscaled(*part) for part in parts]))
-        self.mean, self.scale = scaler.mean_, scaler.scale_
-        return features
-
-    def __call__(self, x: Array, lengths: Array) -> Array:
-        return (self._unscaled(x, lengths) - self.mean) / self.scale
-
-    def arrays(self) -> dict[str, Tensor]:
-        return {"mean": torch.from_numpy(self.mean), "scale": torch.from_numpy(self.scale)}
-
-    def settings(self) -> dict[str, JSON]:
-        return {"points": self.points}
-
-    @classmethod
-    def build(cls, arrays: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
-        features = cls()
-        features.points = int(settings["points"])
-        features.mean, features.scale = arrays["mean"].numpy(), arrays["scale"].numpy()
-        if features.mean.ndim != 1 or features.mean.shape != features.scale.shape:
-            found = f"{features.mean.shape} and {features.scale.shape}"
-            raise UserError(f"mean and scale of the features must be vectors of one length, got {found}")
-        return features
-
-    def _unscaled(self, x: Array, lengths: Array) -> Array:
-        return np.stack([self._describe(row[: max(1, n)]) for row, n in zip(x, lengths, strict=True)])
-
-    def _describe(self, x: Array) -> Array:
-        """Map (T, D) to features; a series of another length is interpolated at evenly spaced points."""
-        rough = np.abs(np.diff(x, axis=0)).mean(0) if len(x) > 1 else np.zeros(x.shape[1])
-        summary = [x.mean(0), x.std(0), x.min(0), x.max(0), x[0], x[-1], rough]
-        at = np.linspace(0, len(x) - 1, self.points)
-        low = np.floor(at).astype(int)
-        high, share = np.minimum(low + 1, len(x) - 1), (at - low)[:, None]
-        return np.concatenate([*summary, ((1 - share) * x[low] + share * x[high]).ravel()])
-
-
-class FeatureMap(Protocol):
-    """What a linear baseline computes from rows; `FEATURES` has the classes, which also have `build`."""
-
-    def fit(self, rows: Iterable[Rows]) -> Any:  # noqa: ANN401  # sparse or dense
-        """Fit what the features need; return the (N, columns) features of the rows."""
-
-    def __call__(self, x: Array, lengths: Array) -> Any:  # noqa: ANN401  # sparse or dense
-        """Return the (B, columns) features of rows."""
-
-    def arrays(self) -> dict[str, Tensor]:
-        """Return what was fitted."""
-
-    def settings(self) -> dict[str, JSON]:
-        """Return what else `build` takes."""
-
-
-FEATURES: dict[str, Any] = {
-    "n-grams": Ngrams,
-    "words and letters": WordsAndLetters,
-    "letters": LetterNgrams,  # of earlier runs
-    "series": SeriesFeatures,
-}
 ABSENT_SCORE = -30.0  # score of a class that does not occur in training
 
 
@@ -243,6 +53,7 @@ class Linear(BaselineModule):
 
     W: Tensor
     b: Tensor
+    fitted = ("W", "b")
     reads_attributes = True
 
     def __init__(
@@ -255,11 +66,9 @@ class Linear(BaselineModule):
         outputs: int,
         attributes: int = 0,
     ) -> None:
-        super().__init__(W.numel() + b.numel())
+        super().__init__(W=W, b=b)
         self.features, self.link, self.classes, self.outputs = features, link, classes, outputs
         self.attributes = attributes
-        self.register_buffer("W", W)
-        self.register_buffer("b", b)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         f = _extract(self.features, x.cpu().numpy(), lengths.cpu().numpy(), self.attributes)
@@ -281,9 +90,8 @@ class Linear(BaselineModule):
         return {"W": self.W, "b": self.b, **{f"features.{k}": v for k, v in self.features.arrays().items()}}
 
     def settings(self) -> dict[str, JSON]:
-        name = next(name for name, kind in FEATURES.items() if isinstance(self.features, kind))
         classes: JSON = None if self.classes is None else list(self.classes)
-        features: JSON = {"name": name, **self.features.settings()}
+        features: JSON = {"name": self.features.key, **self.features.settings()}
         common: dict[str, JSON] = {"outputs": self.outputs, "attributes": self.attributes, "features": features}
         return {"link": self.link, "classes": classes, **common}
 
@@ -291,8 +99,7 @@ class Linear(BaselineModule):
     def build(cls, arrays: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Self:
         options = dict(settings)
         described = dict(options.pop("features"))
-        own = {name.removeprefix("features."): v for name, v in arrays.items() if name.startswith("features.")}
-        features = FEATURES[described.pop("name")].build(own, described)
+        features = FeatureMap.by_key[described.pop("name")].build(select(arrays, "features."), described)
         W, b = arrays["W"], arrays["b"]
         columns = None
         if isinstance(features, SeriesFeatures):
@@ -351,6 +158,11 @@ def fit_logistic_with_letters(task: Task, weights: Sequence[float] = ()) -> ForT
     return fit_logistic(task, weights, WordsAndLetters.of(task))
 
 
+def fit_overlap(task: Task, weights: Sequence[float] = ()) -> ForTask:
+    """Fit a logistic regression to what two texts have in common."""
+    return fit_logistic(task, weights, Overlap())
+
+
 def fit_labels(task: Task, features: FeatureMap | None = None) -> ForTask:
     """Fit a logistic regression for each label of a multi-label task, independent of the others.
 
@@ -379,16 +191,6 @@ def fit_labels(task: Task, features: FeatureMap | None = None) -> ForTask:
     return _choose(fit, LABELS_C if text else SERIES_C, task)
 
 
-def fit_labels_with_letters(task: Task) -> ForTask:
-    """Fit a logistic regression for each label to n-grams of words and of their characters."""
-    return fit_labels(task, WordsAndLetters.of(task))
-
-
-def fit_ridge_with_letters(task: Task) -> ForTask:
-    """Fit a ridge regression to n-grams of words and of their characters."""
-    return fit_ridge(task, WordsAndLetters.of(task))
-
-
 def fit_ridge(task: Task, features: FeatureMap | None = None) -> ForTask:
     """Fit a ridge regression to the features; see `fit_logistic`."""
     from sklearn.linear_model import Ridge
@@ -409,10 +211,9 @@ def _fit_features(task: Task, features: FeatureMap | None) -> tuple[Any, Any, Ar
     rows: list[Rows] = []
     ys, attributes = [], []
     for batch in iterate_split(task, "train"):
-        assert batch.y is not None
-        keep = batch.y >= 0 if task.target.as_target == "class" else torch.ones(len(batch), dtype=torch.bool)
+        keep = get_targets(batch) >= 0 if task.target.as_target == "class" else torch.ones(len(batch), dtype=torch.bool)
         rows.append((batch.x[keep].numpy(), batch.lengths[keep].numpy()))
-        ys.append(batch.y[keep].numpy())
+        ys.append(get_targets(batch)[keep].numpy())
         if batch.attributes is not None:
             attributes.append(batch.attributes[keep].numpy())
     if features is None:
@@ -439,7 +240,7 @@ def _join(features: Any, attributes: Array) -> Any:  # noqa: ANN401  # sparse or
     from scipy.sparse import csr_matrix, issparse
 
     if issparse(features):
-        return _join_sparse([features, csr_matrix(attributes)])
+        return join_sparse([features, csr_matrix(attributes)])
     return np.concatenate([features, attributes], 1)
 
 

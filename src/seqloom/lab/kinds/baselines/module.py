@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.task import Batch, Task
 from seqloom.lab.files.sealed import JSON
 from seqloom.lab.kinds.for_task import ForTask
@@ -33,22 +34,35 @@ def iterate_split(task: Task, split: str, batch: int = 256) -> Iterator[Batch]:
 class BaselineModule(nn.Module):
     """A fitted baseline without trainable weights.
 
-    A subclass is found by its class name when a baseline is loaded. If its constructor takes all buffers and the
-    attributes listed in `fields` as keyword arguments, it can be saved; otherwise override `arrays`, `settings` and
-    `build`.
+    A subclass is found by its class name when a baseline is loaded. Its constructor takes all buffers and the
+    attributes listed in `fields` as keyword arguments, so that it can be saved; otherwise override `arrays`,
+    `settings` and `build`.
+
+    Args:
+        **values: Tensors, which become buffers, and the attributes in `fields`.
 
     Attributes:
-        size: The number of fitted values, for the table.
+        size: The number of fitted values, for the table: those of the buffers in `fitted`.
     """
 
     by_name: ClassVar[dict[str, type[BaselineModule]]] = {}
     fields: ClassVar[tuple[str, ...]] = ()  # attributes that are settings: numbers, texts, lists
+    fitted: ClassVar[tuple[str, ...]] = ()
     reads_letters = False  # whether a tagger needs the letters of each word
     reads_attributes = False  # whether the input includes the attributes of the row
 
-    def __init__(self, size: int = 0) -> None:
+    def __init__(self, **values: Any) -> None:  # noqa: ANN401  # tensors and settings
         super().__init__()
-        self.size = size
+        hints = [hint for kind in type(self).__mro__ for hint in vars(kind).get("__annotations__", {}).items()]
+        expected = {*self.fields, *(name for name, hint in hints if str(hint).startswith("Tensor"))}
+        if values.keys() != expected:  # they may come from a file
+            raise UserError(f"a {type(self).__name__} needs {', '.join(sorted(expected))}, got {', '.join(values)}")
+        for name, value in values.items():
+            if name in self.fields:
+                setattr(self, name, value)
+            else:
+                self.register_buffer(name, value)
+        self.size = sum(values[name].numel() for name in self.fitted if values[name] is not None)
         self.crf: CRF | None = None
         self.empty = nn.Parameter(torch.zeros(0), requires_grad=False)  # holds the device
 

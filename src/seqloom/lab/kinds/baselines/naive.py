@@ -11,7 +11,7 @@ from torch import Tensor
 from seqloom.core.masks import make_mask
 from seqloom.lab.data.task import Task, Values
 from seqloom.lab.kinds.baselines.module import BaselineModule, iterate_split, wrap
-from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.for_task import ForTask, get_targets
 from seqloom.lab.kinds.forecast import order_features
 
 PERIODS = (4, 7, 12, 24, 48, 52, 96, 144, 168, 288, 336)  # quarters, weeks, months, hours, quarter hours
@@ -22,11 +22,15 @@ MOST_ROWS = 20_000  # series that the ridge is fitted to
 class Naive(BaselineModule):
     """Forecast the mean or the last season: the past (B, T, D) -> the future (B, S, K) of the first K features."""
 
+    how: str
+    horizon: int
+    targets: int
+    period: int
     fields = ("how", "horizon", "targets", "period")
 
     def __init__(self, how: str, horizon: int, targets: int, period: int = 1) -> None:
-        super().__init__(int(how == "season"))
-        self.how, self.horizon, self.targets, self.period = how, horizon, targets, period
+        super().__init__(how=how, horizon=horizon, targets=targets, period=period)
+        self.size = int(how == "season")
 
     def forward(self, x: Tensor, lengths: Tensor, future: Tensor | None = None) -> Tensor:
         B, S, K = len(x), self.horizon, self.targets
@@ -51,13 +55,12 @@ class Ridge(BaselineModule):
 
     W: Tensor
     V: Tensor | None
+    targets: int
     fields = ("targets",)
+    fitted = ("W", "V")
 
     def __init__(self, W: Tensor, targets: int, V: Tensor | None = None) -> None:
-        super().__init__(W.numel() + (0 if V is None else V.numel()))
-        self.register_buffer("W", W)
-        self.register_buffer("V", V)
-        self.targets = targets
+        super().__init__(W=W, targets=targets, V=V)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None, future: Tensor | None = None) -> Tensor:
         x, T = x[..., : self.targets], self.W.shape[1]
@@ -95,8 +98,7 @@ def fit_ridge(task: Task) -> ForTask:
     xs, ys, fs = [], [], []
     rows, order, K = 0, order_features(task), task.target.size
     for batch in iterate_split(task, "train"):
-        assert batch.y is not None
-        x, y = batch.x[..., order][..., :K], batch.y
+        x, y = batch.x[..., order][..., :K], get_targets(batch)
         last = x[:, -1:]
         xs.append((x - last).transpose(1, 2).flatten(0, 1).double())
         ys.append((y - last).transpose(1, 2).flatten(0, 1).double())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from seqloom.lab.data.coders.step_sets import StepSetCoder
+from seqloom.lab.data.coders.labels import StepSetCoder
 from seqloom.lab.data.task import Labels, Task, Tokens
-from seqloom.lab.kinds.baselines import boosting, counts, dtw, letters, linear, naive, overlap, rocket, window
+from seqloom.lab.kinds.baselines import boosting, counts, dtw, linear, naive, rocket, window
+from seqloom.lab.kinds.baselines.features import WordsAndLetters, can_spell
 from seqloom.lab.kinds.baselines.module import BaselineModule, wrap
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.kinds.registry import kind_of
@@ -17,103 +18,80 @@ from seqloom.lab.kinds.registry import kind_of
 Fit = Callable[..., ForTask]  # takes a task, and splits if it is in REFITTED
 ROCKET, DTW = "MiniROCKET + ridge", "1-NN with DTW"
 WINDOW = "window + logistic regression"
+LETTERS = "TF-IDF of words and characters"
 MOST_TAGS = 200  # of a CRF, whose time grows with their square
+
+
+class BaselineEntry(NamedTuple):
+    """A baseline: its name for texts and its name for numbers, how it is fitted, and which tasks it suits."""
+
+    names: tuple[str, str]
+    fit: Fit
+    suits: Callable[[Task], bool]
 
 
 def baselines(task: Task) -> dict[str, Fit]:
     """Return the baselines for a task by name, the simplest first."""
-    entries = [FITS[key](task) for key in kind_of(task).baselines]
-    return {entry[0]: entry[1] for entry in entries if entry is not None}
-
-
-Entry = tuple[str, Fit] | None  # the name of a baseline, None if it does not fit the task
-
-
-def _plain(name: str, fit: Fit) -> Callable[[Task], Entry]:
-    return lambda _: (name, fit)
-
-
-def _of_row(text: str, numbers: str, fit: Fit) -> Callable[[Task], Entry]:
-    """Return a baseline of whole rows; labels of every step have none."""
-
-    def find(task: Task) -> Entry:
-        return None if _has_step_labels(task) else (text if _is_text(task) else numbers, fit)
-
-    return find
-
-
-def _of_letters(name: str, fit: Fit) -> Callable[[Task], Entry]:
-    def find(task: Task) -> Entry:
-        is_spelled = _is_text(task) and not _has_step_labels(task) and letters.can_spell(task)
-        return (name, fit) if is_spelled else None
-
-    return find
-
-
-def _of_series(name: str, fit: Fit, fits: Callable[[Task], bool] = lambda _: True) -> Callable[[Task], Entry]:
-    """Return a baseline of series without attributes, which only the linear baselines read."""
-
-    def find(task: Task) -> Entry:
-        is_series = not _is_text(task) and not task.input.attributes
-        return (name, fit) if is_series and fits(task) else None
-
-    return find
-
-
-def _of_tokens(name: str, fit: Fit) -> Callable[[Task], Entry]:
-    return lambda task: (name, fit) if _is_text(task) else None
-
-
-def _find_window_crf(task: Task) -> Entry:
-    return ("window + CRF", window.fit_window_crf) if _is_text(task) and task.target.size <= MOST_TAGS else None
-
-
-def _find_bigram(task: Task) -> Entry:
-    return ("bigram", counts.fit_bigram) if counts.can_fit_bigram(task) else None
-
-
-def _find_labels_of_step(task: Task) -> Entry:
-    """Return a baseline for input steps that are sets of labels, some of which are to be predicted."""
-    is_set = _has_step_labels(task) and task.encoding is not None and isinstance(task.encoding.x, StepSetCoder)
-    if not (is_set and set(task.encoding.x.names) & set(task.encoding.y.names)):
-        return None
-    return "labels of the input step", counts.fit_labels_of_step
+    entries = [FITS[key] for key in kind_of(task).baselines]
+    return {entry.names[not _is_text(task)]: entry.fit for entry in entries if entry.suits(task)}
 
 
 def _is_text(task: Task) -> bool:
     return isinstance(task.input, Tokens)
 
 
-def _has_step_labels(task: Task) -> bool:
-    return isinstance(task.target, Labels) and task.target.per_step
+def _has_row_targets(task: Task) -> bool:
+    return not (isinstance(task.target, Labels) and task.target.per_step)
 
 
-FITS: dict[str, Callable[[Task], Entry]] = {
-    "majority": _plain("majority", counts.fit_majority),
-    "logistic": _of_row("TF-IDF + logistic regression", "logistic regression", linear.fit_logistic),
-    "logistic of letters": _of_letters("TF-IDF of words and characters", linear.fit_logistic_with_letters),
-    "overlap": _plain("overlap of the texts", overlap.fit_overlap),
-    "rocket": _of_series(ROCKET, rocket.fit_rocket),
-    "nearest series": _of_series(DTW, dtw.fit_dtw, dtw.can_fit_dtw),
-    "frequent labels": _plain("most frequent labels", counts.fit_frequent_labels),
-    "labels of step": _find_labels_of_step,
-    "labels": _of_row("TF-IDF + logistic regression", "logistic regression", linear.fit_labels),
-    "labels of letters": _of_letters("TF-IDF of words and characters", linear.fit_labels_with_letters),
-    "mean": _plain("mean", counts.fit_mean),
-    "ridge": _of_row("TF-IDF + ridge", "ridge", linear.fit_ridge),
-    "ridge of letters": _of_letters("TF-IDF of words and characters", linear.fit_ridge_with_letters),
-    "tag": _plain("most frequent tag", counts.fit_tag),
-    "tag of token": _of_tokens("most frequent tag of each token", counts.fit_tag_of_token),
-    "window": _of_tokens(WINDOW, window.fit_window),
-    "window with crf": _find_window_crf,
-    "unigram": _plain("unigram", counts.fit_unigram),
-    "bigram": _find_bigram,
-    "mean of past": _plain("mean of the past", naive.fit_mean_of_past),
-    "last value": _plain("last value", naive.fit_last_value),
-    "season": _plain("seasonal naive", naive.fit_seasonal),
-    "ridge of past": _plain("ridge", naive.fit_ridge),
-    "boosting": _plain("gradient boosting on lags", boosting.fit_boosting),
-    "text": _plain("most frequent text", counts.fit_text),
+def _is_plain_series(task: Task) -> bool:
+    """Return whether inputs are series without attributes, which only the linear baselines read."""
+    return not _is_text(task) and not task.input.attributes
+
+
+def _shares_labels(task: Task) -> bool:
+    """Return whether input steps are sets of labels, some of which are to be predicted."""
+    is_set = not _has_row_targets(task) and task.encoding is not None and isinstance(task.encoding.x, StepSetCoder)
+    return is_set and bool(set(task.encoding.x.names) & set(task.encoding.y.names))
+
+
+def _describe(name: str, fit: Fit, suits: Callable[[Task], bool] = lambda _: True, numbers: str = "") -> BaselineEntry:
+    return BaselineEntry((name, numbers or name), fit, suits)
+
+
+def _describe_letters(fit: Fit) -> BaselineEntry:
+    """Return a baseline of words whose letters are known."""
+    return _describe(LETTERS, fit, lambda task: _is_text(task) and _has_row_targets(task) and can_spell(task))
+
+
+FITS: dict[str, BaselineEntry] = {
+    "majority": _describe("majority", counts.fit_majority),
+    "logistic": _describe("TF-IDF + logistic regression", linear.fit_logistic, _has_row_targets, "logistic regression"),
+    "logistic of letters": _describe_letters(linear.fit_logistic_with_letters),
+    "overlap": _describe("overlap of the texts", linear.fit_overlap),
+    "rocket": _describe(ROCKET, rocket.fit_rocket, _is_plain_series),
+    "nearest series": _describe(DTW, dtw.fit_dtw, lambda task: _is_plain_series(task) and dtw.can_fit_dtw(task)),
+    "frequent labels": _describe("most frequent labels", counts.fit_frequent_labels),
+    "labels of step": _describe("labels of the input step", counts.fit_labels_of_step, _shares_labels),
+    "labels": _describe("TF-IDF + logistic regression", linear.fit_labels, _has_row_targets, "logistic regression"),
+    "labels of letters": _describe_letters(lambda task: linear.fit_labels(task, WordsAndLetters.of(task))),
+    "mean": _describe("mean", counts.fit_mean),
+    "ridge": _describe("TF-IDF + ridge", linear.fit_ridge, _has_row_targets, "ridge"),
+    "ridge of letters": _describe_letters(lambda task: linear.fit_ridge(task, WordsAndLetters.of(task))),
+    "tag": _describe("most frequent tag", counts.fit_unigram),
+    "tag of token": _describe("most frequent tag of each token", counts.fit_bigram, _is_text),
+    "window": _describe(WINDOW, window.fit_window, _is_text),
+    "window with crf": _describe(
+        "window + CRF", window.fit_window_crf, lambda task: _is_text(task) and task.target.size <= MOST_TAGS
+    ),
+    "unigram": _describe("unigram", counts.fit_unigram),
+    "bigram": _describe("bigram", counts.fit_bigram, counts.can_fit_bigram),
+    "mean of past": _describe("mean of the past", naive.fit_mean_of_past),
+    "last value": _describe("last value", naive.fit_last_value),
+    "season": _describe("seasonal naive", naive.fit_seasonal),
+    "ridge of past": _describe("ridge", naive.fit_ridge),
+    "boosting": _describe("gradient boosting on lags", boosting.fit_boosting),
+    "text": _describe("most frequent text", counts.fit_text),
 }
 
 

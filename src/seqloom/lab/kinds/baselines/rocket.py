@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, combinations
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from torch import Tensor
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import Task
 from seqloom.lab.kinds.baselines.module import BaselineModule, iterate_split, wrap
-from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.for_task import ForTask, get_targets
 from seqloom.lab.stats.metrics import Array
 
 KERNEL_LENGTH, CENTRE = 9, 4
@@ -40,6 +41,15 @@ SCALES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  # factors of the ridge's outputs that 
 UNSEEN_SCORE = -30.0  # score of a class that does not occur in training
 
 
+class RocketKernels(NamedTuple):
+    """The convolutions; `Rocket` has the shapes."""
+
+    dilations: Array
+    counts: Array
+    channels: Array
+    biases: Array
+
+
 class Rocket(BaselineModule):
     """W f(x) + b for MiniROCKET features f.
 
@@ -52,21 +62,23 @@ class Rocket(BaselineModule):
         b: (K,).
     """
 
+    dilations: Tensor
+    counts: Tensor
+    channels: Tensor
+    biases: Tensor
     W: Tensor
     b: Tensor
+    fitted = ("W", "b")
 
     def __init__(
         self, dilations: Tensor, counts: Tensor, channels: Tensor, biases: Tensor, W: Tensor, b: Tensor
     ) -> None:
-        super().__init__(W.numel() + b.numel())
+        super().__init__(dilations=dilations, counts=counts, channels=channels, biases=biases, W=W, b=b)
         check_features(dilations, counts, channels, biases, W, b)
-        kernels = {"dilations": dilations, "counts": counts, "channels": channels, "biases": biases}
-        for name, tensor in {**kernels, "W": W, "b": b}.items():
-            self.register_buffer(name, tensor)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        kernels = (getattr(self, name).cpu().numpy() for name in ("dilations", "counts", "channels", "biases"))
-        f = transform(x.cpu().numpy(), lengths.cpu().numpy(), *kernels)
+        kernels = RocketKernels(*(getattr(self, name).cpu().numpy() for name in RocketKernels._fields))
+        f = transform(x.cpu().numpy(), lengths.cpu().numpy(), kernels)
         return torch.from_numpy(f).to(x.device) @ self.W.T + self.b
 
 
@@ -93,7 +105,7 @@ def fit_rocket(task: Task, splits: Sequence[str] = ("train",)) -> ForTask:
     else:
         target = y.astype(np.float64)
     kernels = fit_kernels(x, lengths, _count_features(task, *x.shape[:2]))
-    f = transform(x, lengths, *kernels).astype(np.float64)
+    f = transform(x, lengths, kernels).astype(np.float64)
     mean, std = f.mean(0), f.std(0)
     std[std < 1e-8] = 1.0
     W, b, left_out = fit_ridge((f - mean) / std, target, ALPHAS)
@@ -111,9 +123,8 @@ def read_series(task: Task, splits: Sequence[str]) -> tuple[Array, Array, Array]
     """Return up to MOST_ROWS series (N, T, D) with a known target, their lengths and targets."""
     parts, rows = [], 0
     for batch in chain.from_iterable(iterate_split(task, split) for split in splits):
-        assert batch.y is not None
-        known = batch.y >= 0 if task.target.as_target == "class" else ~batch.y.isnan().any(1)
-        parts.append((batch.x[known].numpy(), batch.lengths[known].numpy(), batch.y[known].numpy()))
+        known = get_targets(batch) >= 0 if task.target.as_target == "class" else ~get_targets(batch).isnan().any(1)
+        parts.append((batch.x[known].numpy(), batch.lengths[known].numpy(), get_targets(batch)[known].numpy()))
         rows += len(parts[-1][1])
         if rows >= MOST_ROWS:
             break
@@ -129,7 +140,7 @@ def _count_features(task: Task, rows: int, steps: int) -> int:
     return int(np.clip(affordable, FEWEST_FEATURES, most))
 
 
-def fit_kernels(x: Array, lengths: Array, features: int = FEATURES, seed: int = 0) -> tuple[Array, ...]:
+def fit_kernels(x: Array, lengths: Array, features: int = FEATURES, seed: int = 0) -> RocketKernels:
     """Choose dilations, channels and biases from training series.
 
     Args:
@@ -137,10 +148,6 @@ def fit_kernels(x: Array, lengths: Array, features: int = FEATURES, seed: int = 
         lengths: (N,) their lengths.
         features: number of features; fewer by less than 84.
         seed: seed of the random series and channels.
-
-    Returns:
-        dilations (n,); biases of each kernel with that dilation, (n,); (n, 84, D) which features a pair adds up;
-        the biases, ordered by dilation, then kernel.
     """
     random = np.random.default_rng(seed)
     longest = max(KERNEL_LENGTH, int(lengths.max()))
@@ -161,7 +168,7 @@ def fit_kernels(x: Array, lengths: Array, features: int = FEATURES, seed: int = 
             C = next(_convolve(_add_channels(series, some[k]), dilation, [kernel]))
             biases[start : start + count] = np.quantile(C, quantiles[start : start + count])
             start += count
-    return dilations, counts, channels, biases
+    return RocketKernels(dilations, counts, channels, biases)
 
 
 def _draw_channels(random: np.random.Generator, features: int) -> Array:
@@ -172,11 +179,11 @@ def _draw_channels(random: np.random.Generator, features: int) -> Array:
     return mask
 
 
-def transform(x: Array, lengths: Array, dilations: Array, counts: Array, channels: Array, biases: Array) -> Array:
+def transform(x: Array, lengths: Array, kernels: RocketKernels) -> Array:
     """Return the features (N, F) of series (N, T, D) that are 0 past their ends."""
     rows = max(1, CHUNK // x.shape[1])
     chunks = [slice(start, start + rows) for start in range(0, len(x), rows)]
-    return np.concatenate([_transform(x[s], lengths[s], dilations, counts, channels, biases) for s in chunks])
+    return np.concatenate([_transform(x[s], lengths[s], *kernels) for s in chunks])
 
 
 def _transform(x: Array, lengths: Array, dilations: Array, counts: Array, channels: Array, biases: Array) -> Array:

@@ -19,7 +19,7 @@ from seqloom.core.errors import UserError
 from seqloom.lab.data.coders.letters import FIRST_LETTER
 from seqloom.lab.data.task import Batch, Task
 from seqloom.lab.kinds.baselines.module import BaselineModule, iterate_split, wrap
-from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.for_task import ForTask, get_targets
 from seqloom.lab.stats.metrics import Array
 from seqloom.models.decoding.crf import CRF
 
@@ -55,17 +55,15 @@ class WindowTagger(BaselineModule):
     lower: Tensor
     kinds: Tensor
     chain: Tensor
+    fitted = ("W", "b", "chain")
 
     def __init__(
         self, known: Tensor, W: Tensor, b: Tensor, lower: Tensor, kinds: Tensor, chain: Tensor | None = None
     ) -> None:
-        super().__init__(W.numel() + b.numel() + (0 if chain is None else chain.numel()))
-        self.reads_letters = len(lower) > 0
         chain = W.new_zeros(0, 0) if chain is None else chain
+        super().__init__(known=known, W=W, b=b, lower=lower, kinds=kinds, chain=chain)
+        self.reads_letters = len(lower) > 0
         _check_arrays(known, W, b, lower, kinds, chain)
-        named = {"known": known, "W": W, "b": b, "lower": lower, "kinds": kinds, "chain": chain}
-        for name, tensor in named.items():
-            self.register_buffer(name, tensor)
         if len(chain):
             self.crf = CRF(len(b)).requires_grad_(False)
             for parameter, values in zip((self.crf.A, self.crf.b, self.crf.c), (chain[:-2], *chain[-2:]), strict=True):
@@ -120,10 +118,9 @@ class _Fit:
 
     def _read(self, batch: Batch) -> tuple[Array, Array, Array]:
         """Return the features and the tags of all steps, and the lengths of the rows."""
-        assert batch.y is not None
-        lengths = batch.lengths.numpy()
+        lengths, real = batch.lengths.numpy(), torch.arange(batch.x.shape[1]) < batch.lengths.unsqueeze(1)
         features = list_features(batch.x.numpy(), lengths, _to_numpy(batch.letters), *self.alphabet)
-        return features, batch.y[torch.arange(batch.x.shape[1]) < batch.lengths.unsqueeze(1)].numpy(), lengths
+        return features, get_targets(batch)[real].numpy(), lengths
 
     def run(self, epoch: Callable[[], None], most: int, chain: Callable[[], Tensor | None] = lambda: None) -> ForTask:
         """Run up to `most` epochs; return the model with the lowest loss on the validation rows."""

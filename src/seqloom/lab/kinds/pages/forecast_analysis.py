@@ -12,7 +12,7 @@ from seqloom.core.plurals import count
 from seqloom.lab.data.pipeline.windows import WindowsTask
 from seqloom.lab.data.task import Batch, Task, Values
 from seqloom.lab.kinds.columns import Columns
-from seqloom.lab.kinds.for_task import ForTask, Prediction
+from seqloom.lab.kinds.for_task import ForTask, Prediction, get_targets
 from seqloom.lab.report.page import Chart, Curve, PageBlock, Table
 from seqloom.lab.stats.forecasts import LEVELS
 from seqloom.lab.stats.metrics import METRICS, Array, compute_scores
@@ -126,8 +126,7 @@ def _draw_errors(model: ForTask, task: Task, batch: int) -> PageBlock:
     assert isinstance(task.target, Values)
     square = absolute = n = torch.zeros(task.target.steps, task.target.size, dtype=torch.float64)
     for one in task.batches("test", batch=batch):
-        assert one.y is not None
-        off = (model.predict(one).values - one.y).double()
+        off = (model.predict(one).values - get_targets(one)).double()
         square, absolute = square + off.square().nansum(0), absolute + off.abs().nansum(0)
         n = n + (~off.isnan()).sum(0)
     steps = [float(s) for s in range(1, task.target.steps + 1)]

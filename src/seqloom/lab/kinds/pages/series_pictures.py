@@ -10,7 +10,7 @@ import numpy as np
 from seqloom.lab.data.coders.series import SeriesCoder
 from seqloom.lab.data.pipeline.windows import WindowsTask
 from seqloom.lab.data.task import Batch, Classes, Features, Task
-from seqloom.lab.kinds.for_task import ForTask
+from seqloom.lab.kinds.for_task import ForTask, get_targets
 from seqloom.lab.kinds.pages.forecast_analysis import draw_window
 from seqloom.lab.report.page import Chart, Curve, Gallery, Grid
 from seqloom.lab.stats.metrics import Array
@@ -29,8 +29,7 @@ def draw_classes(task: Task, batch: int) -> Gallery | None:
     names = task.target.names
     pictures: dict[int, Chart | Grid] = {}
     for one in task.batches("test", batch=batch):
-        assert one.y is not None
-        for k, label in enumerate(one.y.tolist()):
+        for k, label in enumerate(get_targets(one).tolist()):
             if 0 <= label < DRAWN_CLASSES and label not in pictures and int(one.lengths[k]):
                 pictures[label] = draw_series(task, one.shard(k, len(one)), names[label])
         if len(pictures) == min(len(names), DRAWN_CLASSES):

@@ -24,7 +24,7 @@ DEV float find_scale(float largest, float& unit) {
   return to_float((u32)exponent << 23);
 }
 // Split two scaled values into packed high and low parts; low is NaN if a value is not finite.
-DEV void split_halves(u32& high, u32& low, float v, float w) {
+DEV void split_hi_lo(u32& high, u32& low, float v, float w) {
   float p, q;
   high = pack<FP16>(v, w);
   unpack<FP16>(p, q, high);

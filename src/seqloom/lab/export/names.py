@@ -1,6 +1,0 @@
-"""Names of the export formats."""
-
-from typing import Literal
-
-Target = Literal["onnx", "pt2", "safetensors", "c"]
-EXPORTS = "exports"  # the folder in which exports are written by default
