@@ -13,7 +13,7 @@ from research.quality import multi30k
 from research.quality.goal_recipe import Batch, Training, draw_by_length
 from research.quality.goal_size import Size
 from research.quality.multi30k import Pairs, Vocabulary
-from research.quality.translate_training import Settings, build, measure
+from research.quality.translate_training import Settings, build, measure_perplexity
 from research.studies.data.place import find
 from seqloom.models.decoding.beam import Beam
 from seqloom.models.translate import Translate
@@ -114,7 +114,7 @@ def multi(seed: int, size: Size) -> Training:
     def score(model: nn.Module, split: str) -> dict[str, float]:
         assert isinstance(model, Translate)
         with size.low():
-            return {"perplexity": measure(model, data[split])}
+            return {"perplexity": measure_perplexity(model, data[split])}
 
     def final(model: nn.Module) -> dict[str, Any]:
         """Choose the length penalty by BLEU on validation sentences, and translate the test set with it."""

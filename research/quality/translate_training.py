@@ -94,13 +94,13 @@ def train(model: Translate, data: Pairs, validation: Pairs, s: Settings, lr: flo
             total += loss.detach()
         losses.append(float(total) / len(batches))
         seconds.append(start.seconds)
-        perplexities.append(measure(model, validation))
+        perplexities.append(measure_perplexity(model, validation))
         left.epoch(f"epoch {epoch + 1}: loss {losses[-1]:.3f}, validation perplexity {perplexities[-1]:.2f}")
     return {"loss": losses, "validation_perplexity": perplexities, "seconds": seconds}
 
 
 @torch.no_grad()
-def measure(model: Translate, data: Pairs) -> float:
+def measure_perplexity(model: Translate, data: Pairs) -> float:
     model.eval()
     total, count = 0.0, 0
     for rows in data.buckets(256):

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import seqloom
-from research.record import PROCESSOR, Stopwatch, build_parser, print_row, write_record
+from research.record import PROCESSOR, build_parser, measure, print_row, write_record
 from research.speed.published_cells import CELLS
 from seqloom.kernels.registry import list_kernels
 
@@ -38,14 +38,14 @@ def main() -> None:
     for name in args.cells.split(","):
         for hidden in HIDDEN:
             for batch in BATCHES:
-                rows += measure(name, hidden, batch, args.rounds)
+                rows += measure_cell(name, hidden, batch, args.rounds)
     settings = {"seed": SEED, "length": LENGTH, "threads": 1, "dtype": "float32", "rounds": args.rounds}
     settings |= {"clock": "processor time, least of the rounds", "note": args.note}
     settings |= {"load_at_start": round(load, 1), "load_at_end": round(os.getloadavg()[0], 1)}
     write_record(args.json, settings=settings, rows=rows)
 
 
-def measure(name: str, hidden: int, batch: int, rounds: int) -> list[dict[str, object]]:
+def measure_cell(name: str, hidden: int, batch: int, rounds: int) -> list[dict[str, object]]:
     """Return one row for each kernel and pass of a cell, torch.nn.GRU first."""
     torch.manual_seed(SEED)
     x = torch.randn(LENGTH, batch, hidden, requires_grad=True)
@@ -79,14 +79,9 @@ def time_in_turns(calls: Mapping[str, Callable[[], None]], rounds: int) -> dict[
     repeats, best = {}, {}
     for name, call in calls.items():
         call()  # compiles
-        start = Stopwatch(PROCESSOR)
-        call()
-        repeats[name] = max(1, round(ROUND_SECONDS / max(start.seconds, 1e-6)))
+        repeats[name] = max(1, round(ROUND_SECONDS / max(measure(call, clock=PROCESSOR), 1e-6)))
     for _ in range(rounds):
         for name, call in calls.items():
-            start = Stopwatch(PROCESSOR)
-            for _ in range(repeats[name]):
-                call()
-            spent = start.seconds / repeats[name]
+            spent = measure(call, repeats[name], clock=PROCESSOR)
             best[name] = min(spent, best.get(name, spent))
     return best

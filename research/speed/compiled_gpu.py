@@ -38,11 +38,11 @@ def main() -> None:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = kind == "tf32"
         for hidden in map(int, args.hidden.split(",")):
             for batch in map(int, args.batches.split(",")):
-                rows += measure(args.cells.split(","), kind, hidden, batch, args.check)
+                rows += measure_rows(args.cells.split(","), kind, hidden, batch, args.check)
     write_record(args.json, seed=SEED, length=LENGTH, rounds=ROUNDS, rows=rows)
 
 
-def measure(names: list[str], kind: str, hidden: int, batch: int, only_check: bool) -> list[dict[str, object]]:
+def measure_rows(names: list[str], kind: str, hidden: int, batch: int, only_check: bool) -> list[dict[str, object]]:
     """Return a row for each cell, torch.nn.GRU and seqloom's GRU first."""
     dtype = torch.float32 if kind == "tf32" else getattr(torch, kind)
     place = {"device": "cuda", "dtype": dtype}

@@ -70,7 +70,7 @@ def write_long_page(path: Path, steps: int, units: int) -> None:
     seqloom.explore(model, torch.randint(4, 1000, (steps,)), steps=words, classes=["bad", "good"]).save(path)
 
 
-def measure(page: Any, metrics: Any, what: str) -> dict[str, Any]:
+def measure_row(page: Any, metrics: Any, what: str) -> dict[str, Any]:
     """Move something for some frames; return milliseconds per frame, on the clock and of the processor."""
     before = metrics()
     times = page.evaluate(MOVE, [FRAMES, what])
@@ -120,7 +120,7 @@ def main() -> None:
         for what in ("window", "cursor", "scroll"):
             for place in ("top", "heat map"):
                 page.evaluate(SHOW[place])
-                rounds = [measure(page, metrics, what) for _ in range(1 + ROUNDS)][1:]  # the first one warms up
+                rounds = [measure_row(page, metrics, what) for _ in range(1 + ROUNDS)][1:]  # the first one warms up
                 rows.append({"what": what, "at": place} | min(rounds, key=lambda one: one["cpu_ms"]))
                 print_row(rows[-1])
         rows.append(

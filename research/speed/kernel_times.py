@@ -43,11 +43,11 @@ SHAPES = {
 def main() -> None:
     parser = build_parser(__doc__)
     args = parser.parse_args()
-    rows = [measure(*kind, *shape) for kind, shapes in SHAPES.items() for shape in shapes]
+    rows = [measure_row(*kind, *shape) for kind, shapes in SHAPES.items() for shape in shapes]
     write_record(args.json, length=LENGTH, rows=rows)
 
 
-def measure(cell: str, tier: str, dtype: str, hidden: int, batch: int) -> dict[str, object]:
+def measure_row(cell: str, tier: str, dtype: str, hidden: int, batch: int) -> dict[str, object]:
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
     numbers = torch.float32 if dtype == "tf32" else getattr(torch, dtype)

@@ -48,7 +48,7 @@ ENTRIES = (
 )
 
 
-def measure(
+def measure_rows(
     device: torch.device, width: int, batch: int, lengths: list[int], kernels: list[str]
 ) -> Iterator[dict[str, object]]:
     """Yield a row for each layer, length and pass."""
@@ -114,7 +114,7 @@ def main() -> None:
     if given.device == "cpu":
         torch.set_num_threads(1)
     rows: list[dict[str, object]] = []
-    for row in measure(torch.device(given.device), given.width, given.batch, given.lengths, given.kernels):
+    for row in measure_rows(torch.device(given.device), given.width, given.batch, given.lengths, given.kernels):
         rows.append(row)
         print_row(row)
         if given.json:

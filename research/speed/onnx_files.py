@@ -9,6 +9,7 @@ largest error of the outputs.
 
 import tempfile
 import warnings
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -20,7 +21,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from torch.export import Dim
 
 import seqloom
-from research.record import Stopwatch, build_parser, write_record
+from research.record import build_parser, measure, write_record
 from seqloom.lab.export.int8 import compress_onnx, is_rounded, quantise
 from seqloom.tools.onnx.export import export_onnx
 
@@ -46,9 +47,7 @@ def compare_times(first, second, x):
     for number in range(ROUNDS + 3):
         pair = []
         for session in (first, second) if number % 2 else (second, first):
-            start = Stopwatch()
-            run_file(session, x)
-            pair.append(start.seconds)
+            pair.append(measure(partial(run_file, session, x)))
         seconds.append(pair if number % 2 else pair[::-1])
     seconds = seconds[3:]
     return median(a for a, _ in seconds), median(a / b for a, b in seconds)

@@ -29,11 +29,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     timing.ROUND = 0.02
-    rows = [measure(*case, args.rounds) for case in product(HIDDEN, BATCH, (False, True))]
+    rows = [measure_row(*case, args.rounds) for case in product(HIDDEN, BATCH, (False, True))]
     write_record(args.json, length=LENGTH, rows=rows)
 
 
-def measure(hidden: int, batch: int, back: bool, rounds: int) -> dict[str, object]:
+def measure_row(hidden: int, batch: int, back: bool, rounds: int) -> dict[str, object]:
     layer = seqloom.AttnRNN(hidden, hidden, batch_first=True, device="cuda", dtype=torch.bfloat16)
     noise = torch.Generator().manual_seed(0)
     lengths = torch.randint(LENGTH // 4, LENGTH + 1, (batch,), generator=noise)

@@ -32,11 +32,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    rows = [measure(*shape, args) for shape in itertools.product((2, 4), (64, 128), (1, 32))]
+    rows = [measure_row(*shape, args) for shape in itertools.product((2, 4), (64, 128), (1, 32))]
     write_record(args.json, rows=rows)
 
 
-def measure(slots: int, hidden: int, batch: int, args: argparse.Namespace) -> dict[str, float]:
+def measure_row(slots: int, hidden: int, batch: int, args: argparse.Namespace) -> dict[str, float]:
     device, where = args.device, {"device": args.device, "dtype": getattr(torch, args.dtype)}
     cell, x = AttnRNNCell(hidden, hidden, slots=slots).to(**where), torch.randn(batch, args.steps, hidden, **where)
     kernels = [

@@ -31,11 +31,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     timing.ROUND = 0.02
-    rows = [measure(*case, back, args.rounds) for case, back in product(CASES, (False, True))]
+    rows = [measure_row(*case, back, args.rounds) for case, back in product(CASES, (False, True))]
     write_record(args.json, rows=rows)
 
 
-def measure(
+def measure_row(
     cell: str, ways: int, layers: int, hidden: int, batch: int, length: int, back: bool, rounds: int
 ) -> dict[str, object]:
     how = {"bidirectional": ways == 2, "batch_first": True, "device": "cuda", "dtype": torch.bfloat16}

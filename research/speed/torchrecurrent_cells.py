@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import seqloom
 import seqloom.cells
-from research.record import PROCESSOR, Stopwatch, build_parser, describe_run, print_row, start_again
+from research.record import PROCESSOR, Stopwatch, build_parser, describe_run, measure, print_row, start_again
 from seqloom.core.cell import Cell
 from seqloom.tools.timing import time_call
 
@@ -55,7 +55,7 @@ def build_run(layer: nn.Module, x: Tensor, dy: Tensor | None) -> Any:
     return forward if dy is None else both
 
 
-def measure(name: str, dtype: torch.dtype, settings: Any) -> dict[str, Any]:
+def measure_cell(name: str, dtype: torch.dtype, settings: Any) -> dict[str, Any]:
     """Return the row of one cell."""
     T, B, H = settings.steps, settings.batch, settings.hidden
     torch.manual_seed(0)
@@ -102,12 +102,7 @@ def time_run(run: Any, settings: Any) -> float:
     """Return the milliseconds of a call: the fastest of some rounds."""
     if not settings.own_time:
         return 1e3 * min(time_call(run, settings.device) for _ in range(settings.rounds))
-    times = []
-    for _ in range(settings.rounds):
-        begun = Stopwatch(PROCESSOR)
-        run()
-        times.append(begun.seconds)
-    return 1e3 * min(times)
+    return 1e3 * min(measure(run, clock=PROCESSOR) for _ in range(settings.rounds))
 
 
 def round_values(row: dict[str, Any]) -> dict[str, Any]:
@@ -173,7 +168,7 @@ def main() -> None:
             if begun.seconds > EARLY_STOP * settings.limit:
                 break
             try:
-                rows.append(measure(name, getattr(torch, dtype), settings))
+                rows.append(measure_cell(name, getattr(torch, dtype), settings))
             except Exception as error:
                 rows.append({"cell": name, "dtype": dtype, "failed": f"{type(error).__name__}: {error}"[:300]})
             print_row(rows[-1])

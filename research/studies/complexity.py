@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from research.record import PROCESSOR, Stopwatch
+from research.record import PROCESSOR, Stopwatch, measure
 from research.studies.study import Study
 from research.studies.support.forms import CHUNK, FORMS, HEADS, KERNEL, WINDOW, Count, Form
 from research.studies.support.ledger import Ledger
@@ -231,9 +231,7 @@ def _seconds(call: Callable[[], None]) -> float:
     """Return the processor time of the fastest call of a round, independent of other programs."""
     best, begun = math.inf, Stopwatch()
     while best == math.inf or begun.seconds < ROUND:
-        start = Stopwatch(PROCESSOR)
-        call()
-        best = min(best, start.seconds)
+        best = min(best, measure(call, clock=PROCESSOR))
     return best
 
 

@@ -27,6 +27,7 @@ def find(pattern, files=FILES):
 def test_there_is_one_parser_and_one_clock():
     assert find(r"ArgumentParser\(") == ["research/record.py"]
     assert find(CLOCK) == ["research/record.py"]
+    assert find(r"(?m)^def measure\(") == ["research/record.py"]
     assert find(r"__name__ == .__main__.") == ["research/__main__.py"]
 
 

@@ -34,7 +34,7 @@ from seqloom.core.weights import bind_weights
 from seqloom.kernels import heuristics
 from seqloom.kernels.compiled.stages import as_rows
 from seqloom.kernels.compiled.validation import Verdicts
-from seqloom.kernels.cuda.gated.code import GatedSetting, Kind, why_not_job, why_not_setting
+from seqloom.kernels.cuda.gated.code import GatedKind, GatedSetting, why_not_job, why_not_setting
 from seqloom.kernels.cuda.gated.scan import GatedWeights, run_job
 
 GRID_MOST_GATES = 4  # on a grid, the weights of more gates do not fit into a block's registers and shared memory
@@ -81,7 +81,7 @@ def run(cell: Cell, job: ScanJob, prepared: FittingCell) -> tuple[Tensor, State]
         return prepared.run(setting, cell, job, x, start)
 
 
-def _choose_setting(kind: Kind, hidden: int, dtype: torch.dtype, job: ScanJob) -> GatedSetting:
+def _choose_setting(kind: GatedKind, hidden: int, dtype: torch.dtype, job: ScanJob) -> GatedSetting:
     flags = job.mask is not None, bool(job.keep), job.reset is not None
     grid = hidden > heuristics.GATED_CLUSTER_HIDDEN[dtype.itemsize] and kind.gates <= GRID_MOST_GATES
     return GatedSetting(kind, hidden, dtype, *flags, grid)
@@ -99,7 +99,7 @@ class FittingCell:
 
     plan: Plan
     fitted: GatedProgram
-    kind: Kind
+    kind: GatedKind
 
     @property
     def output(self) -> int:
@@ -295,7 +295,7 @@ def _compile(cell: Cell, job: ScanJob, extras: Extras) -> FittingCell:
             raise
         discard(compiled, f"{type(error).__name__}: {error}")
         return _compile(cell, job, extras)
-    kind = Kind(
+    kind = GatedKind(
         type(cell).__name__,
         len(fitted.gates),
         len(fitted.states),

@@ -25,7 +25,7 @@ TILE = 512  # bytes per weight tile on a grid
 
 
 @dataclass(frozen=True)
-class Kind:
+class GatedKind:
     """A cell: its equations, in the file gated/<text>.cuh or generated (`unit`), and its sizes."""
 
     text: str
@@ -54,7 +54,7 @@ class Kind:
 class GatedSetting:
     """The cell and the options of a job, as macros of the CUDA text."""
 
-    kind: Kind
+    kind: GatedKind
     hidden: int
     dtype: torch.dtype
     mask: bool
@@ -123,7 +123,7 @@ class GatedDivision:
     def tile_bytes(self) -> int:
         return 256 * self.size
 
-    def shared_bytes(self, kind: Kind, back: bool) -> int:
+    def shared_bytes(self, kind: GatedKind, back: bool) -> int:
         """Return the bytes of shared memory in cluster.cuh: buffers, sums, a stage, barriers, words, weights."""
         R, U, values, products = self.rows, 16 * self.each, *((kind.gates, 1) if back else (1, kind.gates))
         spans, span = -(-U // 64), min(U, 64)
@@ -134,12 +134,12 @@ class GatedDivision:
         weights = self.in_shared * self.warps * self.tile_bytes
         return buffers + parts + stage + sums + 48 + self._handed_bytes(kind, back, spans) + weights
 
-    def helps(self, kind: Kind, back: bool) -> bool:
+    def helps(self, kind: GatedKind, back: bool) -> bool:
         """Return whether half of the warps have no row and help the others."""
         few = 2 * self.taken <= self.rows and self.cluster <= heuristics.GATED_HELPED_BLOCKS[back]
         return kind.norm and self.size == 2 and few
 
-    def _handed_bytes(self, kind: Kind, back: bool, spans: int) -> int:
+    def _handed_bytes(self, kind: GatedKind, back: bool, spans: int) -> int:
         """Return the bytes that warps hand to each other if half of them help the others."""
         if not self.helps(kind, back):
             return 0
@@ -148,7 +148,7 @@ class GatedDivision:
         return 256 * self.taken * spans * (there // 4 * 4 + ((2 * gates + 2 * memory + 5) // 4 * 4 if back else 4))
 
 
-def place_weights(way: GatedDivision, kind: Kind, back: bool) -> GatedDivision | None:
+def place_weights(way: GatedDivision, kind: GatedKind, back: bool) -> GatedDivision | None:
     """Place weights in registers first, then in shared memory, then in the cache; None if not even the buffers fit."""
     every, free = kind.gates * way.deep, heuristics.SHARED_BYTES - way.shared_bytes(kind, back)
     room = free // (way.tile_bytes * way.warps)
@@ -165,7 +165,7 @@ def place_weights(way: GatedDivision, kind: Kind, back: bool) -> GatedDivision |
     return replace(way, in_shared=in_shared, from_cache=rest - in_shared)
 
 
-def list_feasible(kind: Kind, hidden: int, rows: int, back: bool, size: int) -> list[GatedDivision]:
+def list_feasible(kind: GatedKind, hidden: int, rows: int, back: bool, size: int) -> list[GatedDivision]:
     """Return a division for each size of a cluster that has room for all units."""
     tiles, ways = hidden // 16, []
     for cluster in heuristics.CLUSTER_SIZES:
@@ -178,7 +178,7 @@ def list_feasible(kind: Kind, hidden: int, rows: int, back: bool, size: int) -> 
 
 
 @cache
-def list_divisions(kind: Kind, hidden: int, back: bool, size: int = 2) -> tuple[GatedDivision, ...]:
+def list_divisions(kind: GatedKind, hidden: int, back: bool, size: int = 2) -> tuple[GatedDivision, ...]:
     """Return the fastest division first, then those for larger batches."""
 
     def cost(way: GatedDivision) -> tuple[int, int, int]:
@@ -200,7 +200,9 @@ def list_divisions(kind: Kind, hidden: int, back: bool, size: int = 2) -> tuple[
 
 
 @cache
-def choose_division(kind: Kind, hidden: int, back: bool, B: int, multiprocessors: int, size: int = 2) -> GatedDivision:
+def choose_division(
+    kind: GatedKind, hidden: int, back: bool, B: int, multiprocessors: int, size: int = 2
+) -> GatedDivision:
     """Return the first division whose clusters all run at once, or the one that takes the most rows at once.
 
     A division uses fewer rows than possible if half of the GPU is enough, since two directions run at the same time.

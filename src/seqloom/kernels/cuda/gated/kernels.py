@@ -21,17 +21,17 @@ from seqloom.core.precision import allows_tf32, autocast_dtype
 from seqloom.core.weights import bind_weights
 from seqloom.kernels import heuristics
 from seqloom.kernels.cuda.fastest import why_not_fastest
-from seqloom.kernels.cuda.gated.code import GatedSetting, Kind, why_not_job, why_not_setting
+from seqloom.kernels.cuda.gated.code import GatedKind, GatedSetting, why_not_job, why_not_setting
 from seqloom.kernels.cuda.gated.scan import GatedWeights, run_job
 
 KINDS = {
-    "gru": Kind("gru", gates=3, states=1, summed=2),
-    "lstm": Kind("lstm", gates=4, states=2, summed=4),
-    "ln_gru": Kind("gru", gates=3, states=1, norm=True),
-    "ln_lstm": Kind("lstm", gates=4, states=2, norm=True, memory=True),
-    "rnn": Kind("rnn_tanh", gates=1, states=1, summed=1),
+    "gru": GatedKind("gru", gates=3, states=1, summed=2),
+    "lstm": GatedKind("lstm", gates=4, states=2, summed=4),
+    "ln_gru": GatedKind("gru", gates=3, states=1, norm=True),
+    "ln_lstm": GatedKind("lstm", gates=4, states=2, norm=True, memory=True),
+    "rnn": GatedKind("rnn_tanh", gates=1, states=1, summed=1),
 }
-RNN_KINDS = {"tanh": KINDS["rnn"], "relu": Kind("rnn_relu", gates=1, states=1, summed=1)}  # by nonlinearity
+RNN_KINDS = {"tanh": KINDS["rnn"], "relu": GatedKind("rnn_relu", gates=1, states=1, summed=1)}  # by nonlinearity
 
 
 @dataclass

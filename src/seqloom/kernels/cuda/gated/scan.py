@@ -32,7 +32,7 @@ from seqloom.kernels.cuda.products import exact
 from seqloom.kernels.cuda.runtime.prepared_cell import Places
 
 Maybe = Tensor | None
-Results: TypeAlias = "tuple[tuple[Tensor, ...], Saved | None]"  # the outputs, the last states, and what is saved
+Results: TypeAlias = "tuple[tuple[Tensor, ...], GatedSaved | None]"  # the outputs, the last states, and what is saved
 FORMS_KEPT = 256  # forms of calls whose scans a process keeps: only the arguments of launches, no tensors
 
 
@@ -75,7 +75,7 @@ class GatedForm:
     is_projected: bool = False
 
 
-class Saved(NamedTuple):
+class GatedSaved(NamedTuple):
     """What a backward pass needs besides the call.
 
     Attributes:
@@ -184,7 +184,9 @@ class GatedScan:
         ends_in = [s.dtype for s in call.states] or [given.weight_hh.dtype] * kind.states
         ends = tuple(layout.join_state(s).to(dtype) for s, dtype in zip(last, ends_in, strict=True))
         y = layout.restore(layout.join(y[..., : layout.units]), padding)
-        saved = Saved(u, (seen, *paths[1:]), first, kept, centred, product, normed, spread, copies) if train else None
+        saved = (
+            GatedSaved(u, (seen, *paths[1:]), first, kept, centred, product, normed, spread, copies) if train else None
+        )
         return (y, *ends), saved
 
     def _project(
@@ -221,7 +223,7 @@ class GatedScan:
         padded = (None if w is None else pad_weight(n, w, self.kind.gates, more) for n, w in own._asdict().items())
         return GatedWeights(*padded)
 
-    def run_backward(self, call: Call, saved: Saved, grads: Sequence[Maybe], needs: Gradients) -> Gradients:
+    def run_backward(self, call: Call, saved: GatedSaved, grads: Sequence[Maybe], needs: Gradients) -> Gradients:
         """Return the gradients; those of weights have their types, those of states are float32 in the layer's form.
 
         Args:
@@ -289,7 +291,7 @@ class GatedScan:
     def _go_back(
         self,
         call: Call,
-        saved: Saved,
+        saved: GatedSaved,
         grads: Sequence[Maybe],
         own: GatedWeights,
         padding: Padding | None,
@@ -362,7 +364,7 @@ class BoundScan(NamedTuple):
             outputs, saved = self.scan.run_forward(call, start)
         return outputs, None if saved is None else saved._replace(places=Places.of(call.weights))
 
-    def backward(self, call: Call, saved: Saved, grads: Sequence[Maybe], needs: Gradients) -> Gradients:
+    def backward(self, call: Call, saved: GatedSaved, grads: Sequence[Maybe], needs: Gradients) -> Gradients:
         if not saved.copies and saved.places is not None:
             saved.places.find_weights(call, saved.projected.dtype)
         with _pause_autocast(self.scan.device):
