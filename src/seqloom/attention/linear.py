@@ -91,7 +91,7 @@ class LinearAttention(Heads):
         T = q.shape[2]
         exporting = torch.compiler.is_exporting()  # T is then unknown and must not be compared with the chunk
         c = self.chunk if exporting else min(self.chunk, T)
-        n = (T + c - 1) // c + exporting
+        n = (T + c - 1) // c + int(exporting)  # int: torch 2.8 adds no bool to a symbolic size
         q, k, v = (split_parts(pad_end(t, n * c - T, -2), c, 2) for t in (q, k, v))  # (B, heads, n, c, .)
         start = (None, None) if state is None else state
         S, z = _sum_chunks(k.mT @ v, start[0]), _sum_chunks(k.sum(3), start[1])

@@ -248,7 +248,7 @@ class Recurrent(Layer):
             with assign_streams(jobs) as assigned:
                 for stream, job in assigned:
                     with stream:
-                        y, end = self._run_direction(run, job, bool(outputs))
+                        y, end = self._run_direction(run, job, len(outputs) > 0)
                     outputs.append(y)
                     ends.append(end)
             x = outputs[0] if ways == 1 else torch.cat(outputs, -1)

@@ -24,25 +24,25 @@ GATE_ORDER = {"gru": (1, 0, 2), "lstm": (0, 3, 1, 2), "rnn": (0,)}  # position o
 ACTIVATIONS = {"tanh": "Tanh", "relu": "Relu", "sigmoid": "Sigmoid", "elu": "Elu"}
 
 _library = torch.library.Library("seqloom_onnx", "DEF")
+# What may be None has a default: the exporter of torch 2.8 accepts None for nothing else.
 _library.define(
-    "recurrent(Tensor x, Tensor? h, Tensor? lengths, Tensor w, Tensor r, Tensor? b, str op, str activation, "
-    "bool reset_after) -> (Tensor, Tensor)"
+    "recurrent(Tensor x, Tensor w, Tensor r, str name, str activation, bool reset_after, Tensor? b=None, "
+    "Tensor? lengths=None, Tensor? h=None) -> (Tensor, Tensor)"
 )
 _library.define(
-    "lstm(Tensor x, Tensor? h, Tensor? c, Tensor? lengths, Tensor w, Tensor r, Tensor? b) -> (Tensor, Tensor, Tensor)"
+    "lstm(Tensor x, Tensor w, Tensor r, Tensor? b=None, Tensor? lengths=None, Tensor? h=None, Tensor? c=None)"
+    " -> (Tensor, Tensor, Tensor)"
 )
 
 
-def _recurrent(x: Tensor, h: Tensor | None, lengths: Tensor | None, w: Tensor, r: Tensor, *rest: object) -> State:
+def _recurrent(x: Tensor, w: Tensor, r: Tensor, *rest: object) -> State:
     """Return the shapes of y (T, B, directions * H) and the last state (directions, B, H)."""
     ways, _, H = r.shape
     return x.new_empty(x.shape[0], x.shape[1], ways * H), x.new_empty(ways, x.shape[1], H)
 
 
-def _lstm(
-    x: Tensor, h: Tensor | None, c: Tensor | None, lengths: Tensor | None, w: Tensor, r: Tensor, *rest: object
-) -> State:
-    y, end = _recurrent(x, h, lengths, w, r)
+def _lstm(x: Tensor, w: Tensor, r: Tensor, *rest: object) -> State:
+    y, end = _recurrent(x, w, r)
     return y, end, torch.empty_like(end)
 
 
@@ -100,16 +100,16 @@ class NativeRecurrent(Recurrent):
     ) -> tuple[Tensor, State]:
         """Return y (T, B, directions * H) and the last states, (directions, B, H) each."""
         cell = self.cell_at(0)
-        weights = [getattr(self, f"onnx_{name}_{layer}") for name in "wrb"]
+        w, r, b = (getattr(self, f"onnx_{name}_{layer}") for name in "wrb")
         first = None if start is None else [torch.stack(parts) for parts in zip(*start, strict=True)]
         ops = torch.ops.seqloom_onnx
         if cell.name == "lstm":
-            y, *last = ops.lstm(x, *(first or (None, None)), lengths, *weights)
+            y, *last = ops.lstm(x, w, r, b, lengths, *(first or (None, None)))
         else:
             activation = ACTIVATIONS[getattr(cell, "nonlinearity", "tanh")]
             reset_after = bool(getattr(cell, "reset_after", False))
             y, *last = ops.recurrent(
-                x, *(first or (None,)), lengths, *weights, OPERATORS[cell.name], activation, reset_after
+                x, w, r, OPERATORS[cell.name], activation, reset_after, b, lengths, *(first or (None,))
             )
         if lengths is not None and first is not None:  # ONNX's last state of a row without steps is 0
             last = [torch.where((lengths > 0).view(1, -1, 1), a, b) for a, b in zip(last, first, strict=True)]
@@ -145,14 +145,14 @@ def make_translations(op: Any) -> dict[Any, Any]:  # noqa: ANN401  # an opset of
 
     def write_recurrent(
         x: Any,  # noqa: ANN401
-        h: Any,  # noqa: ANN401
-        lengths: Any,  # noqa: ANN401
         w: Any,  # noqa: ANN401
         r: Any,  # noqa: ANN401
-        b: Any,  # noqa: ANN401
         name: str,
         activation: str,
         reset_after: bool,
+        b: Any = None,  # noqa: ANN401
+        lengths: Any = None,  # noqa: ANN401
+        h: Any = None,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401
         steps, common = get_common(r, lengths)
         if name == "GRU":
@@ -161,7 +161,7 @@ def make_translations(op: Any) -> dict[Any, Any]:  # noqa: ANN401  # an opset of
             y, end = op.RNN(x, w, r, b, steps, h, activations=[activation] * int(r.shape[0]), **common)
         return put_features_last(y), end
 
-    def write_lstm(x: Any, h: Any, c: Any, lengths: Any, w: Any, r: Any, b: Any) -> Any:  # noqa: ANN401
+    def write_lstm(x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h: Any = None, c: Any = None) -> Any:  # noqa: ANN401
         steps, common = get_common(r, lengths)
         y, h, c = op.LSTM(x, w, r, b, steps, h, c, **common)
         return put_features_last(y), h, c
