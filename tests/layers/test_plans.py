@@ -580,8 +580,8 @@ def test_a_plan_of_chosen_kernels_has_the_loops_values(cell, settings, shape):
 
 
 @each_cell
-@pytest.mark.parametrize("settings", ({}, {"batch_first": True, "bidirectional": True}, {"num_layers": 2}), ids=str)
-@pytest.mark.parametrize("input_size", (1, 5, 32))
+@pytest.mark.parametrize("settings", [{}, {"batch_first": True, "bidirectional": True}, {"num_layers": 2}], ids=str)
+@pytest.mark.parametrize("input_size", [1, 5, 32])
 def test_the_engine_multiplies_a_short_input_of_any_size(cell, settings, input_size):
     layer = make(cell, input_size, 12, **settings)
     x, lengths = draw_ragged(input_size, layer.batch_first)
