@@ -20,4 +20,8 @@ struct Args {
   void *dx, *ds0[2], *dstart[2], *dw[8]; /* and those of the inputs; ds0 null: not needed */
   int64_t time_first;                    /* 1: x, y, c, dy and dx are (T, B, ...) */
   int64_t backwards;                     /* 1: from the last step of each row to its first; without reset */
+  int64_t inputs,
+      width; /* features of the input, 0: x is given; else the forward pass writes x, of this width */
+  const void *input, *input_w[2]; /* (B, T, inputs); weight (width, inputs) and bias, or null */
+  void *dinput, *dinput_w[2];     /* their gradients; null: not needed */
 };

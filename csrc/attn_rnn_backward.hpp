@@ -142,10 +142,10 @@ template <class T>
 void Attn<T>::write_gradients(const Team& team, const Work& work, bool add) const {
   T* dWg = (T*)a.dw[4];
   if (!work.is_direct) {
-    work.A.write(team, (T*)a.dw[0], H, 0, H, add);
-    work.A.write(team, dWg, 2 * H, hp, H, add);
-    work.G.write(team, dWg + H, 2 * H, 0, H, add);
-    work.O.write(team, (T*)a.dw[2], H, 0, H, add);
+    work.A.write(team, (T*)a.dw[0], H, 0, H, H, add);
+    work.A.write(team, dWg, 2 * H, hp, H, H, add);
+    work.G.write(team, dWg + H, 2 * H, 0, H, H, add);
+    work.O.write(team, (T*)a.dw[2], H, 0, H, H, add);
   }
   if (team.member) return;
   write_row<T>((T*)a.dw[1], work.b, H, add);

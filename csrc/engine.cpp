@@ -4,6 +4,7 @@
 #include "backward.hpp"
 #include "forward.hpp"
 #include "gru.hpp"
+#include "input_product.hpp"
 #include "linear.hpp"
 #include "ln_gru.hpp"
 #include "ln_lstm.hpp"
@@ -37,7 +38,9 @@ static const Cell cells[][2] = {BOTH(Rnn), BOTH(Gru), BOTH(Lstm), BOTH(Attn), BO
 EXPORT int seqloom_run(int cell, int backward, int dtype, int threads, const Args* args) {
   const Cell& run = cells[cell][dtype];
   try {
+    if (args->inputs && !backward) (dtype ? project_input<double> : project_input<float>)(*args);
     (backward ? run.backward : run.forward)(*args, threads);
+    if (args->inputs && backward) (dtype ? differentiate_input<double> : differentiate_input<float>)(*args);
   } catch (const std::bad_alloc&) {
     return 1;
   }

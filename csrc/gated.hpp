@@ -49,7 +49,7 @@ struct Gated {
   }
   void write_gradients(const Team& team, const Work& work, bool add) const {
     for (int64_t g = 0; g < GATES; g++) {
-      if (!work.is_direct) work.U.write(team, (T*)a.dw[0] + g * H * H, H, g * hp, H, add);
+      if (!work.is_direct) work.U.write(team, (T*)a.dw[0] + g * H * H, H, g * hp, H, H, add);
       if (a.dw[1] && !team.member) write_row<T>((T*)a.dw[1] + g * H, work.b + g * hp, H, add);
     }
   }

@@ -321,16 +321,17 @@ struct Outer {
       }
     }
   }
-  // a thread's share of the block that begins at `row`, written or added to a matrix of the caller
-  void write(const Team& team, T* to, int64_t ldt, int64_t row, int64_t hidden, bool add) const {
-    const Span columns = team.share(hidden, PANEL<T>);
+  // a thread's share of the rows x wide block that begins at `row`, written or added to a matrix of the
+  // caller
+  void write(const Team& team, T* to, int64_t ldt, int64_t row, int64_t rows, int64_t wide, bool add) const {
+    const Span columns = team.share(wide, PANEL<T>);
     for (int64_t j = columns.lo; j < columns.hi; j += PANEL<T>)
-      for (int64_t r = 0; r < hidden; r++)
-        if (!add && hidden - j >= PANEL<T>)  // a call of memcpy takes longer than such a copy
+      for (int64_t r = 0; r < rows; r++)
+        if (!add && wide - j >= PANEL<T>)  // a call of memcpy takes longer than such a copy
           for (int e = 0; e < WIDE; e++)
             store(to + r * ldt + j + e * N<T>, load(c + j * m + (row + r) * PANEL<T> + e * N<T>));
         else
           write_row<T>(to + r * ldt + j, c + j * m + (row + r) * PANEL<T>,
-                       std::min<int64_t>(PANEL<T>, hidden - j), add);
+                       std::min<int64_t>(PANEL<T>, wide - j), add);
   }
 };

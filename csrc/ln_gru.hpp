@@ -68,7 +68,7 @@ struct LnGru : Gated<T, 3, 1> {
   }
   void write_gradients(const Team& team, const Work& work, bool add) const {
     for (int64_t g = 0; g < 3; g++) {
-      if (!work.is_direct) work.U.write(team, (T*)a.dw[0] + g * H * H, H, g * hp, H, add);
+      if (!work.is_direct) work.U.write(team, (T*)a.dw[0] + g * H * H, H, g * hp, H, H, add);
       if (team.member) continue;
       write_row<T>((T*)a.dw[1] + g * H, work.scale + g * hp, H, add);
       write_row<T>((T*)a.dw[2] + g * H, work.b + g * hp, H, add);

@@ -91,7 +91,7 @@ struct LnLstm : Gated<T, 4, 2> {
   }
   void write_gradients(const Team& team, const Work& work, bool add) const {
     for (int64_t g = 0; g < 4; g++) {
-      if (!work.is_direct) work.U.write(team, (T*)a.dw[0] + g * H * H, H, g * hp, H, add);
+      if (!work.is_direct) work.U.write(team, (T*)a.dw[0] + g * H * H, H, g * hp, H, H, add);
       if (team.member) continue;
       write_row<T>((T*)a.dw[1] + g * H, work.scale + g * hp, H, add);
       write_row<T>((T*)a.dw[2] + g * H, work.b + g * hp, H, add);

@@ -577,3 +577,39 @@ def test_a_plan_of_chosen_kernels_has_the_loops_values(cell, settings, shape):
     y, state = plan.run(x, hx, weights, True)
     actual = layer(x, tuple(hx) if len(hx) > 1 else hx[0])
     torch.testing.assert_close([y, *tensors(state)], [actual[0], *tensors(actual[1])])
+
+
+@each_cell
+@pytest.mark.parametrize("settings", [{}, {"batch_first": True, "bidirectional": True}, {"num_layers": 2}], ids=str)
+@pytest.mark.parametrize("input_size", [1, 5, 32])
+def test_the_engine_multiplies_a_short_input_of_any_size(cell, settings, input_size):
+    layer = make(cell, input_size, 12, **settings)
+    x, lengths = draw_ragged(input_size, layer.batch_first)
+    y, *gradients = _run_ragged(layer, x, lengths)
+    (plan,) = layer._plans.plans.values()
+    assert isinstance(plan, PreparedStack) and all(part.is_whole for part in plan.parts if part.weight is not None)
+    assert any(part.weight is not None for part in plan.parts)
+    layer.kernel = "loop"
+    torch.testing.assert_close([y, *gradients], _run_ragged(layer, x, lengths))
+
+
+def draw_ragged(input_size, batch_first):
+    """Return an input (4 rows, 7 steps) whose padding is NaN, and its lengths; one row has no step."""
+    lengths = torch.tensor([7, 3, 0, 1])
+    x = torch.randn(4, 7, input_size, dtype=torch.float64)
+    x[torch.arange(7) >= lengths[:, None]] = torch.nan
+    return (x if batch_first else x.transpose(0, 1).contiguous()), lengths
+
+
+def _run_ragged(layer, x, lengths):
+    """Return the outputs, and the gradients of the input and the weights."""
+    leaf = x.detach().requires_grad_()
+    y, _ = layer(leaf, lengths=lengths)
+    return [y, *torch.autograd.grad(y.sin().sum(), (leaf, *layer.parameters()))]
+
+
+def test_torch_multiplies_a_long_input():
+    layer = make("gru", 32, 32)
+    layer(torch.randn(400, 4, 32, dtype=torch.float64))
+    (plan,) = layer._plans.plans.values()
+    assert not plan.parts[0].is_whole

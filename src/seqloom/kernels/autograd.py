@@ -114,7 +114,8 @@ def run_prepared(prepared: Prepared, call: Call) -> tuple[Tensor, ...]:
     """Run a prepared kernel, as one node of the graph if `call.train` is set."""
     if not call.train:
         return prepared.forward(call)[0]
-    result: tuple[Tensor, ...] = _Run.apply(prepared, call, *call.tensors)
+    apply = _Run.apply if _has_transforms() else _apply
+    result: tuple[Tensor, ...] = apply(prepared, call, *call.tensors)
     return result
 
 
@@ -170,6 +171,13 @@ class _Run(torch.autograd.Function):
         return None, None, *gradients, *(() if call.dt is None else (found.dt,))
 
 
+# What `_Run.apply` calls outside of transforms such as vmap, without looking for tensors that they left behind: those
+# have no memory, which prepared kernels require.
+_apply = super(torch.autograd.Function, _Run).apply
+_has_transforms, _keeps_graph = (
+    torch._C._are_functorch_transforms_active,
+    torch._C._autograd._get_current_graph_task_keep_graph,
+)
 _TENSOR, _OTHER = -1, -2  # a field that is one tensor or None; one that is something else
 
 
@@ -184,7 +192,7 @@ def _join(ctx: Any, flat: Sequence[Maybe]) -> Any:  # noqa: ANN401  # the node o
     """Return what the forward pass saved."""
     others, at = iter(ctx.others), 0
     fields: list[Any] = []
-    if not torch._C._autograd._get_current_graph_task_keep_graph():
+    if ctx.others and not _keeps_graph():
         ctx.others = ()  # a reference to the loss would keep objects that are not tensors alive
     for size in ctx.sizes:
         if size >= 0:

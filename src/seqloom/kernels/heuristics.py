@@ -400,6 +400,10 @@ ONE_STEP_HIDDEN = 192
 # rearranges the weights in every call (AVX-512, B=32, difference to torch.nn in training mode in us: H=64 -83 and -50,
 # H=200 +33, H=256 +69, +27).
 TRAINING_FORM_HIDDEN = 192
+# Up to this many multiply-adds the CPU engine computes the product of the input and its weight itself, and its
+# gradients: torch's operators take longer to start. Packing the weight takes as long as some rows do. Time of both
+# passes before over after (AVX-512, one thread): 1.05 to 1.25 below the limit, 1.0 around it.
+INPUT_PRODUCT_NUMBERS, INPUT_PRODUCT_ROWS = 2**19, 8
 # The intermediates of the steps are saved for the backward pass up to this many bytes, and recomputed above.
 SAVED_BYTES = 2**29
 # Below this hidden size auto leaves float32 LSTMs with equal lengths to oneDNN, on x86 alone: on a Neoverse-N1 (B=16,

@@ -34,7 +34,8 @@ class Args(ctypes.Structure):
         *(("y", _one), ("c", _one), ("s1", _two), ("saved", _one)),
         *(("dy", _one), ("ds1", _two)),
         *(("dx", _one), ("ds0", _two), ("dstart", _two), ("dw", _eight)),
-        *((name, ctypes.c_int64) for name in ("time_first", "backwards")),
+        *((name, ctypes.c_int64) for name in ("time_first", "backwards", "inputs", "width")),
+        *(("input", _one), ("input_w", _two), ("dinput", _one), ("dinput_w", _two)),
     ]
 
 

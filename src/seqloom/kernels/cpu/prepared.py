@@ -8,9 +8,9 @@ and calls the engine. A layer compares what it depends on at every call (`layers
 
 from __future__ import annotations
 
-import ctypes
 import inspect
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -45,8 +45,26 @@ SETTINGS = {"bias", "nonlinearity", "reset_after", "update_bias", "proj_size", "
 SETTINGS |= {"heads", "context", "norm", "gate_bias", "slots", "initial", "input_norm"}
 
 _address, _empty_like, _linear = Tensor.data_ptr, empty_like, torch._C._nn.linear
-# For buffers that no caller sees; new pages are in the cache, old gradients are not.
-_keep_like = kept_memory.allocate_like
+
+
+def _find_place(name: str) -> int:
+    """Return where an argument of the engine is among its numbers: an array is filled faster than a structure."""
+    place: int = getattr(Args, name).offset // 8
+    return place
+
+
+_AT_X, _AT_Y, _AT_C, _AT_SAVED, _AT_W = map(_find_place, ("x", "y", "c", "saved", "w"))
+_AT_LENGTHS, _AT_RESET, _AT_MASK, _AT_KEEP = map(_find_place, ("lengths", "reset", "mask", "keep"))
+_AT_S0, _AT_S1, _AT_START = map(_find_place, ("s0", "s1", "start"))
+_AT_DX, _AT_DY, _AT_DW = map(_find_place, ("dx", "dy", "dw"))
+_AT_INPUT, _AT_INPUT_W = map(_find_place, ("input", "input_w"))
+_AT_DINPUT, _AT_DINPUT_W = map(_find_place, ("dinput", "dinput_w"))
+_AT_DS0, _AT_DS1, _AT_DSTART = map(_find_place, ("ds0", "ds1", "dstart"))
+
+
+def _choose_memory(like: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return a function that allocates a tensor like this one: in memory that is kept between calls if it is large."""
+    return _empty_like if like.numel() * like.itemsize < LEAST_BYTES else kept_memory.allocate_like
 
 
 def why_not_stack(cell: Cell) -> str | None:
@@ -86,11 +104,13 @@ class CellPart:
     weight: int | None  # indices of the matrix and the bias of the input among the weights
     bias: int | None
     own: tuple[int | None, ...]  # indices of the engine's weights
-    settings: bytes  # the engine's arguments that are not addresses
+    settings: array[int]  # the engine's arguments that are not addresses
     record: Maybe  # template of what is saved for the backward pass; None: it is recomputed
     width: int  # width of the projected input
     gx_like: Tensor
-    is_large: bool  # whether the projected input uses kept memory
+    keep_gx: Callable[[Tensor], Tensor]  # allocate a projected input and a record
+    keep_record: Callable[[Tensor], Tensor]
+    is_whole: bool  # whether the engine computes the product with the input, too
 
 
 class PreparedStack:
@@ -116,6 +136,8 @@ class PreparedStack:
         # without memory: empty_like is faster than empty
         self.like = empty((), dtype=self.dtype, device="cpu")
         self.y_like = self.like.expand(*(self.rows if self.slots == 1 else (self.lines, self.T)), self.H)
+        # for buffers that no caller sees: new pages are in the cache, old gradients are not
+        self.keep_y = _choose_memory(self.y_like)
         self.h_shapes = stack.state_shapes
         self.h_like, self.states = self.like.expand(self.h_shapes[0]), len(self.h_shapes)
         self.split = split_threads(self.lines, self.H, self.slots)
@@ -142,33 +164,43 @@ class PreparedStack:
             args.kind = int(cell.norm)
         elif cell.name == "rnn":
             args.kind = int(cell.nonlinearity == "relu")
-        places = tuple(names.get(name) for name in ENGINE_WEIGHTS[cell.name])
+        own = tuple(names.get(name) for name in ENGINE_WEIGHTS[cell.name])
         size = record_size(cell.name, self.dtype, args) * self.lines * self.T
         record = self.like.expand(size) if size * self.dtype.itemsize <= heuristics.SAVED_BYTES else None
         width = self.stack.shape[-1] if is_projected else self.H
         width = len(weights[names[weight]]) if weight in names else width
+        place, place_b = names.get(weight) if weight else None, names.get(bias) if bias else None
+        rows = self.T * self.B + heuristics.INPUT_PRODUCT_ROWS
+        is_whole = place is not None and rows * weights[place].numel() <= heuristics.INPUT_PRODUCT_NUMBERS
+        if is_whole:
+            args.inputs, args.width = weights[place].shape[1], width
         return CellPart(
             cell,
             CELLS.index(cell.name),
-            names.get(weight) if weight else None,
-            names.get(bias) if bias else None,
-            places,
-            bytes(args),
+            place,
+            place_b,
+            own,
+            array("Q", bytes(args)),
             record,
             width,
-            self.like.expand(*self.y_like.shape[:-1], width),
-            self.T * self.lines * width * self.dtype.itemsize >= LEAST_BYTES,
+            gx_like := self.like.expand(*self.y_like.shape[:-1], width),
+            _choose_memory(gx_like),
+            _empty_like if record is None else _choose_memory(record),
+            is_whole,
         )
 
-    def _fill_templates(self, addresses: Sequence[int]) -> list[bytes]:
+    def _fill_templates(self, addresses: Sequence[int]) -> list[array[int]]:
         """Return the engine's arguments for each part, with the addresses of its weights."""
         templates = []
         for part in self.parts:
-            args = Args.from_buffer_copy(part.settings)
+            args = part.settings[:]
             for i, place in enumerate(part.own):
                 if place is not None:
-                    args.w[i] = addresses[place]
-            templates.append(bytes(args))
+                    args[_AT_W + i] = addresses[place]
+            for i, place in enumerate((part.weight, part.bias)):
+                if part.is_whole and place is not None:
+                    args[_AT_INPUT_W + i] = addresses[place]
+            templates.append(args)
         return templates
 
     def run(
@@ -195,45 +227,40 @@ class PreparedStack:
         y, *end = run_prepared(self, call) if train else self.forward(call)[0]
         return y, end[0] if self.states == 1 else tuple(end)
 
-    def _list_constants(self, call: Call) -> Sequence[tuple[str | int, Tensor]]:
-        """Return the arguments that all cells read, with one row for each slot.
-
-        Each has the engine's name, or its index among those of zoneout.
-        """
+    def _list_constants(self, call: Call) -> Sequence[tuple[int, Tensor]]:
+        """Return what all cells read besides states, with one row for each slot, and its places in the arguments."""
         if call.lengths is None and call.reset is None and call.mask is None and not call.keep:
             return ()
-        given = ("lengths", call.lengths), ("reset", call.reset), ("mask", call.mask)
-        found: list[tuple[str | int, Tensor]] = [(name, self._split_slots(t)) for name, t in given if t is not None]
+        given = (_AT_LENGTHS, call.lengths), (_AT_RESET, call.reset), (_AT_MASK, call.mask)
+        found: list[tuple[int, Tensor]] = [(place, self._split_slots(t)) for place, t in given if t is not None]
         many = (k if self.slots == 1 else k.transpose(1, 2).reshape(self.y_like.shape) for k in call.keep)
-        return found + list(enumerate(many))
+        return found + list(enumerate(many, _AT_KEEP))
 
     def _fill(
         self,
         index: int,
-        template: bytes,
+        template: array[int],
         call: Call,
-        constants: Sequence[tuple[str | int, Tensor]],
-        saved: tuple[Any, ...],
-    ) -> Any:  # noqa: ANN401  # fields of ctypes have any type
-        """Return the engine's arguments for a cell, with the addresses of everything that both passes read."""
-        _, gx, y, c, record = saved
-        args = Args.from_buffer_copy(template)
-        args.x, args.y = _address(gx), _address(y)
+        constants: Sequence[tuple[int, Tensor]],
+        x: Tensor,
+        part: Sequence[Any],  # of what is saved
+    ) -> array[int]:
+        """Return the engine's arguments that both passes of a cell have."""
+        _, gx, y, c, record = part
+        args = template[:]
+        args[_AT_X], args[_AT_Y], args[_AT_INPUT] = _address(gx), _address(y), _address(x)
         if c is not None:
-            args.c = _address(c)
+            args[_AT_C] = _address(c)
         if record is not None:
-            args.saved = _address(record)
-        for name, t in constants:
-            if isinstance(name, int):
-                args.keep[name] = _address(t)
-            else:
-                setattr(args, name, _address(t))
+            args[_AT_SAVED] = _address(record)
+        for place, t in constants:
+            args[place] = _address(t)
         if states := call.states or self.starts:
-            for k, t in enumerate(states):
-                args.s0[k] = _address(t) + index * self.step
+            for k, t in enumerate(states, _AT_S0):
+                args[k] = _address(t) + index * self.step
         if call.starts:
-            for k, t in enumerate(call.starts):
-                args.start[k] = _address(t) + index * self.step
+            for k, t in enumerate(call.starts, _AT_START):
+                args[k] = _address(t) + index * self.step
         return args
 
     def _describe_memory(self, part: CellPart) -> str:
@@ -250,17 +277,17 @@ class PreparedStack:
             outputs = []
             for part in layer:
                 gx = self._split_slots(x) if part.weight is None else self._project(part, x, call.weights, train)
-                y = _keep_like(self.y_like) if train and self.copies_output else _empty_like(self.y_like)
+                y = self.keep_y(self.y_like) if train and self.copies_output else _empty_like(self.y_like)
                 if call.lengths is not None:
                     y.zero_()  # the engine writes real steps only
-                c = _keep_like(self.y_like) if train and self.states == 2 else None
-                record = _keep_like(part.record) if train and part.record is not None else None
+                c = self.keep_y(self.y_like) if train and self.states == 2 else None
+                record = part.keep_record(part.record) if train and part.record is not None else None
                 index = len(saved)
                 saved.append((x if number else None, gx, y, c, record))
-                args = self._fill(index, self.templates[index], call, constants, saved[-1])
-                for k, t in enumerate(end):
-                    args.s1[k] = _address(t) + index * self.step
-                if self.run_engine(part.number, 0, self.type_number, self.split.threads, ctypes.byref(args)):
+                args = self._fill(index, self.templates[index], call, constants, x, saved[-1])
+                for k, t in enumerate(end, _AT_S1):
+                    args[k] = _address(t) + index * self.step
+                if self.run_engine(part.number, 0, self.type_number, self.split.threads, args.tobytes()):
                     raise MemoryError(self._describe_memory(part))
                 outputs.append(y)
             x = y if self.ways == 1 else torch.cat(outputs, -1)
@@ -277,10 +304,12 @@ class PreparedStack:
     def _project(self, part: CellPart, x: Tensor, weights: Sequence[Tensor], train: bool) -> Tensor:
         """Return the product of the input and a cell's weight, with its bias."""
         assert part.weight is not None
+        if part.is_whole:
+            return _empty_like(part.gx_like)  # the engine writes it
         weight, bias = weights[part.weight], None if part.bias is None else weights[part.bias]
-        if not (train and part.is_large):
+        if not train or part.keep_gx is _empty_like:
             return _linear(x, weight, bias)
-        gx = _keep_like(part.gx_like)
+        gx = part.keep_gx(part.gx_like)
         rows, products = x.view(-1, x.shape[-1]), gx.view(-1, part.width)
         if bias is None:
             torch.mm(rows, weight.t(), out=products)
@@ -300,9 +329,7 @@ class PreparedStack:
         gradients: list[Maybe] = [None] * len(weights)
         dstates = [_empty_like(self.h_like) if n else None for n in needs.states] if needs.states else []
         dstarts = [_empty_like(self.h_like) for _ in call.starts] if call.starts else []
-        at_ends = [(k, _address(d)) for k, d in enumerate(dend) if d is not None]
-        at_states = [(k, _address(d)) for k, d in enumerate(dstates) if d is not None] if dstates else []
-        at_starts = [(k, _address(d)) for k, d in enumerate(dstarts)] if dstarts else []
+        ends = [*enumerate(dend, _AT_DS1), *enumerate(dstates, _AT_DS0), *enumerate(dstarts, _AT_DSTART)]
         if dy is not None and self.slots > 1:
             dy = self._split_slots(dy)
         parts = list(zip(*saved, strict=True))
@@ -312,26 +339,34 @@ class PreparedStack:
                 index = number * self.ways + way
                 part = self.parts[index]
                 x: Any = parts[index][0] if number else call.x
-                args, own = self._fill(index, templates[index], call, constants, parts[index]), None
+                args, own = self._fill(index, templates[index], call, constants, x, parts[index]), None
                 if dy is not None:
                     own = dy if self.ways == 1 else dy.narrow(-1, way * self.H, self.H)
                     own = own.contiguous()
-                    args.dy = _address(own)
-                dgx = _empty_like(part.gx_like) if part.weight is None else _keep_like(part.gx_like)
+                    args[_AT_DY] = _address(own)
+                dgx = _empty_like(part.gx_like) if part.weight is None else part.keep_gx(part.gx_like)
                 if call.lengths is not None:
                     dgx.zero_()
-                args.dx = _address(dgx)
-                for places, pairs in ((args.ds1, at_ends), (args.ds0, at_states), (args.dstart, at_starts)):
-                    for k, place in pairs:
-                        places[k] = place + index * self.step
-                for i, weight in enumerate(part.own):
+                args[_AT_DX] = _address(dgx)
+                for place, d in ends:
+                    if d is not None:
+                        args[place] = _address(d) + index * self.step
+                for place, weight in enumerate(part.own, _AT_DW):
                     if weight is not None:
                         d = gradients[weight] = _empty_like(weights[weight])
-                        args.dw[i] = _address(d)
-                if self.run_engine(part.number, 1, self.type_number, self.split.threads, ctypes.byref(args)):
-                    raise MemoryError(self._describe_memory(part))
+                        args[place] = _address(d)
                 more = dgx
-                if part.weight is not None:
+                if part.is_whole:
+                    for place, weight in enumerate((part.weight, part.bias), _AT_DINPUT_W):
+                        if weight is not None and needs.weights[weight]:
+                            d = gradients[weight] = _empty_like(weights[weight])
+                            args[place] = _address(d)
+                    if number or needs.x:
+                        more = _empty_like(x)
+                        args[_AT_DINPUT] = _address(more)
+                if self.run_engine(part.number, 1, self.type_number, self.split.threads, args.tobytes()):
+                    raise MemoryError(self._describe_memory(part))
+                if part.weight is not None and not part.is_whole:
                     if not number and call.lengths is not None:  # padding may be NaN, and 0 times NaN is NaN
                         x = self.stack.clear_padding(x, call.lengths)
                     more = self._differentiate_product(part, x, dgx, weights, gradients, needs, bool(number))

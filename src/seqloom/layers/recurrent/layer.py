@@ -34,7 +34,7 @@ from seqloom.layers.recurrent.gpu.streams import CellJob, assign_streams
 from seqloom.layers.recurrent.gpu.wavefront import run_wavefront, should_use_wavefront
 from seqloom.layers.recurrent.make import make_cell
 from seqloom.layers.recurrent.plans import try_plan
-from seqloom.layers.recurrent.streaming import is_compiling, try_engine_step, try_single_step
+from seqloom.layers.recurrent.streaming import is_compiling, try_engine_step
 
 REPR_DEFAULTS: dict[str, Any] = {
     "num_layers": 1,
@@ -188,10 +188,9 @@ class Recurrent(Layer):
             hx = state
         if reset is None and timespans is None:
             own, result = self.__dict__, None
-            if lengths is None:
-                if not is_compiling() and (stack := own.get("_stack")) and (bound := stack.bound_sequence) is not None:
-                    result = bound(own, input, hx)  # a sequence of one step, as decoders pass it
-                result = result or try_single_step(self, own, input, hx)
+            if lengths is None and not is_compiling() and (stack := own.get("_stack")):
+                bound = stack.bound_sequence  # for a sequence of one step, as decoders pass it
+                result = None if bound is None else bound(own, input, hx)
             result = result or try_plan(self, own, input, hx, lengths)
             if result is not None:
                 return result

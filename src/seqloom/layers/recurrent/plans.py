@@ -37,6 +37,7 @@ from seqloom.layers.recurrent.gpu.covering import CoveredPlan, find_covering_sha
 from seqloom.layers.recurrent.gpu.row_order import is_large_batch
 from seqloom.layers.recurrent.gpu.streams import keeps_gpu_busy
 from seqloom.layers.recurrent.gpu.wavefront import CHUNK_STEPS
+from seqloom.layers.recurrent.streaming import try_single_step
 
 if TYPE_CHECKING:  # a cycle
     from seqloom.layers.recurrent.layer import Recurrent
@@ -108,11 +109,16 @@ def try_plan(
         and (plan := call.plan if lengths is None else call.plan_with_lengths) is not None
     ):
         states: list[Tensor] = [] if hx is None else [hx] if type(hx) is Tensor else [*hx]
-        run = call.run if lengths is None else call.run_with_lengths
-        result = _run(run, plan, x, states, [*own["_parameters"].values(), *call.inner_weights], call.train, lengths)
+        weights = [*own["_parameters"].values(), *call.inner_weights]
+        if lengths is None:
+            result = call.run(x, states, weights, call.train)
+        else:
+            result = _run(call.run_with_lengths, plan, x, states, weights, call.train, lengths)
         if result is not None:
             return result
         known = None
+    if lengths is None and (step := try_single_step(layer, own, x, hx)) is not None:
+        return step
     if not is_plain_context():
         return None
     try:
