@@ -170,10 +170,11 @@ class PreparedStack:
         width = self.stack.shape[-1] if is_projected else self.H
         width = len(weights[names[weight]]) if weight in names else width
         place, place_b = names.get(weight) if weight else None, names.get(bias) if bias else None
-        rows = self.T * self.B + heuristics.INPUT_PRODUCT_ROWS
-        is_whole = place is not None and rows * weights[place].numel() <= heuristics.INPUT_PRODUCT_NUMBERS
-        if is_whole:
-            args.inputs, args.width = weights[place].shape[1], width
+        is_whole = False
+        if place is not None:
+            rows, inputs = self.T * self.B + heuristics.INPUT_PRODUCT_ROWS, weights[place].shape[1]
+            is_whole = rows * inputs * width <= heuristics.INPUT_PRODUCT_NUMBERS
+            args.inputs, args.width = is_whole * inputs, width
         return CellPart(
             cell,
             CELLS.index(cell.name),
