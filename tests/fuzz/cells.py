@@ -34,11 +34,16 @@ UNARY = (
     *("({}.abs() + 0.3).reciprocal()", "torch.expm1(-{}.abs())", "{}.abs()", "F.relu6({})", "{}.detach()"),
     *("F.leaky_relu({})", "F.elu({})", "F.selu({})", "F.hardtanh({})", "torch.asinh({})", "F.softshrink({}, 0.2)"),
     *("{}.roll(1, -1)", "{}.flip(-1)", "{}.cumsum(-1)", "F.mish({})", "torch.hypot({}, {} + 1.5)"),
+    *("torch.atan({})", "torch.atan2({}, 0.5 - {})", "{}.sort(-1).values", "{}.sort(-1, descending=True)[0]"),
+    *("{}.max(-1, keepdim=True).values", "{}.topk(1, -1)[0] + {}", "F.pad({}, (1, 0))[..., :-1]"),
+    *("Spike.apply({}, 0.2)", "Soft.apply({}, {} - 0.3)[0]", "Soft.apply({}, 0.5 * {})[1]"),
+    *("{} + 0.3 * torch.randn_like({})", "{} * torch.rand_like({})", "F.dropout({}, 0.3)"),
 )
 STEPS = ("torch.sign({})", "torch.floor({})", "{}.round()", "({} > 0).to({}.dtype)")  # without a derivative
 # operators that the compiler may refuse, with a reason
 RARE = (
-    *("torch.atan({})", "{}.sort(-1).values", "torch.logsumexp({}, -1, keepdim=True)", "{}.cummax(-1).values"),
+    *("({}.argmax(-1, keepdim=True) > 0) * {}", "torch.logsumexp({}, -1, keepdim=True)", "{}.cummax(-1).values"),
+    *("torch.bernoulli(torch.sigmoid({}))", "{} + torch.empty_like({}).exponential_()", "torch.fft.fft({}).real"),
     *("F.normalize({}, dim=-1)", "{}.prod(-1, keepdim=True)", "{}.std(-1, keepdim=True)", "{} % 0.7"),
 )
 BINARY = (
@@ -60,6 +65,33 @@ import torch.nn.functional as F
 from torch import nn
 
 from seqloom import Cell
+
+
+class Spike(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, threshold):
+        ctx.save_for_backward(x)
+        ctx.threshold = threshold
+        return (x > threshold).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        g = g.clone()
+        g[(x - ctx.threshold).abs() > 1.5] = 0
+        return g / (1 + 3 * (x - ctx.threshold).abs()) ** 2, None
+
+
+class Soft(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.gate = torch.sigmoid(a)
+        ctx.b = b
+        return ctx.gate * b, torch.sin(a + b)
+
+    @staticmethod
+    def backward(ctx, g, h):
+        return (0.5 * g * ctx.b * ctx.gate + h).clamp(-2, 2), g * ctx.gate - 0.1 * h
 
 
 class Random(Cell):
@@ -253,6 +285,13 @@ class Writer:
             self.add(f"{name}.flatten(1)", (_size(shape),))
         elif kind < 0.9 and len(shape) > 1:
             self.add(f"{name}.transpose(1, 2)", shape[::-1])
+        elif len(shape) == 1 and kind < 0.93:
+            places = ", ".join(str(self.draw.randrange(-n, n)) for _ in range(n))
+            order = f"order{len(self.init)}"
+            self.init.append(f"self.register_buffer({order!r}, torch.tensor([{places}]))")
+            self.add(f"{name}[:, {self.draw.choice((f'self.{order}', f'[{places}]'))}]", shape)
+        elif len(shape) == 1 and kind < 0.96 and n > 2:
+            self.add(f"F.conv1d({name}.unsqueeze(1), {self.weight(1, 1, 3)}, padding=1).squeeze(1)", shape)
         elif len(shape) == 1:
             other = self.fill(self.draw.choice((shape, (2,), (3,))))
             width = next(s for v, s in self.values if v == other)[0]
@@ -349,6 +388,7 @@ def load_cell(source: str, path: Path) -> type[Cell]:
     assert spec is not None and spec.loader is not None
     module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    module.DRAWS = any(word in source for word in ("rand_like", "randn_like", "dropout", "bernoulli", "exponential_"))
     return module.Random
 
 
@@ -400,8 +440,9 @@ def _compare(kind: type[Cell], sizes: tuple[int, int], call: str, dtype: torch.d
         kind, *sizes, batch_first=True, dtype=torch.float64, device=device,
         bidirectional=call == "both directions", num_layers=1 + (call == "two layers"),
     )  # fmt: skip
-    exact = _run(layer, "loop", call, torch.float64, device)
-    loops = [exact if dtype == torch.float64 else _run(layer, "loop", call, dtype, device)]
+    loops = [_run(layer, "loop", call, dtype, device)]
+    draws = kind.step.__globals__["DRAWS"]  # other numbers in each type
+    exact = loops[0] if draws or dtype == torch.float64 else _run(layer, "loop", call, torch.float64, device)
     ours = _run(layer, "compiled", call, dtype, device)
     wrong = _list_differences(ours, loops, exact, dtype)
     for seed in range(TRIES):  # other rounding may change the loop's results as much: a threshold, or chaos
@@ -469,6 +510,7 @@ def _run(layer: seqloom.Recurrent, kernel: str, call: str, dtype: torch.dtype, d
         states = tuple(random(1, *s.shape) * 0.5 for s in layer.cell_at(0).start(x.detach()))
         leaves |= {f"state {i}": s.requires_grad_() for i, s in enumerate(states)}
         settings["state"] = states if len(states) > 1 else states[0]
+    torch.manual_seed(3)  # of the random numbers that a step draws
     y, last = layer(x, **settings)
     results = {"output": y} | {f"last {i}": s for i, s in enumerate(last if isinstance(last, tuple) else (last,))}
     loss = sum((r * random(*r.shape)).sum() for r in results.values())

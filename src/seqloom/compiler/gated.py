@@ -93,6 +93,8 @@ def fit_gated(plan: Plan, hidden: int) -> GatedProgram:
     Raises:
         UnsupportedError: If the cell does not fit; the message says why.
     """
+    if plan.draws:
+        raise UnsupportedError("step draws random numbers")
     return _Reader(plan, hidden).read()
 
 

@@ -45,7 +45,20 @@ MOVES = (
     | PIECES
     | COPIES
 )
-RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial", "uniform")
+RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial", "uniform", "exponential", "geometric", "cauchy")
+
+
+_WIDE = "; it does for at most 128 values"
+# What to write instead of operators that are not compiled.
+CURES = {
+    "argmax": "; compare with the maximum instead: h == h.amax(-1, keepdim=True)",
+    "argmin": "; compare with the minimum instead: h == h.amin(-1, keepdim=True)",
+    "sort": _WIDE, "topk": _WIDE,
+    "cummax": "; torch.amax over slices is", "cummin": "; torch.amin over slices is",
+    "gather": "; index with a buffer that is the same for all rows: h[:, self.order]",
+    "index": "; index units with a buffer of one dimension: h[:, self.order]",
+    "convolution": "; convolutions over one dimension with at most 16 taps and one group, or one for each channel, are",
+}  # fmt: skip
 
 
 def name_of(n: fx.Node) -> str:
@@ -95,7 +108,13 @@ def check_known(n: fx.Node) -> None:
     """Raise UnsupportedError if a node of a loop is not one that the compiler knows."""
     if kind(n) == "unknown":
         check_no_noise(n)
-        raise UnsupportedError(f"step calls {name_of(n)}{line_of(n)}, which the compiler does not know")
+        value = n.meta["val"]
+        if any(isinstance(v, torch.Tensor) and v.is_complex() for v in (value if isinstance(value, list) else [value])):
+            raise UnsupportedError(
+                f"step uses complex numbers{line_of(n)}; keep the real and the imaginary part as two tensors"
+            )
+        cure = CURES.get(name_of(n), "")
+        raise UnsupportedError(f"step calls {name_of(n)}{line_of(n)}, which the compiler does not know{cure}")
 
 
 def check_no_noise(n: fx.Node) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from seqloom.compiler.draws import Draw
 from seqloom.compiler.ir import Program
 
 
@@ -79,7 +80,7 @@ class Plan:
     Attributes:
         calls: The nodes that torch computes, by number, in order.
         values: The shapes of the nodes.
-        inputs: The nodes of the inputs by name: x, state_i, start_i, reset, dt, mask, keep_i, dy, dafter_i.
+        inputs: The nodes of the inputs by name: x, state_i, start_i, reset, dt, mask, keep_i, dy, dafter_i, draw_i.
         weights: The nodes of the weights by name.
         results: The nodes of the results by name: y, dx, dstart_i, ddt, and "dweight NAME".
         after: For each state, the nodes that equal it after the step.
@@ -90,6 +91,7 @@ class Plan:
             `cell.project`.
         alone: If `cell.project` is not part of the plan: whether it treats steps independently, so that it may see
             packed rows.
+        draws: The random numbers that a step draws; number i is the input draw_i.
         name: The digest of the stored plan; empty if it is not stored.
         is_loaded: Whether it was read from disk.
     """
@@ -105,6 +107,7 @@ class Plan:
     reverse: Scan
     projects: bool = False
     alone: bool = False
+    draws: tuple[Draw, ...] = ()
     name: str = ""
     is_loaded: bool = False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from seqloom.compiler.draws import Draw
 from seqloom.compiler.ir import Access, Argument, Instruction, Nest, Product, Program, Register
 from seqloom.compiler.plan import RESHAPES, OperatorCall, Plan, references
 from seqloom.core.plurals import count
@@ -33,7 +34,7 @@ def write_calls(plan: Plan) -> str:
     scan, early = plan.train, plan.early()
     needed = [(m.node, b.name) for m, b in zip(scan.memory, scan.program.buffers, strict=True) if m.node in early]
     uses = Counter(n for call in early for n in references(plan.calls[call]))
-    lines, wanted = [], dict(needed)
+    lines, wanted = [_write_draw(i, draw) for i, draw in enumerate(plan.draws)], dict(needed)
     for n in early:
         text = _write_call(plan.calls[n], titles)
         if n in wanted or (uses[n] > 1 and len(text) > MOST_REPEATED):
@@ -42,6 +43,10 @@ def write_calls(plan: Plan) -> str:
         else:
             titles[n] = text
     return "\n".join(lines)
+
+
+def _write_draw(index: int, draw: Draw) -> str:
+    return f"draw_{index} = {draw.kind}({', '.join(f'{number:g}' for number in draw.numbers)})"
 
 
 def _write_call(call: OperatorCall, titles: Mapping[int, str]) -> str:

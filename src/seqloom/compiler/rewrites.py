@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import fx
 
@@ -18,6 +20,42 @@ def _late_nodes(graph: fx.Graph, late: set[int]) -> tuple[list[fx.Node], set[fx.
         if any(a in reached for a in n.all_input_nodes):
             reached.add(n)
     return holders, reached
+
+
+MOST_CONSTANTS = 64  # numbers of a tensor that a step writes down, as by torch.tensor([...])
+
+
+def embed_constants(module: fx.GraphModule) -> None:
+    """Write the numbers of small tensors that a step creates into the graph."""
+    graph = module.graph
+    for n in list(graph.nodes):
+        source = operands(n)[0] if n.target is aten.lift_fresh_copy.default else None
+        if not isinstance(source, fx.Node) or source.op != "get_attr":
+            continue
+        value: torch.Tensor = getattr(module, str(source.target))
+        if value.numel() > MOST_CONSTANTS or value.dtype.is_complex:
+            continue
+        like, dtype = n.meta["val"], value.dtype
+        with graph.inserting_before(n):
+            if value.dim() == 0:
+                new = _add(graph, aten.full.default, ([], value.item()), {"dtype": dtype}, like)
+            else:
+                numbers = value.flatten().tolist()
+                one, flat = like.new_empty(1), like.new_empty(len(numbers))
+                parts = [_add(graph, aten.full.default, ([1], v), {"dtype": dtype}, one) for v in numbers]
+                new = _add(graph, aten.cat.default, (parts,), {}, flat)
+                new = _add(graph, aten.view.default, (new, list(value.shape)), {}, like)
+        n.replace_all_uses_with(new)
+        graph.erase_node(n)
+        if not source.users:
+            graph.erase_node(source)
+    module.recompile()
+
+
+def _add(graph: fx.Graph, target: Any, args: tuple[Any, ...], named: dict[str, Any], value: torch.Tensor) -> fx.Node:  # noqa: ANN401
+    new = graph.call_function(target, args, named)
+    new.meta["val"] = value
+    return new
 
 
 def split_concatenations(plain: fx.GraphModule, late: set[int]) -> bool:

@@ -8,6 +8,7 @@ from torch import fx
 
 from seqloom.compiler.moves import keeps_rows
 from seqloom.compiler.nodes import (
+    ROWS,
     VIEWS,
     UnsupportedError,
     batch,
@@ -40,6 +41,55 @@ def check_rows(graph: fx.Graph, gradients: Sequence[fx.Node]) -> None:
             reached.add(n)
         elif n.op == "call_function":
             _check_node(n)
+
+
+_LINEAR = {"add", "sub", "neg", "sum", "_to_copy"}  # of all their arguments
+_BILINEAR = {"mul", "mm", "bmm"}  # linear in each of two arguments
+
+
+def check_own_derivatives(graph: fx.Graph, gradients: Sequence[fx.Node]) -> None:
+    """Check the nodes of a joint graph that need the gradients of the results, where users have written them.
+
+    Gradients may be added up over the rows, as that of a weight is, if what follows is linear: sums over the rows of
+    all steps are computed at once.
+
+    Args:
+        graph: The graph.
+        gradients: The placeholders of the gradients of the results.
+
+    Raises:
+        UnsupportedError: If rows are combined in another way.
+    """
+    reached, totals = set(gradients), set[fx.Node]()
+    for n in graph.nodes:
+        if n.op == "call_function" and kind(n) not in ("move", "constant"):
+            numbers = [a for a in (*operands(n), *n.kwargs.values()) if isinstance(a, int) and a]
+            if any(a % ROWS == 0 for a in numbers):
+                raise UnsupportedError(f"step computes with the batch size{line_of(n)}")
+        if n.op != "call_function" or not any(a in reached for a in n.all_input_nodes):
+            continue
+        reached.add(n)
+        if not _treats_rows_alone(n, totals):
+            raise UnsupportedError(f"the backward of a function combines rows of the batch by {name_of(n)}{line_of(n)}")
+
+
+def _treats_rows_alone(n: fx.Node, totals: set[fx.Node]) -> bool:
+    """Return whether a node combines no rows but in a sum; such sums are added to `totals`."""
+    try:
+        d = batch(n)
+    except UnsupportedError:
+        return False
+    name, rows = name_of(n), [a for a in n.all_input_nodes if batch(a) is not None]
+    summed = [a for a in n.all_input_nodes if a in totals]
+    if summed:
+        totals.add(n)
+        is_linear = name in _LINEAR or (name in _BILINEAR and len(summed) == 1)
+        is_linear |= name == "div" and summed == [operands(n)[0]]
+        return d is None and not rows and (is_linear or kind(n) == "move")
+    if rows and d is None:
+        totals.add(n)
+        return name in ("sum", "mm", "bmm")
+    return not rows or not ((name in VIEWS and not keeps_rows(n)) or batch(rows[0]) in _dims(n, name))
 
 
 def _check_node(n: fx.Node) -> None:

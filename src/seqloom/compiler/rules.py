@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from seqloom.compiler.functions import Derivative, Rule, own_derivative
 
 aten = torch.ops.aten
 Rules = dict[Any, Callable[..., Any]]
@@ -101,6 +104,58 @@ def _variance(
     return (centred * centred).sum(dims, keepdim=keepdim) / max(count - (1 if correction is None else correction), 0)
 
 
+_ATAN_P = (-0.8750608600031904, -16.157537187333652, -75.00855792314705, -122.88666844901361, -64.85021904942025)
+_ATAN_Q = (24.858464901423062, 165.02700983169885, 432.88106049129027, 485.3903996359137, 194.5506571482614)
+
+
+def _atan_of_positive(a: Tensor) -> Tensor:
+    """Return the arc tangent of a number that is not negative: the rational form of the Cephes library (Moshier)."""
+    is_large, is_small = a > 2.414213562373095, a <= 0.66
+    w = torch.where(is_large, -1 / a, torch.where(is_small, a, (a - 1) / (a + 1)))
+    z = w * w
+    p = (((_ATAN_P[0] * z + _ATAN_P[1]) * z + _ATAN_P[2]) * z + _ATAN_P[3]) * z + _ATAN_P[4]
+    q = ((((z + _ATAN_Q[0]) * z + _ATAN_Q[1]) * z + _ATAN_Q[2]) * z + _ATAN_Q[3]) * z + _ATAN_Q[4]
+    zero = torch.zeros_like(a)
+    low = torch.where(is_large, 6.123233995736766e-17, torch.where(is_small, zero, 3.061616997868383e-17))
+    high = torch.where(is_large, math.pi / 2, torch.where(is_small, zero, math.pi / 4))
+    return high + (w + (w * z * (p / q) + low))
+
+
+def _atan(x: Tensor) -> Tensor:
+    r = _atan_of_positive(torch.where(x < 0, -x, x))
+    y = torch.where(x > 0, r, torch.where(x < 0, -r, x))  # x itself is 0, or not a number
+    return own_derivative([x], [x], [y], "atan")[0]
+
+
+def _atan2(y: Tensor, x: Tensor) -> Tensor:
+    y, x = torch.broadcast_tensors(y, x)
+    a, b = torch.where(y < 0, -y, y), torch.where(x < 0, -x, x)
+    high, low = torch.maximum(a, b), torch.minimum(a, b)
+    ratio = torch.where(high == 0, 0.0, torch.where(low == math.inf, 1.0, low / high))
+    r = _atan_of_positive(ratio)
+    r = torch.where(a > b, math.pi / 2 - r, r)
+    r = torch.where(_is_negative(x), math.pi - r, r)
+    return own_derivative([y, x], [y, x], [torch.where(_is_negative(y), -r, r)], "atan2")[0]
+
+
+def _is_negative(x: Tensor) -> Tensor:
+    """Return whether the sign of x is negative; -0.0 has one too."""
+    return (x < 0) | ((x == 0) & (1 / x < 0))
+
+
+def _differentiate_atan2(y: Tensor, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    square = y * y + x * x
+    share = torch.where(square == 0, 0.0, 1 / square)
+    return g * x * share, g * -y * share
+
+
+# Derivatives of functions that are approximated piece by piece.
+RULES: dict[str, Derivative] = {
+    "atan": Rule(lambda x, g: (g / (x * x + 1),)),
+    "atan2": Rule(_differentiate_atan2),
+}
+
+
 def _is_first(x: Tensor, dim: int) -> bool:
     """Return whether a dimension is the first, which is the batch unless x is a weight."""
     return dim in (0, -x.dim())
@@ -164,6 +219,165 @@ def _nan_to_num(x: Tensor, nan: float | None = None, high: float | None = None, 
     return torch.where(x == -float("inf"), limits.min if low is None else low, x)
 
 
+def _compare_all(x: Tensor, is_descending: bool) -> Tensor:
+    """Return which element (..., i) of the last dimension is at which place (..., r, 1) when they are sorted.
+
+    Equal elements keep their order, and what is not a number counts as the largest, as in torch.
+    """
+    n = x.shape[-1]
+    key = torch.where(x.ne(x), math.inf, x)
+    a, b, at = key.unsqueeze(-1), key.unsqueeze(-2), torch.arange(n)
+    comes_first = (b > a if is_descending else b < a) | ((b == a) & (at.unsqueeze(0) < at.unsqueeze(1)))
+    rank = comes_first.to(x.dtype).sum(-1)
+    return rank.unsqueeze(-2) == at.unsqueeze(-1)
+
+
+def _sort(
+    x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool | None = None, k: int | None = None
+) -> tuple[Tensor, Tensor]:
+    if not x.dim() or _is_first(x, dim) or x.shape[dim] > MOST_COMPARED:
+        return NotImplemented
+    x = x.transpose(dim, -1)
+    is_there = _compare_all(x, descending)
+    is_there = is_there if k is None else is_there.narrow(-2, 0, k)
+    values = torch.where(is_there, x.unsqueeze(-2), 0.0).sum(-1).transpose(dim, -1)
+    places = torch.arange(x.shape[-1], dtype=x.dtype)
+    return values, torch.where(is_there, places, 0.0).sum(-1).transpose(dim, -1).to(torch.int64)
+
+
+def _topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Tensor, Tensor]:
+    return _sort(x, dim, largest, k=k)
+
+
+def _extreme(is_largest: bool) -> Callable[..., tuple[Tensor, Tensor]]:
+    def find(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+        found = _sort(x, dim, is_largest, k=1)
+        return found if found is NotImplemented or keepdim else (found[0].squeeze(dim), found[1].squeeze(dim))
+
+    return find
+
+
+def _pick(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    """Return the elements of x at places that are the same for all rows."""
+    n, m = x.shape[dim], index.shape[0]
+    if _is_first(x, dim) or index.dim() != 1 or n * m > MOST_COMPARED**2:
+        return NotImplemented
+    x = x.transpose(dim, -1)
+    place = torch.where(index < 0, index + n, index)
+    is_there = place.unsqueeze(-1) == torch.arange(n)
+    return torch.where(is_there, x.unsqueeze(-2), 0.0).sum(-1).transpose(dim, -1)
+
+
+def _index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
+    dims = [d for d, index in enumerate(indices) if index is not None]
+    index = indices[dims[0]] if dims else None
+    if index is None or len(dims) > 1 or index.dtype not in (torch.int64, torch.int32) or not x.is_floating_point():
+        return NotImplemented
+    return _pick(x, dims[0], index)
+
+
+def _index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
+    mask = indices[0]
+    if accumulate or mask is None or len(indices) > 1 or mask.dtype != torch.bool:
+        return NotImplemented
+    return torch.where(mask, values, x) if mask.shape == x.shape and values.numel() == 1 else NotImplemented
+
+
+def _select_scatter(x: Tensor, source: Tensor, dim: int, index: int) -> Tensor:
+    if _is_first(x, dim):
+        return NotImplemented
+    n = x.shape[dim]
+    index %= n
+    parts = [x.narrow(dim, 0, index), source.unsqueeze(dim), x.narrow(dim, index + 1, n - index - 1)]
+    return torch.cat([p for p in parts if p.shape[dim]], dim)
+
+
+def _slice_scatter(
+    x: Tensor, source: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Tensor:
+    n = x.shape[dim]
+    begin, stop, _ = slice(start, end).indices(n)
+    if begin == 0 and stop == n and step == 1:
+        return source.expand(x.shape).clone()
+    if _is_first(x, dim) or step != 1:
+        return NotImplemented
+    parts = [x.narrow(dim, 0, begin), source, x.narrow(dim, stop, n - stop)]
+    return torch.cat([p for p in parts if p.shape[dim]], dim)
+
+
+def _pad(x: Tensor, pad: Sequence[int], value: float = 0) -> Tensor:
+    for i in range(0, len(pad), 2):
+        dim, (left, right) = x.dim() - 1 - i // 2, pad[i : i + 2]
+        if (left or right) and _is_first(x, dim):
+            return NotImplemented
+        n = x.shape[dim]
+        x = x.narrow(dim, max(0, -left), n + min(0, left) + min(0, right))
+        if not x.shape[dim]:
+            return NotImplemented
+        filler = torch.full_like(x.narrow(dim, 0, 1), value)
+        before, after = (
+            [filler.expand([-1] * dim + [k] + [-1] * (x.dim() - 1 - dim))] if k > 0 else [] for k in (left, right)
+        )
+        x = torch.cat([*before, x, *after], dim) if before or after else x
+    return x
+
+
+def _slice(x: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Tensor:
+    """Return every `step`-th element of a part as the first ones of its pieces."""
+    begin, stop, _ = slice(start, end).indices(x.shape[dim])
+    if step == 1 or _is_first(x, dim) or stop <= begin:
+        return NotImplemented
+    count = -(-(stop - begin) // step)
+    x = x.narrow(dim, begin, min(x.shape[dim] - begin, count * step))
+    if missing := count * step - x.shape[dim]:
+        sizes = [-1] * x.dim()
+        sizes[dim] = missing
+        x = torch.cat([x, torch.zeros_like(x.narrow(dim, 0, 1)).expand(sizes)], dim)
+    dim %= x.dim()
+    return x.unflatten(dim, (count, step)).select(dim + 1, 0)
+
+
+def _convolve(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Tensor:
+    """Convolve over the last dimension of (B, C, L) by one product, or a few pointwise ones, for each tap."""
+    if weight.dim() != 3 or transposed or groups not in (1, x.shape[1]) or weight.shape[2] > MOST_PIECES:
+        return NotImplemented
+    if groups > 1 and weight.shape[0] != groups:
+        return NotImplemented
+    taps = weight.shape[2]
+    x = _pad(x, (padding[0], padding[0]))
+    length = (x.shape[2] - dilation[0] * (taps - 1) - 1) // stride[0] + 1
+    total = None if bias is None else bias.unsqueeze(-1)
+    for k in range(taps):
+        begin = k * dilation[0]
+        piece = x.narrow(2, begin, (length - 1) * stride[0] + 1)
+        piece = piece if stride[0] == 1 else _slice(piece, 2, step=stride[0])
+        for term in _list_taps(piece, weight, k, groups):
+            total = term if total is None else total + term
+    assert total is not None
+    return total
+
+
+def _list_taps(piece: Tensor, weight: Tensor, k: int, groups: int) -> list[Tensor]:
+    C = weight.shape[1]
+    if groups > 1:
+        return [piece * weight[:, 0, k].unsqueeze(-1)]
+    if C > MOST_CHANNELS:
+        return [torch.matmul(piece.transpose(1, 2), weight[:, :, k].t()).transpose(1, 2)]
+    return [piece.narrow(1, c, 1) * weight[:, c, k].unsqueeze(-1) for c in range(C)]
+
+
+MOST_CHANNELS = 4  # of a convolution without products
+MOST_COMPARED = 128  # elements that are sorted by comparing each with each
 # Largest value that is put together from single elements: the first call of a cell that flips 64 takes 3 s, one that
 # accumulates them 4 s.
 MOST_PIECES = 16
@@ -182,6 +396,8 @@ def _list_functions() -> Rules:
         ),
         aten.tan.default: lambda x: torch.sin(x) / torch.cos(x),
         aten.asinh.default: _asinh,
+        aten.atan.default: _atan,
+        aten.atan2.default: _atan2,
         aten.atanh.default: lambda x: 0.5 * (torch.log1p(x) - torch.log1p(-x)),
         aten.erfc.default: lambda x: 1 - torch.erf(x),
         aten.exp2.default: lambda x: torch.exp(x * 0.6931471805599453),
@@ -199,6 +415,22 @@ def _list_functions() -> Rules:
         aten.std.correction: lambda x, *args, **settings: _safe_sqrt(_variance(x, *args, **settings)),
         aten.roll.default: _roll,
         aten.flip.default: _flip,
+        aten.sort.default: _sort,
+        aten.sort.stable: _sort,
+        aten.topk.default: _topk,
+        aten.max.dim: _extreme(True),
+        aten.min.dim: _extreme(False),
+        aten.index.Tensor: _index,
+        aten.index_select.default: _pick,
+        aten.index_put.default: _index_put,
+        aten.select_scatter.default: _select_scatter,
+        aten.slice_scatter.default: _slice_scatter,
+        aten.convolution.default: _convolve,
+        aten.constant_pad_nd.default: _pad,
+        aten.slice.Tensor: _slice,
+        aten.fill.Tensor: lambda x, value: value.expand(x.shape).clone(),
+        aten.fill.Scalar: torch.full_like,
+        aten.copy.default: lambda x, source, *_: source.to(x.dtype).expand(x.shape).clone(),
         aten.cumsum.default: lambda x, dim, **settings: _accumulate(x, dim, torch.add, 0, **settings),
         aten.cumprod.default: lambda x, dim, **settings: _accumulate(x, dim, torch.mul, 1, **settings),
         aten.prod.dim_int: _multiply,
@@ -238,7 +470,8 @@ def late_rules() -> Rules:
         aten.tanh_backward.default,
         aten.roll.default,
     }
-    rules: Rules = {k: v for k, v in core_aten_decompositions().items() if k not in whole}
+    core = dict(core_aten_decompositions().items())  # its other methods do not know all
+    rules: Rules = {k: v for k, v in (core | _list_functions()).items() if k not in whole}  # of a user's backward, too
 
     def mean(x: Tensor, dims: Sequence[int] | None, keepdim: bool = False, dtype: object = None) -> Tensor:
         dims = list(range(x.dim())) if dims is None else dims

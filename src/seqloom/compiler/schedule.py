@@ -31,7 +31,7 @@ from seqloom.compiler.nodes import (
     shape,
 )
 from seqloom.compiler.plan import PURE, BufferMemory, OperatorCall, Plan, Scan, Value
-from seqloom.compiler.rows import check_rows
+from seqloom.compiler.rows import check_own_derivatives, check_rows
 from seqloom.compiler.trace import JointGraph, aten
 
 ONCE = ("mask", "start")  # inputs with one value per row for all steps
@@ -49,6 +49,8 @@ def plan(trace: JointGraph, is_wide: bool = False) -> Plan:
         UnsupportedError: If a node is not one that the compiler knows, or combines rows of the batch.
     """
     check_rows(trace.graph, [trace.dy, *trace.dafter])
+    if trace.has_functions:
+        check_own_derivatives(trace.graph, [trace.dy, *trace.dafter])
     if is_wide:
         try:
             return _Schedule(trace, is_wide).plan()
@@ -264,6 +266,7 @@ class _Schedule:
             infer,
             train,
             reverse,
+            draws=tuple(t.draws),
         )
 
     def _scan(self, low: Lowered) -> Scan:

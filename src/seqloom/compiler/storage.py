@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from seqloom.compiler.draws import Draw
 from seqloom.compiler.fingerprint import digest_compiler, digest_file
 from seqloom.compiler.guards import Guards, read_guards
 from seqloom.compiler.ir import (
@@ -137,6 +138,7 @@ def _encode(plan: Plan) -> dict[str, Any]:
         "after": plan.after,
         "projects": plan.projects,
         "alone": plan.alone,
+        "draws": plan.draws,
         "scans": [_encode_scan(scan) for scan in (plan.infer, plan.train, plan.reverse)],
     }
 
@@ -155,6 +157,7 @@ def _decode(data: Mapping[str, Any]) -> Plan:
         reverse,
         _bool(data["projects"]),
         _bool(data["alone"]),
+        tuple(Draw(kind, tuple(map(float, numbers)), _ints(sizes)) for kind, numbers, sizes in data["draws"]),
     )
 
 

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, fx
 
+from seqloom.compiler.draws import Draw, hoist_draws
 from seqloom.compiler.fingerprint import list_settings
+from seqloom.compiler.functions import Derivative, Differentiated, Recorder, is_own
 from seqloom.compiler.lines import FOREIGN_TENSOR, Lines, explain_failure
 from seqloom.compiler.nodes import (
     ROWS,
@@ -26,8 +29,8 @@ from seqloom.compiler.nodes import (
     line_of,
     operands,
 )
-from seqloom.compiler.rewrites import gather_early_terms, read_pieces, split_concatenations
-from seqloom.compiler.rules import early_rules, late_rules
+from seqloom.compiler.rewrites import embed_constants, gather_early_terms, read_pieces, split_concatenations
+from seqloom.compiler.rules import RULES, early_rules, late_rules
 from seqloom.compiler.watch import Seen, watch
 from seqloom.core.cell import Cell, State
 from seqloom.core.job import ScanJob, advance
@@ -61,7 +64,7 @@ class JointGraph:
         x: The step's input.
         states: The states before the step.
         starts: The states after a reset; empty without resets.
-        others: The placeholders of `reset`, `dt`, `mask` and `keep_i` by name.
+        others: The placeholders of `reset`, `dt`, `mask`, `keep_i` and `draw_i` by name.
         weights: The placeholders of the weights by name.
         dy: The gradient of the output.
         dafter: The gradients of the states after the step.
@@ -73,6 +76,8 @@ class JointGraph:
         ddt: The gradient of dt.
         dweights: The gradients of the weights by name.
         seen: The source files that were run and the values that were read, of the user's code.
+        draws: The random numbers that the step draws, in order; each is an input `draw_i`.
+        has_functions: Whether a part of the derivative was written by the user.
     """
 
     graph: fx.Graph
@@ -91,6 +96,8 @@ class JointGraph:
     ddt: fx.Node | None
     dweights: dict[str, fx.Node | None]
     seen: Seen
+    draws: Sequence[Draw] = ()
+    has_functions: bool = False
 
 
 def step_tensors(cell: Cell) -> dict[str, Tensor]:
@@ -119,14 +126,24 @@ def trace(cell: Cell, x: Tensor, state: State, extras: Extras, projects: bool = 
     buffers = {n for n, _ in cell.named_buffers(remove_duplicate=False) if not own[n].requires_grad}
     inputs = _Inputs(x, state, own, extras, cell.output_size, buffers)
     step = _make_step(cell, inputs, projects)
-    plain = _trace_plain(step, inputs.allocate(ROWS), has_gradients=True)
+    recorder, given = Recorder(), [torch.zeros_like(t) for t in inputs.allocate(AGAIN)]
+    plain = _trace_plain(partial(step, recorder=recorder), inputs.allocate(ROWS), has_gradients=True)
+    again = _trace_plain(partial(step, recorder=Recorder()), inputs.allocate(AGAIN))
+    embed_constants(plain)
+    embed_constants(again)
     _check_results(plain, len(state), inputs)
-    seen = _watch_step(cell, step, [torch.zeros_like(t) for t in inputs.allocate(AGAIN)])
-    _compare(plain, _trace_plain(step, inputs.allocate(AGAIN)))
+    draws = inputs.hoist(plain, ROWS)
+    seen = _watch_step(cell, step, given, bool(recorder.calls))
+    if inputs.hoist(again, AGAIN) != draws:
+        raise UnsupportedError("step draws other random numbers for another batch size or without gradients")
+    _compare(plain, again)
+    inputs.add_draws(draws, x.dtype)
     if split_concatenations(plain, inputs.late):  # new nodes have no shapes yet
         plain = _trace_plain(plain, inputs.allocate(ROWS), lines=plain)
     gather_early_terms(plain, inputs.late)
-    return _trace_joint(plain, inputs, seen)
+    return replace(
+        _trace_joint(plain, inputs, seen, recorder.calls | RULES), draws=draws, has_functions=bool(recorder.calls)
+    )
 
 
 @contextmanager
@@ -159,9 +176,27 @@ class _Inputs:
         if extras.keep:
             rows |= {f"keep_{i}": (s.shape[1:], s.dtype) for i, s in enumerate(state)}
         self.rows, self.own, self.states = rows, dict(own), len(state)
-        self.names = [*rows, *(f"weight {name}" for name in own)]
         self.late = set(range(1, 1 + len(state)))
-        self.fixed = {i for i, name in enumerate(self.names) if name.removeprefix("weight ") in buffers}
+        self.buffers = {f"weight {name}" for name in buffers}
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all inputs."""
+        return [*self.rows, *(f"weight {name}" for name in self.own)]
+
+    @property
+    def fixed(self) -> set[int]:
+        """The indices of the inputs without a gradient."""
+        return {i for i, name in enumerate(self.names) if name in self.buffers or name.startswith("draw_")}
+
+    def hoist(self, plain: fx.GraphModule, batch: int) -> list[Draw]:
+        """Make the random numbers that a step draws its last inputs before the weights."""
+        last = len(self.rows) - 1
+        return hoist_draws(plain, batch, self.rows["x"][1], lambda graph: list(graph.nodes)[last])
+
+    def add_draws(self, draws: Sequence[Draw], dtype: torch.dtype) -> None:
+        """Add the inputs that `hoist` has added to a step."""
+        self.rows |= {f"draw_{i}": (torch.Size(draw.sizes), dtype) for i, draw in enumerate(draws)}
 
     def allocate(self, batch: int) -> list[Tensor]:
         """Allocate every input as a separate tensor: make_fx merges inputs that are the same object."""
@@ -178,15 +213,15 @@ def _make_step(cell: Cell, inputs: _Inputs, projects: bool) -> Callable[..., tup
     """Return one step of a scan as a function of its inputs: projection, reset, the cell's step and zoneout."""
     is_projected = projects and type(cell).project is not Cell.project
 
-    def step(*values: Tensor) -> tuple[Tensor, ...]:
+    def step(*values: Tensor, recorder: Recorder | None = None) -> tuple[Tensor, ...]:
         rows, own = inputs.sort(values)
         view = bind_weights(cell, own)
         k = inputs.states
         state = tuple(rows[f"state_{i}"] for i in range(k))
         start = tuple(rows[f"start_{i}"] for i in range(k) if f"start_{i}" in rows)
         now = {n: v for n, v in rows.items() if n in ("reset", "dt") or n.startswith("keep_")}
-        before = list_settings(view)
-        with fx.traceback.preserve_node_meta(), Lines():
+        before, lines = list_settings(view), Lines(is_traced=recorder is not None)
+        with fx.traceback.preserve_node_meta(), lines, recorder.record(lines) if recorder else nullcontext():
             x = view.project(rows["x"].unsqueeze(1)).squeeze(1) if is_projected else rows["x"]
             y, after = advance(view, x, state, now, start, rows.get("mask"))
         changed = [n for n, v in list_settings(view).items() if n not in before or before[n] != v]
@@ -218,15 +253,45 @@ def _trace_plain(
         raise UnsupportedError(explain_failure("step", error)) from error
 
 
-@torch.no_grad()
-def _watch_step(cell: Cell, step: Callable[..., object], inputs: list[Tensor]) -> Seen:
-    """Run a step that has been traced, and return what the user's code ran and read: faster than watching a trace."""
+def _watch_step(cell: Cell, step: Callable[..., tuple[Tensor, ...]], inputs: list[Tensor], has_functions: bool) -> Seen:
+    """Run a step that has been traced, and return what the user's code ran and read: faster than watching a trace.
+
+    Args:
+        cell: The cell.
+        step: Its step.
+        inputs: Its inputs.
+        has_functions: Whether the step calls functions with a backward of the user's, which runs too.
+    """
     try:
-        return watch(lambda: step(*inputs), cell)[1]
+        if has_functions:
+            _check_zero_gradients(step, inputs)
+        return watch(lambda: _pull(step, inputs, 1.0) if has_functions else step(*inputs), cell)[1]
     except UnsupportedError:
         raise
     except Exception as error:  # whatever the user's code raises for these values
         raise UnsupportedError(explain_failure("step", error)) from error
+
+
+def _pull(step: Callable[..., tuple[Tensor, ...]], inputs: list[Tensor], gradient: float) -> list[Tensor]:
+    """Return the gradients of a step's inputs from those of its results, all equal."""
+    with torch.enable_grad():
+        leaves = [t.detach().requires_grad_(t.is_floating_point()) for t in inputs]
+        results = [r for r in step(*leaves) if r.requires_grad]
+        leaves = [t for t in leaves if t.requires_grad]
+        if not results:
+            return []
+        pulls = [torch.full_like(r, gradient) for r in results]
+        found = torch.autograd.grad(results, leaves, pulls, allow_unused=True)
+    return [g for g in found if g is not None]
+
+
+def _check_zero_gradients(step: Callable[..., tuple[Tensor, ...]], inputs: list[Tensor]) -> None:
+    """Check that gradients of zero stay zero: the loop does not call the backward of what has no influence."""
+    random = [torch.randn_like(t) if t.is_floating_point() else t for t in inputs]
+    if any(bool(((g != 0) & ~g.isnan()).any()) for g in _pull(step, random, 0.0)):
+        raise UnsupportedError(
+            "step calls an autograd.Function whose backward returns a gradient where that of its output is 0"
+        )
 
 
 def _check_results(plain: fx.GraphModule, k: int, inputs: _Inputs) -> None:
@@ -235,10 +300,8 @@ def _check_results(plain: fx.GraphModule, k: int, inputs: _Inputs) -> None:
         if n.op == "call_function" and n.target is aten.copy_.default and operands(n)[0].op == "placeholder":
             name, place = inputs.names[nodes.index(operands(n)[0])], line_of(n) or line_of(operands(n)[1])
             raise UnsupportedError(f"step changes {name.removeprefix('weight ')} in place{place}")
-        if n.op == "get_attr":
+        if n.op == "get_attr" and isinstance(getattr(plain, n.target), Tensor):  # not a random generator
             raise UnsupportedError(f"step {FOREIGN_TENSOR}")
-        if n.op == "call_function":
-            check_no_noise(n)  # even where it needs no state: every step draws new random numbers
     y, *after = operands(plain.graph.output_node())[0]
     for i, node in enumerate(after):
         shape, dtype = inputs.rows[f"state_{i}"]
@@ -286,13 +349,23 @@ def _numbers(value: object) -> list[object]:
     return [value] if isinstance(value, (bool, int, float)) else []
 
 
+def _check_derivative(graph: fx.Graph) -> None:
+    """Check that the backward of a user's function neither draws random numbers nor reads other tensors."""
+    for n in graph.nodes:
+        if n.op == "get_attr":
+            raise UnsupportedError(f"step {FOREIGN_TENSOR}")
+        if n.op == "call_function":
+            check_no_noise(n)
+
+
 def _is_zero(gradient: fx.Node | None) -> bool:
     """Return whether an input has no influence: autograd gives None then, and vjp zeros."""
     return gradient is not None and kind(gradient) == "constant" and constant_value(gradient) == 0
 
 
-def _trace_joint(plain: fx.GraphModule, inputs: _Inputs, seen: Seen) -> JointGraph:
+def _trace_joint(plain: fx.GraphModule, inputs: _Inputs, seen: Seen, functions: Mapping[str, Derivative]) -> JointGraph:
     """Trace the step together with its vector-Jacobian product."""
+    from torch._subclasses.functional_tensor import dispatch_functionalize
     from torch.fx.experimental.proxy_tensor import make_fx
 
     results = [n.meta["val"] for n in operands(plain.graph.output_node())[0]]
@@ -300,25 +373,35 @@ def _trace_joint(plain: fx.GraphModule, inputs: _Inputs, seen: Seen) -> JointGra
 
     def joint(values: list[Tensor], pulls: list[Tensor]) -> list[Tensor | None]:
         floats = [i for i, v in enumerate(values) if v.is_floating_point() and i not in inputs.fixed]
-
-        def f(*some: Tensor) -> tuple[Tensor, ...]:
-            every = list(values)
-            for i, v in zip(floats, some, strict=True):
-                every[i] = v
-            with fx.traceback.preserve_node_meta():  # keeps the lines of the user's code
-                return tuple(fx.Interpreter(plain).run(*every))
-
-        out, pull = torch.func.vjp(f, *(values[i] for i in floats))[:2]
-        grads = dict(zip(floats, pull(tuple(pulls)), strict=True))
+        every = list(values)
+        for i in floats:
+            every[i] = values[i].detach().requires_grad_()
+        with torch.enable_grad(), fx.traceback.preserve_node_meta():  # keeps the lines of the user's code
+            out = Differentiated(plain, functions).run(*every)
+        pairs = [(o, g) for o, g in zip(out, pulls, strict=True) if o.requires_grad]
+        ends, leaves = [o for o, _ in pairs], [every[i] for i in floats]
+        found = torch.autograd.grad(ends, leaves, [g for _, g in pairs], allow_unused=True) if pairs else ()
+        grads = dict(zip(floats, found, strict=False))
         return [*out, *(grads.get(i) for i in range(len(values)))]
 
     try:
         # autograd's own formulas write in place, hence functionalize
-        traced = make_fx(torch.func.functionalize(joint), late_rules(), "fake")(inputs.allocate(ROWS), gradients)
+        with torch.inference_mode(False), torch.enable_grad():
+            traced = make_fx(dispatch_functionalize(joint), late_rules(), "fake")(inputs.allocate(ROWS), gradients)
+    except UnsupportedError:
+        raise
     except Exception as error:
         raise UnsupportedError(explain_failure("the derivative of step", error)) from error
+    embed_constants(traced)  # of the backward of a user's function
     graph = traced.graph
+    for n in list(graph.nodes):
+        if n.target in (aten.detach.default, aten.alias.default):  # gradients are known by now
+            n.replace_all_uses_with(operands(n)[0])
+        elif n.op == "call_function" and is_own(n.target):
+            for user in n.users:
+                user.replace_all_uses_with(operands(n)[2][operands(user)[1]])
     graph.eliminate_dead_code()
+    _check_derivative(graph)
     read_pieces(graph)
     holders = [n for n in graph.nodes if n.op == "placeholder"]
     for node, name in zip(holders, inputs.names, strict=False):
@@ -334,7 +417,7 @@ def _trace_joint(plain: fx.GraphModule, inputs: _Inputs, seen: Seen) -> JointGra
         named["x"],
         [named[f"state_{i}"] for i in range(k)],
         [named[n] for n in starts],
-        {n: v for n, v in named.items() if n in ("reset", "dt", "mask") or n.startswith("keep_")},
+        {n: v for n, v in named.items() if n in ("reset", "dt", "mask") or n.startswith(("keep_", "draw_"))},
         {n: named[f"weight {n}"] for n in inputs.own},
         holders[count],
         holders[count + 1 :],

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from seqloom.compiler.draws import check_draw
 from seqloom.compiler.ir import OPERATORS, REDUCTIONS, Argument, Nest, Place, Product, Program, Register
 from seqloom.compiler.plan import Plan, UnfitError, Value, find_operator, references
 
@@ -97,6 +98,10 @@ def check_plan(plan: Plan) -> None:
             raise ValueError(f"call {n} of a plan needs the result of a later one")
         if not {name for name, _ in call.named}.isdisjoint(PLACEMENT):
             raise ValueError(f"call {n} of a plan chooses where its result lies")
+    for draw in plan.draws:
+        check_draw(draw)
+    if {n for n in plan.inputs if n.startswith("draw_")} != {f"draw_{i}" for i in range(len(plan.draws))}:
+        raise ValueError("a plan has other random inputs than it draws")
     for scan in (plan.infer, plan.train, plan.reverse):
         check_program(scan.program)
         if len(scan.memory) != len(scan.program.buffers):

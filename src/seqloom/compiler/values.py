@@ -214,7 +214,8 @@ class Freezer:
     def _freeze_function(self, function: Any) -> object:  # noqa: ANN401  # a function
         code = function.__code__
         if is_library(code.co_filename):
-            return Same(function)
+            wrapped = function.__dict__.get("__wrapped__")  # by a decorator such as once_differentiable
+            return Same(function) if wrapped is None else (Same(function), self.freeze(wrapped))
         self.codes.add(code)
         parts = [function.__defaults__, function.__kwdefaults__, function.__dict__, *list_closure(function)]
         return Same(function), code, tuple([self.freeze(part) for part in parts if part])

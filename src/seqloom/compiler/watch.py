@@ -32,7 +32,9 @@ _TORCH = str(Path(torch.__file__).parent)
 _PACKAGE = str(Path(__file__).parents[1])
 # Files of torch that call modules and operators, and those that compute. Any other may read a flag.
 _CALLING = tuple(f"{_TORCH}/{name}" for name in ("nn/modules/module.py", "nn/parameter.py", "overrides.py", "fx/",
-                                                 "utils/_", "_jit_internal.py", "_library/", "_ops.py"))  # fmt: skip
+                                                 "utils/_", "_jit_internal.py", "_library/", "_ops.py",
+                                                 "autograd/__init__.py", "autograd/function.py",
+                                                 "autograd/graph.py"))  # fmt: skip
 _COMPUTING = tuple(f"{_TORCH}/{name}" for name in ("nn/", "functional.py", "_tensor.py", "_VF.py", "special/",
                                                    "linalg/"))  # fmt: skip
 _QUESTION = re.compile(r"get|is_|are_|has_|count|num_|current|seed|default|_cuda_|_mps_|_xpu_|memory")

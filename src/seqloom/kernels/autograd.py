@@ -35,6 +35,7 @@ class Call:
         mask: (B, H), recurrent dropout; None without.
         keep: Zoneout: for each state the share of the old value that is kept, (B, T, ...).
         train: Whether a backward pass may follow, so that the forward pass must save what that needs.
+        random: The state of the random generator before the call, for second derivatives; None if nothing is drawn.
     """
 
     x: Any  # Tensor
@@ -47,6 +48,7 @@ class Call:
     mask: Maybe = None
     keep: Sequence[Tensor] = ()
     train: bool = False
+    random: Maybe = None
 
     @property
     def tensors(self) -> list[Any]:  # Tensors and None
@@ -145,7 +147,7 @@ class _Run(torch.autograd.Function):
                 sizes.append(_OTHER)
         ctx.prepared, ctx.kind, ctx.sizes, ctx.others = prepared, type(saved), sizes, others
         ctx.counts = len(call.states), len(call.starts), len(call.weights)
-        ctx.constants = call.lengths, call.reset, call.mask, call.keep
+        ctx.constants = call.lengths, call.reset, call.mask, call.keep, True, call.random
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors, *flat)
         return outputs
@@ -158,8 +160,7 @@ class _Run(torch.autograd.Function):
         tensors = read_saved(ctx)
         needs, count = ctx.needs_input_grad[2:], len(ctx.needs_input_grad) - 2
         inputs = _name(tensors[:count], ctx.counts)
-        lengths, reset, mask, keep = ctx.constants
-        call = Call(inputs.x, inputs.states, inputs.weights, inputs.starts, inputs.dt, lengths, reset, mask, keep, True)
+        call = Call(inputs.x, inputs.states, inputs.weights, inputs.starts, inputs.dt, *ctx.constants)
         if torch.is_grad_enabled():  # a second derivative is wanted
             found = ctx.prepared.differentiate(call, grads)
         else:

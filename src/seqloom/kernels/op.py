@@ -13,8 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from seqloom.compiler.draws import read_random_state
 from seqloom.core.cell import Cell, State, by_handle
 from seqloom.core.checks import read_saved
+from seqloom.core.errors import UserError
 from seqloom.core.job import ScanJob
 from seqloom.core.precision import autocast_dtype, useful_autocast
 from seqloom.core.weights import bind_weights, weights
@@ -71,7 +73,7 @@ def scan_backward(
         leaves = [t.detach().requires_grad_(t.is_floating_point()) for t in (x, *state, *own)]
         x, state, own = leaves[0], leaves[1 : 1 + len(state)], leaves[1 + len(state) :]
         job = ScanJob(x, tuple(state), lengths, reset, dt, mask, tuple(keep))
-        outputs = _run(cell, kernel, amp, job, own)
+        outputs = _run_again(cell, kernel, amp, job, own)
         pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if o.requires_grad]
         inputs = [t for t in leaves if t.requires_grad]
         computed = iter(torch.autograd.grad([o for o, _ in pairs], inputs, [g for _, g in pairs], allow_unused=True))
@@ -103,6 +105,20 @@ def _run(cell: int, kernel: str, amp: torch.dtype | None, job: ScanJob, own: lis
     finally:
         compiling.active = before
     return [y.to(amp or job.x.dtype), *state]
+
+
+def _run_again(cell: int, kernel: str, amp: torch.dtype | None, job: ScanJob, own: list[Tensor]) -> list[Tensor]:
+    """Repeat the forward pass; refuse a step that draws random numbers, since it would draw others."""
+    if job.x.is_cuda and torch.cuda.is_current_stream_capturing():
+        return _run(cell, kernel, amp, job, own)  # the same call has run before the recording
+    before = read_random_state(job.x.device)
+    outputs = _run(cell, kernel, amp, job, own)
+    if not torch.equal(before, read_random_state(job.x.device)):
+        raise UserError(
+            f"the step of {type(by_handle[cell]).__name__} draws random numbers, and in a graph of torch.compile its "
+            "backward pass would draw others; call the layer outside of torch.compile, as by torch.compiler.disable"
+        )
+    return outputs
 
 
 @scan_op.register_fake

@@ -87,6 +87,9 @@ def _find(cell: Cell, job: ScanJob) -> FittingCell | Compiled | str:
     plan = compile_cell(cell, job)
     if isinstance(plan, str):
         return plan
+    reason = _why_not_draws(plan, job)
+    if reason is not None:
+        return reason
     try:
         compiled = _prepare(plan, job.x.is_cuda)
         if isinstance(compiled, str):
@@ -127,6 +130,18 @@ def _why_not_masks(job: ScanJob) -> str | None:
 def _why_not_recording(job: ScanJob) -> str | None:
     if job.lengths is not None and torch.cuda.is_current_stream_capturing():
         return "a CUDA graph that is being recorded cannot wait for the lengths of the rows"
+    return None
+
+
+def _why_not_draws(plan: Plan, job: ScanJob) -> str | None:
+    if not (plan.draws and job.x.is_cuda):
+        return None
+    if autocast_dtype("cuda") is not None:
+        return "step draws random numbers, whose type differs under autocast"
+    if any(draw.kind == "chance" for draw in plan.draws):
+        return "step calls torch.bernoulli with probabilities, which draws in another order on a GPU"
+    if torch.cuda.is_current_stream_capturing():
+        return "step draws random numbers while a CUDA graph is being recorded"
     return None
 
 
@@ -173,8 +188,8 @@ def _run_programs(compiled: Compiled, cell: Cell, job: ScanJob) -> tuple[Tensor,
 
     def enter(x: Tensor, values: Mapping[str, Tensor]) -> tuple[Tensor, State]:
         view = cell if values is own else bind_weights(cell, values)
-        start = view.start(x) if job.reset is not None else ()
-        return x if plan.projects else view.project(x), start
+        rows = x if plan.projects else view.project(x)  # first, as in the loop: both may draw random numbers
+        return rows, view.start(x) if job.reset is not None else ()
 
     slow, is_direct = flatten_loop(cell, job, tuple(own)), plan.projects and job.reset is None
     return compiled.run_cell(job, job.x, job.state, own, None if is_direct else enter, slow)

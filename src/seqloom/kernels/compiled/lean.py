@@ -188,7 +188,7 @@ class LeanScan(CompiledScan):
         if not train:
             return (y, *last), None
         values = tuple(known[n] for n in self.compiled.saved)
-        return (y, *last), CompiledSaved(rows, (), tuple(states), values, packing, None)
+        return (y, *last), CompiledSaved(rows, (), tuple(states), values, (), packing, None)
 
     def backward(self, call: Call, saved: CompiledSaved, grads: Sequence[Tensor | None], needs: Gradients) -> Gradients:
         """Return the gradients of the input, the states and the weights."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from seqloom.compiler.draws import draw_steps, read_random_state, replay_random
 from seqloom.core.cell import State
 from seqloom.core.job import ScanJob
 from seqloom.kernels.autograd import Call, Gradients, run_prepared
@@ -91,6 +92,7 @@ class CompiledSaved(NamedTuple):
         starts: The states after a reset, sorted.
         states: The states of all steps, (B + N, ...), packed.
         values: Values of the nodes in `Stages.saved`.
+        draws: The random numbers of all steps, packed.
         packing: Where the rows of each step are.
         entered: The graph from the leaves to what enters the step; None if the plan's x is the input.
     """
@@ -99,6 +101,7 @@ class CompiledSaved(NamedTuple):
     starts: tuple[Tensor, ...]
     states: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
+    draws: tuple[Tensor, ...]
     packing: Packing
     entered: _Entered | None
 
@@ -124,18 +127,23 @@ class CompiledScan:
         compiled, x, entered = self.compiled, call.x, None
         packing = Packing.of(x.shape[0], x.shape[1], call.lengths, x.device, x.stride(1) > x.stride(0))
         own = dict(zip(self.names, call.weights, strict=True))
+        if compiled.plan.draws and call.train:
+            call.random = read_random_state(x.device)
         if call.train and self.enter is not None:
             rows, start, entered = self._enter_with_graph(call, packing, own)
         else:
             rows, start = self._enter_packed(call, packing, own)
-        named, stage = self._name_inputs(call, packing, rows, start, own), compiled.infer
+        draws = draw_steps(compiled.plan.draws, packing.count.tolist(), rows) if compiled.plan.draws else ()
+        named, stage = self._name_inputs(call, packing, rows, start, own, draws), compiled.infer
         if not call.train:
             y, last, _, _ = compiled.run_forward(named, call.states, packing, stage)
             return (y, *last), None
         y, last, states, known = compiled.run_forward(named, call.states, packing, compiled.train)
         values = tuple(known[n] for n in compiled.saved)
         seen = (x, *call.states, *call.weights, rows, *start, *states, *values)
-        return (_release(y, seen), *last), CompiledSaved(rows, tuple(start), tuple(states), values, packing, entered)
+        return (_release(y, seen), *last), CompiledSaved(
+            rows, tuple(start), tuple(states), values, draws, packing, entered
+        )
 
     def backward(self, call: Call, saved: CompiledSaved, grads: Sequence[Tensor | None], needs: Gradients) -> Gradients:
         """Return the gradients of the input, the states, the weights and the time spans."""
@@ -147,7 +155,9 @@ class CompiledScan:
         assert self.slow is not None, "compiled programs alone have no second derivative"
         tensors = [call.x, *call.states, *call.weights, *(() if call.dt is None else (call.dt,))]
         k, m = 1 + len(call.states), 1 + len(call.states) + len(call.weights)
-        found = differentiate(tensors, self.slow(call)(*tensors), grads, True, again=True)
+        with replay_random(call.random, call.x.device):
+            outputs = self.slow(call)(*tensors)
+        found = differentiate(tensors, outputs, grads, True, again=True)
         return Gradients(found[0], found[1:k], found[k:m], dt=found[m] if len(found) > m else None)
 
     def packs_first(self, call: Call) -> bool:
@@ -179,12 +189,19 @@ class CompiledScan:
         return rows, tuple(packing.sort(s.detach()) for s in start), _Entered(leaf, leaves, entered, start)
 
     def _name_inputs(
-        self, call: Call, packing: Packing, rows: Tensor, start: State, own: Mapping[str, Tensor]
+        self,
+        call: Call,
+        packing: Packing,
+        rows: Tensor,
+        start: State,
+        own: Mapping[str, Tensor],
+        draws: Sequence[Tensor],
     ) -> dict[str, Tensor]:
         """Return the step's inputs and the weights by name, packed."""
         dtype = call.x.dtype
         named = {f"weight {name}": own[name] for name in self.compiled.plan.weights}
         named["x"] = rows
+        named |= {f"draw_{i}": numbers for i, numbers in enumerate(draws)}
         named |= {f"start_{i}": s.contiguous() for i, s in enumerate(start)}
         named |= {f"keep_{i}": packing.pack(k.to(dtype)) for i, k in enumerate(call.keep)}
         if call.reset is not None:
@@ -234,7 +251,7 @@ def _run_backward(
         wanted += [f"dstart_{i}" for i, s in enumerate(entered.start) if s.requires_grad]
     wanted = [name for name in wanted if name in plan.results]
     stage = compiled.prepare_reverse(wanted)
-    named = scan._name_inputs(call, packing, saved.rows, saved.starts, own)
+    named = scan._name_inputs(call, packing, saved.rows, saved.starts, own, saved.draws)
     dy, *dlast = grads
     if dy is None:
         sizes = plan.values[plan.inputs["dy"]].sizes
