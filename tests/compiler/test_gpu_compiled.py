@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 import test_cuda_programs as programs
 import torch
+import torch.nn.functional as F
 from test_compiled import of_every_cell
+from torch import nn
 
 import seqloom
 from seqloom.core.job import ScanJob
@@ -148,3 +150,23 @@ def test_a_float32_gru_above_128_units_runs_compiled(H):
         results.append([y, *(p.grad for p in one.parameters())])
     for mine, theirs in zip(*results, strict=True):
         assert (mine - theirs).norm() <= 1e-4 * theirs.norm()
+
+
+def test_a_first_call_draws_no_numbers_for_its_checks():
+    class Noisy(seqloom.Cell):
+        def __init__(self, input_size, hidden_size):
+            super().__init__(input_size, hidden_size)
+            self.w, self.u = nn.Linear(input_size, hidden_size), nn.Linear(hidden_size, hidden_size)
+
+        def step(self, x, state):
+            h = torch.tanh(self.w(x) + self.u(*state)) + 0.1 * torch.randn_like(state[0])
+            return F.dropout(h, 0.3, self.training), (h,)
+
+    layer, x = seqloom.Recurrent(Noisy, 3, 4, device="cuda"), torch.randn(20, 5, 3, device="cuda")
+    outputs = []
+    for kernel in ("compiled", "compiled", "loop"):
+        layer.kernel = kernel
+        torch.manual_seed(3)
+        outputs.append(layer(x)[0])
+    torch.testing.assert_close(outputs[0], outputs[1], rtol=0, atol=0)
+    torch.testing.assert_close(outputs[0], outputs[2], rtol=1e-5, atol=1e-6)

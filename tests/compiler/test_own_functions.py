@@ -322,9 +322,9 @@ def test_what_a_backward_must_not_do_is_named(function, reason):
 
 
 def test_other_threads_may_call_functions_meanwhile():
-    from seqloom.compiler.functions import Recorder
+    from seqloom.compiler.functions import FunctionRecorder
 
-    recorder, x = Recorder(), torch.ones(2, requires_grad=True)
+    recorder, x = FunctionRecorder(), torch.ones(2, requires_grad=True)
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(1) as pool, recorder.record(None):

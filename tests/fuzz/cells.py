@@ -43,7 +43,11 @@ STEPS = ("torch.sign({})", "torch.floor({})", "{}.round()", "({} > 0).to({}.dtyp
 # operators that the compiler may refuse, with a reason
 RARE = (
     *("({}.argmax(-1, keepdim=True) > 0) * {}", "torch.logsumexp({}, -1, keepdim=True)", "{}.cummax(-1).values"),
-    *("torch.bernoulli(torch.sigmoid({}))", "{} + torch.empty_like({}).exponential_()", "torch.fft.fft({}).real"),
+    *(
+        "torch.bernoulli(torch.sigmoid({}))",
+        "{} + torch.empty_like({}).exponential_()",
+        "torch.fft.fft({}.double()).real.to({}.dtype)",
+    ),
     *("F.normalize({}, dim=-1)", "{}.prod(-1, keepdim=True)", "{}.std(-1, keepdim=True)", "{} % 0.7"),
 )
 BINARY = (
@@ -203,7 +207,7 @@ class Writer:
         kind = self.draw.random()
         texts = UNARY if kind < 0.93 else STEPS if kind < 0.97 else RARE
         text = self.draw.choice(texts)
-        keeps = "-1, keepdim" in text or "-1, keepdim" in text.replace(" ", "")
+        keeps = "-1, keepdim" in text and "argmax" not in text
         self.add(text.replace("{}", name), (*shape[:-1], 1) if keeps else shape)
 
     def binary(self) -> None:

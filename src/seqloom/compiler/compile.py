@@ -140,7 +140,7 @@ def _load_or_trace(
     if stored is not None:
         return stored
     try:
-        with torch.random.fork_rng(devices=[]):  # project may draw random numbers
+        with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):  # the step may draw random numbers
             first = tuple(s[:1] for s in state)
             result, seen = _call_without_hooks(lambda: _trace(cell, x, first, extras, may_project))
     except UnsupportedError as error:

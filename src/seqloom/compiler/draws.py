@@ -28,11 +28,13 @@ class Draw(NamedTuple):
             probabilities as `torch.bernoulli` does on a CPU).
         numbers: The parameters.
         sizes: The shape of one row.
+        line: Where in the step, for messages.
     """
 
     kind: str
     numbers: tuple[float, ...]
     sizes: tuple[int, ...]
+    line: str = ""
 
 
 _ARGUMENTS = {"normal": 2, "uniform": 2, "exponential": 1, "bernoulli": 1, "dropout": 1, "chance": 0}
@@ -140,7 +142,7 @@ def hoist_draws(
         value: Any = n.meta["val"]
         value = value[0] if isinstance(value, (list, tuple)) else value
         _check(n, value, rows, dtype)
-        draws.append(Draw(kind, tuple(map(float, numbers)), tuple(value.shape[1:])))
+        draws.append(Draw(kind, tuple(map(float, numbers)), tuple(value.shape[1:]), line_of(n)))
         with graph.inserting_after(last):
             last = graph.placeholder(f"draw_{len(draws) - 1}")
         last.meta |= {"val": value.new_empty(value.shape), "stack_trace": n.meta.get("stack_trace")}

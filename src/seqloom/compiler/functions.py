@@ -48,7 +48,7 @@ class Derivative(Protocol):
 
 
 @dataclass
-class Rule:
+class DerivativeRule:
     """A derivative that is written as an expression.
 
     Attributes:
@@ -155,7 +155,7 @@ _patching = threading.RLock()  # one thread at a time traces a step whose functi
 
 
 @dataclass
-class Recorder:
+class FunctionRecorder:
     """Record the Functions that a traced step calls.
 
     Attributes:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seqloom.compiler.functions import Derivative, Rule, own_derivative
+from seqloom.compiler.functions import Derivative, DerivativeRule, own_derivative
 
 aten = torch.ops.aten
 Rules = dict[Any, Callable[..., Any]]
@@ -151,8 +151,8 @@ def _differentiate_atan2(y: Tensor, x: Tensor, g: Tensor) -> tuple[Tensor, Tenso
 
 # Derivatives of functions that are approximated piece by piece.
 RULES: dict[str, Derivative] = {
-    "atan": Rule(lambda x, g: (g / (x * x + 1),)),
-    "atan2": Rule(_differentiate_atan2),
+    "atan": DerivativeRule(lambda x, g: (g / (x * x + 1),)),
+    "atan2": DerivativeRule(_differentiate_atan2),
 }
 
 

@@ -157,7 +157,10 @@ def _decode(data: Mapping[str, Any]) -> Plan:
         reverse,
         _bool(data["projects"]),
         _bool(data["alone"]),
-        tuple(Draw(kind, tuple(map(float, numbers)), _ints(sizes)) for kind, numbers, sizes in data["draws"]),
+        tuple(
+            Draw(kind, tuple(map(float, numbers)), _ints(sizes), str(line))
+            for kind, numbers, sizes, line in data["draws"]
+        ),
     )
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, fx
 
 from seqloom.compiler.draws import Draw, hoist_draws
 from seqloom.compiler.fingerprint import list_settings
-from seqloom.compiler.functions import Derivative, Differentiated, Recorder, is_own
+from seqloom.compiler.functions import Derivative, Differentiated, FunctionRecorder, is_own
 from seqloom.compiler.lines import FOREIGN_TENSOR, Lines, explain_failure
 from seqloom.compiler.nodes import (
     ROWS,
@@ -126,9 +126,9 @@ def trace(cell: Cell, x: Tensor, state: State, extras: Extras, projects: bool = 
     buffers = {n for n, _ in cell.named_buffers(remove_duplicate=False) if not own[n].requires_grad}
     inputs = _Inputs(x, state, own, extras, cell.output_size, buffers)
     step = _make_step(cell, inputs, projects)
-    recorder, given = Recorder(), [torch.zeros_like(t) for t in inputs.allocate(AGAIN)]
+    recorder, given = FunctionRecorder(), [torch.zeros_like(t) for t in inputs.allocate(AGAIN)]
     plain = _trace_plain(partial(step, recorder=recorder), inputs.allocate(ROWS), has_gradients=True)
-    again = _trace_plain(partial(step, recorder=Recorder()), inputs.allocate(AGAIN))
+    again = _trace_plain(partial(step, recorder=FunctionRecorder()), inputs.allocate(AGAIN))
     embed_constants(plain)
     embed_constants(again)
     _check_results(plain, len(state), inputs)
@@ -213,7 +213,7 @@ def _make_step(cell: Cell, inputs: _Inputs, projects: bool) -> Callable[..., tup
     """Return one step of a scan as a function of its inputs: projection, reset, the cell's step and zoneout."""
     is_projected = projects and type(cell).project is not Cell.project
 
-    def step(*values: Tensor, recorder: Recorder | None = None) -> tuple[Tensor, ...]:
+    def step(*values: Tensor, recorder: FunctionRecorder | None = None) -> tuple[Tensor, ...]:
         rows, own = inputs.sort(values)
         view = bind_weights(cell, own)
         k = inputs.states

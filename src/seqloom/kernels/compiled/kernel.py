@@ -138,8 +138,9 @@ def _why_not_draws(plan: Plan, job: ScanJob) -> str | None:
         return None
     if autocast_dtype("cuda") is not None:
         return "step draws random numbers, whose type differs under autocast"
-    if any(draw.kind == "chance" for draw in plan.draws):
-        return "step calls torch.bernoulli with probabilities, which draws in another order on a GPU"
+    chance = next((draw for draw in plan.draws if draw.kind == "chance"), None)
+    if chance is not None:
+        return f"step calls torch.bernoulli with probabilities, which draws in another order on a GPU{chance.line}"
     if torch.cuda.is_current_stream_capturing():
         return "step draws random numbers while a CUDA graph is being recorded"
     return None
