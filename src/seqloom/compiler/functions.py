@@ -1,4 +1,4 @@
-"""Functions with a derivative of their own inside a traced step: `torch.autograd.Function`, and some of the compiler's.
+"""Trace functions in a step that bring their own derivative: `torch.autograd.Function`, and some of the compiler's.
 
 While a step is traced, the forward of a Function runs as ordinary operators. One node, `seqloom::own_derivative`, ties
 its inputs, what it saved and its outputs together. When the derivative of the step is traced, the results of that node

@@ -273,7 +273,7 @@ def _watch_step(cell: Cell, step: Callable[..., tuple[Tensor, ...]], inputs: lis
 
 
 def _pull(step: Callable[..., tuple[Tensor, ...]], inputs: list[Tensor], gradient: float) -> list[Tensor]:
-    """Return the gradients of a step's inputs from those of its results, all equal."""
+    """Return the gradients of a step's inputs if every number of its results has the same gradient."""
     with torch.enable_grad():
         leaves = [t.detach().requires_grad_(t.is_floating_point()) for t in inputs]
         results = [r for r in step(*leaves) if r.requires_grad]

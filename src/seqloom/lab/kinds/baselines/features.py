@@ -1,4 +1,4 @@
-"""What linear baselines compute from a row: n-grams of a text, values of a series, what two texts have in common."""
+"""Compute the features of linear baselines: n-grams of a text, values of a series, what two texts have in common."""
 
 from __future__ import annotations
 
