@@ -329,6 +329,16 @@ def test_a_strange_table_is_read_as_the_csv_module_reads_it(text, tmp_path):
     ]
 
 
+@pytest.mark.parametrize("separator", ["|", "\t", ";"])
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_a_comma_in_a_name_does_not_make_the_comma_the_separator(separator, quote, tmp_path):
+    rows = [["text", "a,b", "label"], *([f"word {i}", f"n {i}", "xy"[i % 2]] for i in range(20))]
+    text = "\n".join(separator.join(f"{quote}{field}{quote}" for field in row) for row in rows)
+    (tmp_path / "a.csv").write_text(text + "\n")
+    frame = read(tmp_path / "a.csv", header=True)
+    assert [frame.columns, *map(list, frame.rows())] == rows
+
+
 def test_the_line_by_which_excel_names_the_separator_is_no_header(tmp_path):
     (tmp_path / "a.csv").write_text("sep=;\ntext;label\nu, v;a\n")
     assert read(tmp_path / "a.csv", header=True).rows(named=True) == [{"text": "u, v", "label": "a"}]

@@ -226,14 +226,14 @@ def _check_names(names: list[str], path: Path) -> None:
 
 
 def _find_separator(lines: list[str], path: Path) -> str:
-    """Return a tab, or for a .csv the first separator that splits the first row and gives all rows the same width."""
+    """Return a tab, or for a .csv the first separator that divides all rows into the same number of fields."""
     if path.suffix != ".csv":
         return "\t"
     for separator in SEPARATORS:
         widths = [len(row) for row in _split_lines(lines, separator, path)]
-        if widths and widths[0] > 1 and (separator == "," or len(set(widths)) == 1):
+        if widths and widths[0] > 1 and len(set(widths)) == 1:
             return separator
-    return ","
+    return ","  # a table with an incomplete row, or of one column
 
 
 def _read_head(path: Path) -> list[str]:
