@@ -132,7 +132,9 @@ inline V<double> vexp(V<double> x) {
   for (double c : {1. / 479001600, 1. / 39916800, 1. / 3628800, 1. / 362880, 1. / 40320, 1. / 5040, 1. / 720,
                    1. / 120, 1. / 24, 1. / 6, 1. / 2, 1., 1.})
     p = p * r + c;
-  Simd<double>::I bits = ((Simd<double>::I)shifted + 1023) << 52;
+  // unsigned, because the sum with the bits of a NaN may wrap
+  typedef uint64_t Bits __attribute__((vector_size(sizeof(V<double>))));
+  const Bits bits = ((Bits)shifted + 1023) << 52;
   return p * (V<double>)bits;
 }
 
