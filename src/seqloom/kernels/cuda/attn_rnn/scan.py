@@ -350,7 +350,7 @@ class AttnRNNScan:
         return padded._replace(weight_u=weight, bias_u=None if own.bias_u is None else self._pad(own.bias_u))
 
     def _cut_weights(self, own: AttnRNNWeights) -> AttnRNNWeights:
-        """Return the weights of the recurrence without what `_pad_weights` adds."""
+        """Remove what `_pad_weights` adds to the weights of the recurrence."""
         if not self.setting.real_head:
             return own
         return AttnRNNWeights(*(None if w is None else self._map_units(cut_units, w) for w in own.recurrent))
