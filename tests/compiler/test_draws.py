@@ -171,7 +171,26 @@ def test_a_plan_lists_what_it_draws_in_order():
     assert all("test_draws.py" in draw.line for draw in plan.draws)
 
 
-@pytest.mark.parametrize("draw", [Draw("odd", (), (4,)), Draw("normal", (1.0,), (4,)), Draw("chance", (), (-1,))])
+def test_native_dropout_is_refused():
+    cell = build_cell(lambda a: torch.native_dropout(a, 0.5, True)[0])().double()
+    x = torch.randn(2, 6, 3, dtype=torch.float64)
+    assert "native_dropout (test_draws.py:" in str(compile_cell(cell, ScanJob(x, cell.start(x))))
+
+
+def test_a_plan_knows_the_layout_of_what_is_dropped():
+    cell = build_cell(lambda a: F.pad(F.dropout(a[:, 1:3], 0.5), (1, 1)))().double()
+    x = torch.randn(2, 6, 3, dtype=torch.float64)
+    (draw,) = compile_cell(cell, ScanJob(x, cell.start(x))).draws
+    assert draw.layout == (1, 4, 1)  # the second of four numbers in a row
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        *(Draw("odd", (), (4,)), Draw("normal", (1.0,), (4,)), Draw("chance", (), (-1,))),
+        *(Draw("dropout", (0.5,), (4,), layout) for layout in ((), (0, 4), (0, -4, 1))),
+    ],
+)
 def test_unknown_random_numbers_of_a_stored_plan_are_refused(draw):
     with pytest.raises(ValueError, match="unknown random numbers"):
         check_draw(draw)

@@ -170,3 +170,30 @@ def test_a_first_call_draws_no_numbers_for_its_checks():
         outputs.append(layer(x)[0])
     torch.testing.assert_close(outputs[0], outputs[1], rtol=0, atol=0)
     torch.testing.assert_close(outputs[0], outputs[2], rtol=1e-5, atol=1e-6)
+
+
+DROPPED = {
+    "x": lambda x, h: torch.tanh(F.dropout(x, 0.3) + h),
+    "a part of x": lambda x, h: torch.tanh(h + F.pad(F.dropout(x[:, 1:], 0.3), (0, 1))),
+    "a half of the state": lambda x, h: torch.tanh(torch.cat([F.dropout(h.chunk(2, -1)[1], 0.3), h[:, :3]], -1) + x),
+    "a sum": lambda x, h: torch.tanh(F.dropout(x + h, 0.3)),
+}
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4])
+@pytest.mark.parametrize("step", DROPPED.values(), ids=DROPPED)
+def test_dropout_draws_the_numbers_of_the_loop_in_every_layout(step, rows):
+    class Dropped(seqloom.Cell):
+        def step(self, x, state):
+            h = step(x, state[0])
+            return h, (h,)
+
+    layer = seqloom.Recurrent(Dropped, 6, 6, device="cuda", batch_first=True)
+    x, h0 = torch.randn(rows, 5, 6, device="cuda"), torch.randn(2, rows, 6, device="cuda")[1:]
+    for settings in ({}, {"lengths": [5, 2, 4, 3][:rows]}):
+        outputs = []
+        for kernel in ("compiled", "loop"):
+            layer.kernel = kernel
+            torch.manual_seed(3)
+            outputs.append(layer(x, h0, **settings)[0])
+        torch.testing.assert_close(*outputs, rtol=1e-5, atol=1e-6)

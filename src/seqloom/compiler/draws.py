@@ -28,12 +28,14 @@ class Draw(NamedTuple):
             probabilities as `torch.bernoulli` does on a CPU).
         numbers: The parameters.
         sizes: The shape of one row.
+        layout: For "dropout" the offset and the strides of what is dropped, on which its numbers depend on a GPU.
         line: Where in the step, for messages.
     """
 
     kind: str
     numbers: tuple[float, ...]
     sizes: tuple[int, ...]
+    layout: tuple[int, ...] = ()
     line: str = ""
 
 
@@ -46,7 +48,9 @@ def check_draw(draw: Draw) -> None:
     Raises:
         ValueError: If they cannot be drawn.
     """
-    if _ARGUMENTS.get(draw.kind) != len(draw.numbers) or any(size < 1 for size in draw.sizes):
+    strides = 2 + len(draw.sizes) if draw.kind == "dropout" else 0
+    is_known = _ARGUMENTS.get(draw.kind) == len(draw.numbers) and len(draw.layout) == strides
+    if not is_known or any(size < 1 for size in draw.sizes) or any(n < 0 for n in draw.layout):
         raise ValueError(f"a plan draws unknown random numbers: {draw}")
 
 
@@ -66,7 +70,10 @@ def fill(draw: Draw, out: Tensor) -> None:
     elif draw.kind == "bernoulli":
         out.bernoulli_(*draw.numbers)
     elif draw.kind == "dropout":
-        out.copy_(torch.nn.functional.dropout(torch.ones_like(out), draw.numbers[0]))
+        offset, *strides = draw.layout
+        last = offset + sum((n - 1) * stride for n, stride in zip(out.shape, strides, strict=True))
+        ones = out.new_ones(last + 1).as_strided(out.shape, strides, offset)
+        out.copy_(torch.nn.functional.dropout(ones, draw.numbers[0]))
     else:
         out.uniform_()
 
@@ -142,7 +149,14 @@ def hoist_draws(
         value: Any = n.meta["val"]
         value = value[0] if isinstance(value, (list, tuple)) else value
         _check(n, value, rows, dtype)
-        draws.append(Draw(kind, tuple(map(float, numbers)), tuple(value.shape[1:]), line_of(n)))
+        layout: tuple[int, ...] = ()
+        if kind == "dropout":
+            ones = operands(n)[0]  # of `lines._drop`
+            if name_of(ones) != "ones_like":
+                raise UnsupportedError(f"step calls torch.native_dropout{line_of(n)}; call F.dropout instead")
+            dropped = operands(ones)[0].meta["val"]
+            layout = (dropped.storage_offset(), *dropped.stride())
+        draws.append(Draw(kind, tuple(map(float, numbers)), tuple(value.shape[1:]), layout, line_of(n)))
         with graph.inserting_after(last):
             last = graph.placeholder(f"draw_{len(draws) - 1}")
         last.meta |= {"val": value.new_empty(value.shape), "stack_trace": n.meta.get("stack_trace")}

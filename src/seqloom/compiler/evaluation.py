@@ -38,6 +38,7 @@ class Step(NamedTuple):
         call: Set if an argument depends on the number of rows, on the device, or is a list of values: all arguments
             are then read from it.
         kind: "product", "move" or "other".
+        is_shared: Whether a program of the plan has a buffer for the value.
     """
 
     node: int
@@ -47,6 +48,7 @@ class Step(NamedTuple):
     named: dict[str, Any]
     call: OperatorCall | None
     kind: str
+    is_shared: bool = False
 
 
 class Evaluator:
@@ -55,7 +57,8 @@ class Evaluator:
     def __init__(self, plan: Plan) -> None:
         calls = _simplify(plan)
         self.needs = {n: tuple(references(call)) for n, call in calls.items()}
-        self.steps = {n: _prepare(n, call) for n, call in calls.items()}
+        shared = {m.node for scan in (plan.infer, plan.train, plan.reverse) for m in scan.memory}
+        self.steps = {n: _prepare(n, call)._replace(is_shared=n in shared) for n, call in calls.items()}
         self.orders: dict[tuple[tuple[int, ...], str], list[Step]] = {}
 
     def compute(self, wanted: tuple[int, ...], known: Known, rows: int, stage: str, dtype: torch.dtype) -> None:
@@ -105,7 +108,8 @@ def evaluate(
     """Run steps and add their results to `known`.
 
     In 16 bits only products run in that type and everything else in float32: a layer norm, for example, is traced into
-    many operators, each of which would round.
+    many operators, each of which would round. A value that a program also has is rounded at once: where a gradient
+    depends on a comparison, torch and the program compare the same numbers.
 
     Args:
         steps: What to compute, in order.
@@ -117,7 +121,7 @@ def evaluate(
             others); None if torch allocates it. Only without gradients.
     """
     is_short = dtype.itemsize == 2
-    for node, function, arguments, positions, named, call, kind in steps:
+    for node, function, arguments, positions, named, call, kind, is_shared in steps:
         if call is not None:
             extra = {name: _resolve(a, known, rows) for name, a in call.named}
             if call.operator.partition(".")[0] in FACTORIES:
@@ -133,7 +137,12 @@ def evaluate(
             left, right = (known[n] for _, n in positions[-2:])
             known[node] = function(*values, out=allocate(left, rows, right.shape[1]))
         else:
-            known[node] = function(*values, **named)
+            value = function(*values, **named)
+            known[node] = value.to(dtype) if is_short and is_shared and _is_rounded(value) else value
+
+
+def _is_rounded(value: object) -> bool:
+    return isinstance(value, Tensor) and value.dtype == torch.float32
 
 
 def _convert(values: list[Any], positions: Iterable[tuple[int, int]], dtype: torch.dtype) -> None:

@@ -158,8 +158,8 @@ def _decode(data: Mapping[str, Any]) -> Plan:
         _bool(data["projects"]),
         _bool(data["alone"]),
         tuple(
-            Draw(kind, tuple(map(float, numbers)), _ints(sizes), str(line))
-            for kind, numbers, sizes, line in data["draws"]
+            Draw(kind, tuple(map(float, numbers)), _ints(sizes), _ints(layout), str(line))
+            for kind, numbers, sizes, layout, line in data["draws"]
         ),
     )
 

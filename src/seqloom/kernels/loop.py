@@ -40,11 +40,11 @@ def run(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
 
 def run_masked(cell: Cell, job: ScanJob) -> tuple[Tensor, State]:
     """Return the result of `run`, with every row in every step; results for padding are discarded."""
-    x, state, now = cell.project(job.x), job.state, job.per_step()
+    x, state, now = cell.project(job.x), _copy_states(job.state), job.per_step()
     start = cell.start(job.x) if job.reset is not None else ()
     ys = []
     for t in range(x.shape[1]):
-        y, state = advance(cell, x[:, t], state, {n: v[t] for n, v in now.items()}, start, job.mask)
+        y, state = advance(cell, _copy(x[:, t]), state, {n: v[t] for n, v in now.items()}, start, job.mask)
         ys.append(y)
     return torch.stack(ys, 1), state
 
@@ -67,7 +67,7 @@ def _run_sorted(cell: Cell, job: ScanJob, lengths: Sequence[int]) -> tuple[Tenso
             ended.append(tuple(s[n:] for s in state))
             state, running = _cut(state, n), n
         step = {name: v[t, :n] for name, v in now.items()}
-        y, state = advance(cell, x[:n, t], state, step, _cut(start, n), None if mask is None else mask[:n])
+        y, state = advance(cell, _copy(x[:n, t]), state, step, _cut(start, n), None if mask is None else mask[:n])
         ys.append(y if n == B else torch.cat([y, y.new_zeros(B - n, *y.shape[1:])]))
     if not ys:
         return job.x.new_zeros(B, T, cell.output_size), job.state
@@ -77,6 +77,15 @@ def _run_sorted(cell: Cell, job: ScanJob, lengths: Sequence[int]) -> tuple[Tenso
     back = torch.argsort(order)
     parts = zip(state, *reversed(ended), strict=True)
     return outputs[back], tuple(torch.cat(part)[back] for part in parts)
+
+
+def _copy(x: Tensor) -> Tensor:
+    """Return what a step reads; on a GPU a copy, as the numbers of `dropout` depend on the layout of its input."""
+    return x.clone(memory_format=torch.contiguous_format) if x.is_cuda else x
+
+
+def _copy_states(state: State) -> State:
+    return tuple(_copy(s) for s in state)
 
 
 def _cut(state: State, n: int) -> State:
