@@ -254,7 +254,7 @@ class Writer:
     def reduce(self) -> None:
         name, shape = self.pick()
         kind = self.draw.random()
-        if kind < 0.25:
+        if kind < 0.25 and shape[-1] > 1:  # the norm of one unit is nothing but rounding
             norm = self.module(f"nn.LayerNorm({shape[-1]}, eps=0.01, elementwise_affine={kind < 0.2})")
             self.add(f"{norm}({name})", shape)
         elif kind < 0.5:
@@ -376,7 +376,7 @@ def _write_output(w: Writer, after: Sequence[str], before: Sequence[str]) -> str
         return w.add(w.draw.choice(("{} - {}", "{} * {}", "torch.maximum({}, {})")).format(after[0], before[0]), (H,))[
             0
         ]
-    if kind < 0.6:
+    if kind < 0.6 and H > 1:
         return w.add(f"{w.module(f'nn.LayerNorm({H}, eps=0.01)')}({after[0]} + {before[0]})", (H,))[0]
     if kind < 0.7:
         return before[0]

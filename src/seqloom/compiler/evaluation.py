@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -38,7 +38,7 @@ class Step(NamedTuple):
         call: Set if an argument depends on the number of rows, on the device, or is a list of values: all arguments
             are then read from it.
         kind: "product", "move" or "other".
-        is_shared: Whether a program of the plan has a buffer for the value.
+        is_shared: Whether a program of the plan has a buffer for the value, which does not depend on states.
     """
 
     node: int
@@ -58,6 +58,7 @@ class Evaluator:
         calls = _simplify(plan)
         self.needs = {n: tuple(references(call)) for n, call in calls.items()}
         shared = {m.node for scan in (plan.infer, plan.train, plan.reverse) for m in scan.memory}
+        shared -= _find_late(plan, self.needs)
         self.steps = {n: _prepare(n, call)._replace(is_shared=n in shared) for n, call in calls.items()}
         self.orders: dict[tuple[tuple[int, ...], str], list[Step]] = {}
 
@@ -108,8 +109,8 @@ def evaluate(
     """Run steps and add their results to `known`.
 
     In 16 bits only products run in that type and everything else in float32: a layer norm, for example, is traced into
-    many operators, each of which would round. A value that a program also has is rounded at once: where a gradient
-    depends on a comparison, torch and the program compare the same numbers.
+    many operators, each of which would round. What a program reads of the inputs is rounded at once: where a gradient
+    depends on its comparison with a state, torch and the program compare the same numbers.
 
     Args:
         steps: What to compute, in order.
@@ -139,6 +140,16 @@ def evaluate(
         else:
             value = function(*values, **named)
             known[node] = value.to(dtype) if is_short and is_shared and _is_rounded(value) else value
+
+
+def _find_late(plan: Plan, needs: Mapping[int, Sequence[int]]) -> set[int]:
+    """Return the nodes that depend on states or on gradients."""
+    late = {n for name, n in plan.inputs.items() if name.startswith(("state_", "dy", "dafter_"))}
+    late.update(n for nodes in plan.after for n in nodes)
+    for n in sorted(needs):
+        if any(needed in late for needed in needs[n]):
+            late.add(n)
+    return late
 
 
 def _is_rounded(value: object) -> bool:
