@@ -90,6 +90,14 @@ KINDS = {
     "an attribute of a base of the cell's class": Kind("Base.gamma = 0.5", "self.gamma", "Base.gamma = {}"),
     "a setting of a submodule": Kind("", "self.norm.eps", "cell.norm.eps = {}"),
     "a list of the cell": Kind("", "self.many[0]", "cell.many = [{}]"),
+    "a property of a module of its own class": Kind(
+        "class Lazy(types.ModuleType):\n    factor = 0.5\n    value = property(lambda self: Lazy.factor)\nLAZY = Lazy('lazy')",
+        "LAZY.value",
+        "Lazy.factor = {}",
+    ),
+    "an attribute of the class of a module": Kind(
+        "class Lazy(types.ModuleType):\n    factor = 0.5\nLAZY = Lazy('lazy')", "LAZY.factor", "Lazy.factor = {}"
+    ),
     "an element of a list": Kind("MANY = [0.5]", "MANY[0]", "MANY[0] = {}"),
     "a value in a nested dict": Kind("NESTED = {'a': [{'b': 0.5}]}", "NESTED['a'][0]['b']", "NESTED['a'][0]['b'] = {}"),
     "a deque": Kind("MANY = collections.deque([0.5])", "MANY[0]", "MANY[0] = {}"),

@@ -176,7 +176,8 @@ class _Finder:
             if is_known(vars(module).get(name, MISSING)) if not is_users else not name.startswith("__"):
                 self._add("global", vars(module), name)
                 self._follow(name, vars(module).get(name), is_users, attributes)
-            elif type(module) is not ModuleType and name in dir(type(module)) and not name.startswith("__"):
+            of_class = type(module) is not ModuleType and name in dir(type(module)) and not name.startswith("__")
+            if of_class and name not in vars(module):
                 self._add("attribute", module, name)
 
     def _read_class(self, kind: type, names: frozenset[str]) -> None:

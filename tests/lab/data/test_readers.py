@@ -18,6 +18,7 @@ from scipy.io import wavfile
 
 from seqloom.lab.data.pipeline.reading import make_reading
 from seqloom.lab.data.pipeline.source import read_source
+from seqloom.lab.data.readers.text import guess_form
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.data.task import Notes
 
@@ -123,6 +124,22 @@ def test_conll_is_known_by_its_name_or_its_lines(name, tmp_path):
     source = read_source(tmp_path / name, make_reading(), Notes())
     assert source.usual == ("tokens", "column_3")
     assert source.frame().collect().row(0) == (["EU", "rejects"], ["NNP", "VBZ"], ["B-ORG", "O"])
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("EU B\n\nBonn B\n\n", "conll"),  # no shorter file is one
+        ("EU B\nBonn B\n", "text"),
+        ("EU B\n\nBonn\n\n", "text"),
+        ("EU\n\nBonn\n\n", "text"),
+        ("EU\tB\nBonn\tB\nRom\tB\n", "tsv"),  # the last line may be cut off
+        ("EU\tB\nBonn\tB\n", "text"),
+    ],
+)
+def test_the_form_of_a_text_file_is_guessed_from_its_lines(text, form, tmp_path):
+    (tmp_path / "a.txt").write_text(text)
+    assert guess_form(tmp_path / "a.txt") == form
 
 
 def test_conllu_leaves_out_ranges_and_comments(tmp_path):
