@@ -24,6 +24,10 @@ def test_only_a_rare_class_is_a_typo():
     assert not find_typos({"north": 20, "nort": 2}) and not find_typos({"north": 20, "nort": 0})
 
 
+def test_the_most_frequent_of_several_classes_is_meant():
+    assert find_typos({"north": 20, "nortg": 40, "nortx": 1}) == [("nortx", "nortg")]
+
+
 def test_a_task_warns_of_a_misspelt_class(tmp_path):
     rows = [f"word{i} and more,{'good' if i % 2 else 'poor'}" for i in range(100)] + ["a lonely text,goood"] * 1
     (tmp_path / "a.csv").write_text("\n".join(["text,label", *rows]))

@@ -13,6 +13,7 @@ from seqloom.lab.web.connections import (
     Connections,
     make_protocol,
 )
+from seqloom.lab.web.server import SPARE_FILES, _raise_file_limit
 
 
 class Clock:
@@ -189,3 +190,15 @@ def test_the_first_bytes_of_a_connection_wait(monkeypatch, leaves):
         return
     connection.data_received(b"second")
     assert (read, events) == ([b"first bytes", b"second"], ["pause", "pause", "resume"])
+
+
+@pytest.mark.parametrize(
+    ("hard", "possible", "raised"),
+    [(10_000, 1_000, 1_000 + SPARE_FILES), (500, 500 - SPARE_FILES, 500), (SPARE_FILES, 1, SPARE_FILES)],
+)
+def test_connections_leave_files_for_everything_else(hard, possible, raised, monkeypatch):
+    resource, limits = pytest.importorskip("resource"), []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (100, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, new: limits.append(new))
+    assert _raise_file_limit(1_000) == possible
+    assert limits == [(raised, hard)]
