@@ -170,8 +170,6 @@ def score_race(trials: Mapping[str, QuickResult], facts: Facts, held: int) -> di
     """Return the points of each model for its score in the short trainings, relative to the median.
 
     Args:
-        trials: the short trainings by model.
-        facts: the facts.
         held: number of examples that were scored.
 
     Returns:

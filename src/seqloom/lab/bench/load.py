@@ -56,10 +56,6 @@ class Client:
     """Send one request again and again over connections that stay open.
 
     Args:
-        url: Address of the server.
-        path: Path of the request.
-        body: JSON body.
-        token: Bearer token; None for none.
         address: Address of this machine to send from; by default the system chooses one.
     """
 
@@ -127,9 +123,7 @@ async def send_closed(client: Client, connections: int, seconds: float) -> Answe
     """Keep some connections busy for a while.
 
     Args:
-        client: Sends the requests.
         connections: Requests at the same time.
-        seconds: How long to run.
     """
     answers, start = Answers(), time.perf_counter()
 
@@ -146,10 +140,7 @@ async def send_open(client: Client, rate: float, seconds: float, seed: int = 0) 
     """Send requests at random times (a Poisson process) and wait for all answers.
 
     Args:
-        client: Sends the requests.
         rate: Mean requests per second.
-        seconds: How long requests are sent.
-        seed: Seed of the times.
     """
     answers, rng, tasks = Answers(), random.Random(seed), set()
     start = time.perf_counter()
@@ -201,14 +192,8 @@ async def send_steps(
     """Run streams over WebSockets, each with a fixed number of steps per second.
 
     Args:
-        url: Address of the server.
-        run: Name of the run.
-        step: The step that every stream sends.
-        streams: Number of streams.
         connections: Number of WebSockets; the streams of one share a message.
         rate: Steps per second of each stream.
-        seconds: How long to run.
-        token: Bearer token; None for none.
     """
     done = StreamSteps()
     shares = [streams // connections + (n < streams % connections) for n in range(connections)]

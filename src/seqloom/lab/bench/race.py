@@ -88,8 +88,6 @@ def time_layers(
     """Yield the time of every cell with every kernel and of the other libraries' layers, shape by shape.
 
     Args:
-        settings: What to time.
-        kinds: The cells by name.
         before: Called with a label before each shape.
         check: The result of `remember_checks`, if several calls shall check each kernel once.
 
@@ -300,7 +298,6 @@ def describe_setup(settings: BenchSettings, facts: Mapping[str, Any] | None = No
     """Return the caption: machine, versions, method and command.
 
     Args:
-        settings: What was timed.
         facts: "versions" and "hardware" of the doctor where it was timed; by default those of this machine.
     """
     facts = facts or describe_machine()

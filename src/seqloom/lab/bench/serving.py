@@ -88,7 +88,6 @@ def measure_requests(run: str, settings: ServeBenchSettings, report: Callable[[s
 
     Args:
         run: Folder of the run, or its name in runs/.
-        settings: What to measure.
         report: Called with a line when a part is finished.
 
     Returns:

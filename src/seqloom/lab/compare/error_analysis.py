@@ -37,8 +37,6 @@ def analyse_errors(
     """Return report blocks about a model's test errors, the most informative first.
 
     Args:
-        model: the model.
-        task: the task.
         columns: the scores of the test rows.
         batch: examples per batch.
         is_late: whether to stop with the results so far; called between predictions that take long.

@@ -72,8 +72,6 @@ def start_comparison(
 
     Args:
         data: the data, or None for handwritten digits.
-        options: how to read the data.
-        settings: what to compare, and for how long.
         out: the folder, by default the next free one in comparisons/.
         began: when the budget began, in seconds since the epoch. Default: when the data have been read.
 
@@ -148,9 +146,7 @@ def resume_comparison(
 
     Args:
         data: the data, from which the folder follows if `out` is None.
-        options: how to read the data.
         settings: settings that were set explicitly must match the stored ones, except the number of workers.
-        out: the folder.
         trust: whether the code of cells in the folder may be executed.
         began: when the budget began again, in seconds since the epoch. Default: when the data have been read.
 

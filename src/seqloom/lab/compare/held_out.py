@@ -22,7 +22,6 @@ def choose_strides(task: Task, seconds: float) -> dict[str, int]:
     """Return {split: n} for the splits of which only every n-th row should be scored.
 
     Args:
-        task: The data.
         seconds: The budget of the comparison.
     """
     fewest = kind_of(task).fewest_scored

@@ -55,14 +55,11 @@ def train_rung(
     """Train up to step `until` (a job).
 
     Args:
-        source: where the data come from.
-        settings: training settings.
         run: the folder of the run, which is resumed if it exists.
         until: the step, at which there must be a validation.
         test: whether to store the scores of the test rows in the job's folder.
         deadline: the "file" and "stage" in it whose time limits the training, and the estimated seconds of a
             validation ("valid") and of the test ("test"); None for no limit.
-        folder: the job's folder.
     """
     task, place = load_task(source), Path(run)
     if not (place / RUN_FILE).exists():

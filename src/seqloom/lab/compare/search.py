@@ -78,10 +78,6 @@ class Search:
         """Prepare a comparison.
 
         Args:
-            folder: the folder.
-            settings: what to compare, and for how long.
-            source: where the data come from.
-            task: the data.
             workers: number of processes.
             began: when the budget began, in seconds since the epoch. Default: now.
             clock: returns the seconds since the epoch.

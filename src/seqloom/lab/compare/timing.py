@@ -73,8 +73,6 @@ def measure_speed(
     """Train for some seconds (a job).
 
     Args:
-        source: where the data come from.
-        settings: training settings.
         sizes: the fields of the task's `TaskSize`.
         seconds: how long to train.
         folder: the job's folder, on the disk to which runs are written.

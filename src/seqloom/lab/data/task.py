@@ -318,11 +318,9 @@ class Task(ABC):
         (seed, epoch).
 
         Args:
-            split: The name of a split.
             batch: Examples per batch. Give either `batch` or `tokens`.
             tokens: Maximum number of steps per batch, including padding; a batch has at least one example.
             seed: Seed of the order, or of the examples themselves in an endless split.
-            epoch: Number of the epoch.
             skip: Number of batches to skip at the start without building them, to resume within an epoch.
         """
         self.check(split, batch, tokens)
@@ -433,7 +431,6 @@ def make_frame(rows: Sequence[Mapping[str, Any]], like: object = None) -> Frame:
     """Return rows as a DataFrame; a key that a row lacks is null there.
 
     Args:
-        rows: The rows.
         like: A DataFrame whose library to use. Default: pandas if it is installed, otherwise polars.
     """
     names = list(dict.fromkeys(name for row in rows for name in row))

@@ -34,9 +34,7 @@ def write_attributions(
     occlusion and gradient (null if the layer reads several steps at once).
 
     Args:
-        subject: The model.
         path: A file that ends with .parquet or .csv.
-        limit: Maximum number of rows.
         report: Called with the number of finished rows and of all rows.
     """
     check_table_path(path)

@@ -115,9 +115,6 @@ def occlude(run: Run, example: LabelledInput, target: Target, delete: bool) -> O
     """Run the model without each of some windows of steps.
 
     Args:
-        run: The model.
-        example: The input.
-        target: The output to explain.
         delete: Whether to delete tokens; otherwise they are replaced by the unknown token. Features are replaced by
             their mean in training, which is 0.
     """

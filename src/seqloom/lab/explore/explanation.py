@@ -86,8 +86,6 @@ def explain(subject: Subject, example: LabelledInput, request: Request = Request
     """Explain what a model does with one input.
 
     Args:
-        subject: The model.
-        example: The input.
         request: The output to explain, and interventions.
 
     Returns:

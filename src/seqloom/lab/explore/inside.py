@@ -72,11 +72,7 @@ def look_inside(
     """Run a model on one example and return what happened inside.
 
     Args:
-        subject: The model.
-        example: The input.
         target: The output whose gradients are computed; None for none.
-        clamps: Values to hold at a constant.
-        uniform_attention: Whether to replace attention by equal weights.
         wanted: (1, S) tokens of a translation.
     """
     notes: list[str] = []

@@ -138,9 +138,7 @@ def find_similar(
     example. The idea is that of LSTMVis (Strobelt et al. 2018, arXiv 1606.07461).
 
     Args:
-        subject: The model.
         example: The input with the span.
-        rows: The rows to search.
         states: What `read_row_states` returned for these rows.
         span: The first and the last step.
         units: Units to look for; by default those that are active in the span.

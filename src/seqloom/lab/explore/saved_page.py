@@ -30,7 +30,6 @@ def record_examples(
     """Return what a page without a server can show: explanations of some rows, and of a text.
 
     Args:
-        service: The runs.
         count: Rows of each run: a third each of the best, the worst, and the confident but wrong ones.
         inputs: Texts to record as further rows.
         with_models: Whether to include the models that a page can run without a server, so that any text can be typed.

@@ -82,7 +82,6 @@ def load(folder: Path, classes: int | None = None) -> Decision:
     """Read the decision of a run; the default if it has none.
 
     Args:
-        folder: The folder of the run.
         classes: The number of classes that the decision must fit; not checked by default.
 
     Raises:

@@ -200,7 +200,6 @@ class Kind(ABC):
         """Choose the metric and the class weights from the settings and from the targets of the training rows.
 
         Args:
-            task: The task.
             metric: The metric of the settings; None for the default.
             class_weights: "balanced" or "none"; None for the default.
             threshold: The threshold of the settings; None for the default.
@@ -245,8 +244,6 @@ class Kind(ABC):
         """Return the results of a batch in the words and units of the data.
 
         Args:
-            task: The task that encoded the batch.
-            prediction: The model's prediction for it.
             probabilities: Whether to return the probabilities of all classes.
             reject: Minimum probability of a class to predict it.
         """
@@ -256,8 +253,6 @@ class Kind(ABC):
         """Return the results of single steps of streams.
 
         Args:
-            task: The task of the model.
-            model: The model.
             scores: Its scores (N, K) after the steps; those of a classifier are not calibrated.
             probabilities: Whether to return the probabilities of all classes.
         """

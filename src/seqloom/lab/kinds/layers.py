@@ -125,8 +125,6 @@ def build_reader(task: Task, settings: TrainSettings, timed: bool, pools: bool, 
     """Build a model with one output for a whole row.
 
     Args:
-        task: The task.
-        settings: The settings.
         timed: Whether the last input feature is a time span.
         pools: Whether the maximum and the mean over all steps are read by default; synthetic tokens are not, as they
             test what a state remembers to the end.

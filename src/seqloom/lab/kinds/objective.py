@@ -55,11 +55,7 @@ def choose_objective(
     """Choose the metric and the class weights of a task with classes; see `Kind.choose_objective`.
 
     Args:
-        task: The task.
-        metric: The metric of the settings, or None.
         default: The metric without settings, if the classes are balanced.
-        class_weights: "balanced" or "none"; None for the default.
-        threshold: The threshold of the settings; None for the default.
     """
     chosen = default if metric is None else metric
     share, without = _find_majority(task)

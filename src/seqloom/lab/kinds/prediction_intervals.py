@@ -87,8 +87,6 @@ def fit_intervals(model: Any, task: Task, sizes: Sizes) -> PredictionIntervals |
 
     Args:
         model: A `ForForecast`.
-        task: The task with its data.
-        sizes: The size of a batch, as `Task.batches` takes it.
     """
     calendar = getattr(task.encoding, "times", None)
     seasons = getattr(calendar, "seasons", ())
@@ -126,7 +124,6 @@ def load(folder: Path, steps: int, targets: int) -> PredictionIntervals | None:
     """Read intervals.json from the folder of a run; None if there is none.
 
     Args:
-        folder: The folder of the run.
         steps: S, the steps of a forecast.
         targets: K, the number of forecast series.
 

@@ -125,9 +125,6 @@ def build_app(runs: Runs, settings: ServeSettings, metrics: Metrics, token: str 
     """Build the ASGI application of a server.
 
     Args:
-        runs: The served runs.
-        settings: Limits.
-        metrics: Counts what happens.
         token: The bearer token that requests need; None for none.
     """
     streams, state = Streams(runs, settings, metrics), ServerState()

@@ -186,8 +186,6 @@ def load_runs(places: Sequence[str], settings: ServeSettings, metrics: Metrics, 
 
     Args:
         places: Folders of runs or their names in runs/; "NAME=FOLDER" serves a run under another name.
-        settings: The settings of the server.
-        metrics: Counts what the runs do.
         trust: Whether Python code stored in the runs may be executed.
 
     Raises:

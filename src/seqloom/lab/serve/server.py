@@ -33,7 +33,6 @@ def make_server(site: Site, when_ready: Callable[[str], None]) -> Server:
     """Return a server that is ready to run.
 
     Args:
-        site: What is served, and where.
         when_ready: Called with the address once the server answers.
 
     Raises:

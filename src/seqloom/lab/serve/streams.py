@@ -48,13 +48,7 @@ class Stream:
 
 
 class Streams:
-    """All streams of a server.
-
-    Args:
-        runs: The served runs.
-        settings: Limits.
-        metrics: Counts streams and steps.
-    """
+    """All streams of a server."""
 
     def __init__(self, runs: Runs, settings: ServeSettings, metrics: Metrics) -> None:
         self._runs, self._settings, self._metrics = runs, settings, metrics

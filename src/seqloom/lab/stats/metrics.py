@@ -101,7 +101,6 @@ class Metric:
         """Format a difference without its unit: 1.8 for 1.8 percentage points.
 
         Args:
-            value: The difference.
             sign: Whether to keep a minus.
             half: Half of the interval that is printed beside it, whose decimals it gets; 0 if there is none.
         """
@@ -223,9 +222,7 @@ def compute_scores(rows: Columns, intervals: bool = False, seed: int = 0, overla
     """Compute every metric that the columns allow.
 
     Args:
-        rows: Columns by name, one entry per row.
         intervals: Whether to compute 95% intervals.
-        seed: Seed of the bootstrap.
         overlap: Number of neighbouring rows that share steps of a series.
     """
     metrics = [metric for metric in METRICS.values() if metric.fits(rows)]

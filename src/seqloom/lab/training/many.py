@@ -34,10 +34,6 @@ logger = logging.getLogger(__name__)
 def train_many(trainings: Sequence[SmallTraining], device: str | torch.device) -> list[TrainedModel]:
     """Run all trainings and return their results in the same order.
 
-    Args:
-        trainings: The trainings.
-        device: Where they run.
-
     Returns:
         A result for each training; `failed` says why one has no model.
     """

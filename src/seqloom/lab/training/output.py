@@ -24,7 +24,6 @@ def write_results(
     """Write results one by one and return their number.
 
     Args:
-        results: The results.
         out: The file. Default: standard output.
         form: "jsonl", "csv" or "lines". Default: from the file's suffix, otherwise "jsonl".
         separator: The separator of the items of a list in a CSV field.

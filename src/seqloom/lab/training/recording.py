@@ -11,7 +11,6 @@ class RecordedSteps:
     """A stream, the steps that were recorded for it, and how far the host is ahead of it.
 
     Args:
-        device: The GPU.
         ahead: Most steps that are started and have not ended.
     """
 

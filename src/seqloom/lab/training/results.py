@@ -45,11 +45,9 @@ def evaluate(
     """Compute every metric of the run's kind, with 95% intervals.
 
     Args:
-        run: The trained run.
         data: A file with targets; its rows that were used for training are left out, with a warning. Default: the data
             from which the run took its training rows.
         split: The split to use. Default: "test", or "valid" if there is no test split.
-        device: Where the model runs.
         metric: Compute only this one.
         threshold: Least probability to predict the positive class, or a goal such as recall=0.9. Default: the run's.
 

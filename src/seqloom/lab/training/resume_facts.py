@@ -52,10 +52,6 @@ class ResumeFacts(BaseModel):
 def check_resume(facts: dict[str, Any], folder: Path) -> None:
     """Check what a training resumes from.
 
-    Args:
-        facts: The content of state.json.
-        folder: The checkpoint.
-
     Raises:
         DamagedError: If a value is missing, or cannot have been written by a training.
     """

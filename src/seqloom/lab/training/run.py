@@ -121,8 +121,6 @@ class Run:
 
         Args:
             folder: The folder, which must not exist or be empty.
-            settings: The settings of the training.
-            task: The task, which is stored in the folder.
             source: Where the data came from, JSON-serialisable.
             baseline: For a baseline, its class and settings, JSON-serialisable.
 

@@ -33,9 +33,6 @@ def score(
     """Compute every metric of the task's kind on a whole split.
 
     Args:
-        model: The model.
-        task: The task.
-        split: The name of the split.
         batch: Examples per batch.
         tokens: Time steps per batch, instead of `batch`.
         intervals: Whether to compute 95% intervals.

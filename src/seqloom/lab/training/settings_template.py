@@ -38,8 +38,6 @@ def build_template(
 
     Args:
         data: The data, as given on the command line.
-        task: The opened data.
-        settings: The settings of the training.
         reading: The given settings of reading the data.
         options: The given options of a built-in task.
     """

@@ -21,7 +21,6 @@ def list_unseen(run: Run, task: Task, file: DataSource) -> tuple[set[int] | None
     """Find the rows of another file that are not among the training rows of a run, by their encoded input and target.
 
     Args:
-        run: The run.
         task: The file, opened with the encoding of the run.
         file: Its name, for messages.
 

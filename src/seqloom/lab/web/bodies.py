@@ -38,9 +38,7 @@ async def receive_body(
     would see its connection reset and never receive the answer.
 
     Args:
-        receive: ASGI's function.
         length: The header Content-Length.
-        limit: Maximum number of bytes.
         receiving: Counts the bytes of bodies that are being received.
         client: Who sends the body.
         find_wait: Returns how many seconds to wait before more is received; see `Lane`.
@@ -104,10 +102,6 @@ def too_large(limit: int) -> RequestError:
 
 async def read_object(request: Request, kind: TypeAdapter[Any]) -> dict[str, Any]:
     """Return the body of a request.
-
-    Args:
-        request: The request.
-        kind: What the body must be.
 
     Raises:
         RequestError: 400 if it is not JSON, 415 if the request does not say that it is JSON, 422 if a field is wrong.

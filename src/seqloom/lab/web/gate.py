@@ -90,14 +90,7 @@ class Hold:
 
 
 class Gate:
-    """An ASGI application around the routes.
-
-    Args:
-        app: The routes.
-        settings: Limits.
-        policy: The policy in which servers differ.
-        state: Shared with the server.
-    """
+    """An ASGI application around the routes."""
 
     def __init__(self, app: App, settings: WebSettings, policy: Policy, state: ServerState) -> None:
         self.app, self.settings, self.policy, self.state = app, settings, policy, state

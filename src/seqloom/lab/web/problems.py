@@ -75,7 +75,6 @@ def answer_problems(app: Starlette, sentences: Mapping[int, str]) -> None:
     """Make an application answer problems, and errors of its framework, with {"error": sentence}.
 
     Args:
-        app: The application.
         sentences: What to say for a status of the framework, such as 404.
     """
 

@@ -24,7 +24,6 @@ class TableCoder(Coder, key="table"):
     no feature.
 
     Args:
-        columns: The columns.
         known: Those of them whose future is known.
         categories: The values of the categorical ones.
         scale: Mean and deviation of the others.

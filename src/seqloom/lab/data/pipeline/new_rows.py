@@ -39,10 +39,8 @@ def iterate_rows(task: Task, data: DataSource | Iterable[Any], chunk: int = CHUN
     """Yield rows for `task.encode`, `chunk` at a time, in order.
 
     Args:
-        task: The task that will encode the rows.
         data: A path in any format that training reads, a frame, or rows: inputs themselves, or dicts of columns. A
             text file has one input per line, unless the model was trained on one long text.
-        chunk: Rows per list.
 
     Raises:
         UserError: If the data do not exist, hold no rows or cannot be read.
@@ -74,7 +72,6 @@ def read_stdin_rows(task: Task, form: str | None = None, chunk: int = CHUNK) -> 
     """Yield rows from standard input.
 
     Args:
-        task: The task that will encode the rows.
         form: A format such as "csv", read as a whole file; None reads one input per line as lines arrive.
         chunk: Rows per list; 1 on a terminal.
     """

@@ -195,8 +195,6 @@ def read_original(
 
     Args:
         source: {"data": ..., "options": {...}}, as returned by `open_data`.
-        task: The task that was opened from it.
-        split: The name of the split.
         positions: Positions in the split, as in `Batch.rows`.
 
     Returns:

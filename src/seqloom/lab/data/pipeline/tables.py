@@ -63,9 +63,7 @@ def read_table(source: Source, plan: TaskPlan, calendar: Calendar | None, notes:
 
     Args:
         source: The table; the column of the group may be absent, then it is one series.
-        plan: The columns and their uses.
         calendar: The frequency. Default: inferred from the rows.
-        notes: Receives how many rows were added.
     """
     present = source.frame().collect_schema().names()
     group = plan.group if plan.group in present else None  # new rows may be one series
@@ -256,9 +254,7 @@ def _shrink_windows(options: Reading, sizes: Mapping[str, int], notes: Notes) ->
     The horizon becomes at most half of the shortest split, and the window half of the training rows.
 
     Args:
-        options: With `lookback` and `horizon`.
         sizes: Rows of the longest series in each split.
-        notes: Receives a remark if the window is changed.
     """
     back, ahead, train = options.lookback, options.horizon, sizes["train"]
     shortest = min(sizes.values())
@@ -282,7 +278,6 @@ def infer_calendar(column: pl.Series, stamps: Array, ranges: Ranges) -> Calendar
     Args:
         column: The time stamps as they are written.
         stamps: The same in seconds.
-        ranges: The rows of each series.
     """
     series = [stamps[a:b] for a, b in ranges]
     distinct = [np.unique(one) for one in series]
@@ -301,10 +296,6 @@ def put_on_grid(
 
     Args:
         frame: Rows sorted by series and time, with their stamps in seconds in the column STAMP.
-        ranges: The rows of each series.
-        calendar: The frequency.
-        group: The column that names the series.
-        notes: Receives how many rows were averaged or added.
     """
     frame, ranges = _average_repeats(frame, ranges, calendar, group, notes)
     stamps = frame[STAMP].to_numpy()

@@ -126,7 +126,6 @@ def fit_logistic(task: Task, weights: Sequence[float] = (), features: FeatureMap
     """Fit a logistic regression; for text one against the rest, which is much faster on sparse features.
 
     Args:
-        task: the data.
         weights: a weight for each class, or none.
         features: what is computed from a row; by default the n-grams of a text, or the values of a series.
     """
@@ -164,12 +163,7 @@ def fit_overlap(task: Task, weights: Sequence[float] = ()) -> ForTask:
 
 
 def fit_labels(task: Task, features: FeatureMap | None = None) -> ForTask:
-    """Fit a logistic regression for each label of a multi-label task, independent of the others.
-
-    Args:
-        task: the data.
-        features: as in `fit_logistic`.
-    """
+    """Fit a logistic regression for each label of a multi-label task, independent of the others."""
     from sklearn.linear_model import LogisticRegression
 
     features, f, y = _fit_features(task, features)

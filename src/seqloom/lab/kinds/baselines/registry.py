@@ -99,8 +99,6 @@ def build_baseline(task: Task, description: Mapping[str, Any], arrays: Mapping[s
     """Build a saved baseline again.
 
     Args:
-        task: the task of its run.
         description: what `describe_baseline` returned; it can only name one of the classes of this folder.
-        arrays: what was fitted.
     """
     return wrap(task, BaselineModule.by_name[description["class"]].build(arrays, description["settings"]))
