@@ -110,27 +110,15 @@ def record(model: nn.Module, clamps: Sequence[Clamp] = (), uniform_attention: bo
                 stack.callback(module.__dict__.pop, "forward")
             elif has_weights(module):
                 hook = partial(_keep_weights, recording, calls, name or "attention")
-                stack.enter_context(_Hook(module.register_forward_pre_hook(hook, with_kwargs=True)))
+                stack.enter_context(module.register_forward_pre_hook(hook, with_kwargs=True))
                 if uniform_attention and isinstance(query := getattr(module, "q", None), nn.Module):
-                    stack.enter_context(_Hook(query.register_forward_hook(_return_zeros)))
+                    stack.enter_context(query.register_forward_hook(_return_zeros))
             elif uniform_attention and isinstance(module, Score):
-                stack.enter_context(_Hook(module.register_forward_hook(_return_zeros)))
+                stack.enter_context(module.register_forward_hook(_return_zeros))
         yield recording
     missing = [clamp.layer for clamp in clamps if clamp.layer not in recording.layers]
     if missing:
         raise UserError(f"no layer {missing[0]!r} to clamp; the model has {', '.join(recording.layers) or 'none'}")
-
-
-class _Hook:
-    """Remove a hook at the end of a context."""
-
-    def __init__(self, handle: Any) -> None:  # noqa: ANN401  # torch.utils.hooks.RemovableHandle
-        self.handle = handle
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None:
-        self.handle.remove()
 
 
 def _return_zeros(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -93,14 +94,10 @@ def trace(layer: nn.Module, *args: object, only: Sequence[str] | None = None, **
         elif (weights := compute_weights(module, *inputs, **named)) is not None:
             attention[label] = weights
 
-    handles = [
-        module.register_forward_pre_hook(partial(watch, name), with_kwargs=True) for name, module in watched.items()
-    ]
-    try:
+    with ExitStack() as stack:
+        for name, module in watched.items():
+            stack.enter_context(module.register_forward_pre_hook(partial(watch, name), with_kwargs=True))
         called = layer(*args, **kwargs)
-    finally:
-        for handle in handles:
-            handle.remove()
     output, state = called if isinstance(called, tuple) and len(called) == 2 else (called, None)
     if only is not None:
         chosen = _choose(dict.fromkeys([*layers, *attention]), only)

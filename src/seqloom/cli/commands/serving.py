@@ -38,14 +38,14 @@ def serve(
     for package in PACKAGES:
         require(package, "seqloom serve", "serve")
     with console.show_status("loading"):
+        from seqloom.lab.serve.app import make_server
         from seqloom.lab.serve.metrics import Metrics
         from seqloom.lab.serve.runs import load_runs
-        from seqloom.lab.serve.server import Site, make_server
         from seqloom.lab.web import logs
 
         metrics = Metrics()
-        site = Site(load_runs(runs, settings, metrics, trust), settings, metrics, token)
-    names = list(site.runs.by_name)
+        loaded = load_runs(runs, settings, metrics, trust)
+    names = list(loaded.by_name)
     logs.set_up(quiet)
 
     def report(address: str) -> None:
@@ -55,7 +55,7 @@ def serve(
             print(end="", flush=True)
         console.note(f"serving {', '.join(names)} on {address} (a page to try it; Ctrl-C stops)")
 
-    make_server(site, report).serve_site()
+    make_server(loaded, settings, metrics, token, report).serve_site()
 
 
 @print_warnings

@@ -81,17 +81,21 @@ def _classify(sample: Sample) -> Baseline:
     trivial = float(np.bincount(y).max() / len(y))
     x = sequence_features(sample)[known]
     if not isinstance(sample.task.input, Tokens):
-        linear = _score_held_out(x, y, _ridge_classifier)
+        from sklearn.linear_model import RidgeClassifierCV
+
+        linear = _score_held_out(x, y, lambda: RidgeClassifierCV(ALPHAS))
         return Baseline("accuracy", linear, "ridge over the series and its summary", trivial, CLASS_FREQUENCY)
     linear, bag = _score_held_out(x, y, _logistic), _score_held_out(_bag_of_tokens(sample)[known], y, _logistic)
     return Baseline("accuracy", linear, "logistic regression over TF-IDF n-grams", trivial, CLASS_FREQUENCY, bag)
 
 
 def _regress(sample: Sample) -> Baseline:
+    from sklearn.linear_model import RidgeCV
+
     y = np.stack([e.y.numpy().ravel() for e in sample.examples]).astype(np.float64)
     known = np.isfinite(y).all(1)
     y = y[known]
-    linear = _score_held_out(sequence_features(sample)[known], y, _ridge)
+    linear = _score_held_out(sequence_features(sample)[known], y, lambda: RidgeCV(ALPHAS))
     return Baseline("mse", linear, "ridge over the sequence", float(y.var(0).mean()), "the mean")
 
 
@@ -131,18 +135,6 @@ def _logistic(alpha: float = 1e-5, epochs: int = 15) -> BaseEstimator:
     from sklearn.linear_model import SGDClassifier  # as good as a full solver here, and ten times faster
 
     return SGDClassifier("log_loss", alpha=alpha, max_iter=epochs, tol=None, random_state=0)
-
-
-def _ridge() -> BaseEstimator:
-    from sklearn.linear_model import RidgeCV
-
-    return RidgeCV(ALPHAS)
-
-
-def _ridge_classifier() -> BaseEstimator:
-    from sklearn.linear_model import RidgeClassifierCV
-
-    return RidgeClassifierCV(ALPHAS)
 
 
 def _forecast(sample: Sample) -> Baseline:

@@ -59,7 +59,7 @@ class Client:
         address: Address of this machine to send from; by default the system chooses one.
     """
 
-    def __init__(self, url: str, path: str, body: bytes, token: str | None = None, address: str | None = None) -> None:
+    def __init__(self, url: str, path: str, body: bytes, address: str | None = None) -> None:
         self._from = None if address is None else (address, 0)
         place = urlsplit(url)
         self._host, self._port = place.hostname or "localhost", place.port or 80
@@ -69,7 +69,6 @@ class Client:
             "Content-Type: application/json",
             f"Content-Length: {len(body)}",
         ]
-        lines += [f"Authorization: Bearer {token}"] if token else []
         self._request = "\r\n".join([*lines, "", ""]).encode() + body
         self._free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         self._limit = asyncio.Semaphore(MOST_CONNECTIONS)
@@ -187,7 +186,6 @@ async def send_steps(
     connections: int,
     rate: float,
     seconds: float,
-    token: str | None = None,
 ) -> StreamSteps:
     """Run streams over WebSockets, each with a fixed number of steps per second.
 
@@ -200,9 +198,7 @@ async def send_steps(
     begin = asyncio.Event()
     ready = asyncio.Semaphore(0)
     tasks = [
-        asyncio.create_task(
-            _run_streams(url, run, step, share, (n / connections, rate, seconds), (begin, ready), done, token)
-        )
+        asyncio.create_task(_run_streams(url, run, step, share, (n / connections, rate, seconds), (begin, ready), done))
         for n, share in enumerate(shares)
         if share
     ]
@@ -221,7 +217,6 @@ async def _run_streams(
     pace: tuple[float, float, float],
     signals: tuple[asyncio.Event, asyncio.Semaphore],
     done: StreamSteps,
-    token: str | None,
 ) -> None:
     """Run the streams of one WebSocket."""
     from pydantic_core import from_json, to_json
@@ -229,9 +224,8 @@ async def _run_streams(
 
     phase, rate, seconds = pace
     begin, ready = signals
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
     place = "ws" + url.removeprefix("http") + "/v1/stream"
-    async with connect(place, additional_headers=headers, max_size=None, compression=None) as socket:
+    async with connect(place, max_size=None, compression=None) as socket:
         tokens = []
         for _ in range(share):
             await socket.send(to_json({"do": "start", "run": run}).decode())

@@ -26,14 +26,12 @@ import torch
 
 from seqloom.core.errors import UserError
 from seqloom.lab.compare import cells
-from seqloom.lab.compare.data import STRIDES, sample_held_out
+from seqloom.lab.compare.data import STRIDES, choose_strides, sample_held_out
 from seqloom.lab.compare.folds import add_fold, open_folds
-from seqloom.lab.compare.held_out import choose_strides
 from seqloom.lab.compare.rows import Results, Row
 from seqloom.lab.compare.search import Search
 from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.data.registry import open_data, reopen
-from seqloom.lab.data.task import Task
 from seqloom.lab.files import checkpoint, scratch, sealed
 from seqloom.lab.files.scratch import refuse_links
 from seqloom.lab.files.trust import check, remember
@@ -44,16 +42,8 @@ from seqloom.lab.training.run import CELL, fingerprint
 FORMAT = 1
 BEST = "best"
 WRITTEN = (
-    "plan.json",
-    "deadlines.json",
-    "jobs",
-    "runs",
-    cells.FOLDER,
-    BEST,
-    "report.html",
-    "report.md",
-    "study.json",
-    "leaderboard.csv",
+    *("plan.json", "deadlines.json", "jobs", "runs", cells.FOLDER, BEST),
+    *("report.html", "report.md", "study.json", "leaderboard.csv"),
 )
 DEFAULT_PARENT = Path("comparisons")
 DIGITS, DIGITS_BUDGET, DEFAULT_BUDGET = "digits", "90s", "10m"
@@ -83,7 +73,9 @@ def start_comparison(
     if settings.tune and find_spec("optuna") is None:
         raise UserError("--tune needs the package optuna: pip install optuna")
     task, source = open_data(DIGITS if data is None else data, options)
-    _check_splits(task)
+    for split in ("valid", "test"):
+        if split not in task.splits:
+            raise UserError(f"task {task.name!r} has no {split!r} rows, which a comparison needs; set aside a split")
     if settings.budget is None and settings.steps is None:
         settings = settings.model_copy(update={"budget": DIGITS_BUDGET if data is None else DEFAULT_BUDGET})
     folds = open_folds(task, source, settings.folds)
@@ -212,12 +204,6 @@ def discard_comparison(comparison: Search) -> None:
             folder.rmdir()
 
 
-def _check_splits(task: Task) -> None:
-    for split in ("valid", "test"):
-        if split not in task.splits:
-            raise UserError(f"task {task.name!r} has no {split!r} rows, which a comparison needs; set aside a split")
-
-
 def default_workers() -> int:
     """Return the number of cores this process may use; with GPUs, at most PROCESSES_PER_GPU for each."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -255,7 +241,7 @@ def find_run_of(comparison: Search, row: Row) -> Path | None:
     factory = comparison.job_factory
     if row.baseline:
         return factory.baseline_folder(row.name) if row.test is not None else None
-    finals = next((ts for ts in comparison.finalists if ts[0].candidate.name == row.name), [])
+    finals = comparison.finals_of(row.name)
     if comparison.folds > 1:
         finals = finals[:1]  # the first fold, whose task is the comparison's
     trials = [t for t in finals if comparison.final_folder(t)] or comparison.trials.get(row.name, [])

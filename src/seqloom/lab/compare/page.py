@@ -102,8 +102,7 @@ def find_folds(comparison: Search, row: Row) -> dict[int, Path]:
     if row.baseline:
         folders = {k: comparison.folder / "jobs" / baseline_key(row.name, k) for k in range(comparison.folds)}
         return {k: folder for k, folder in folders.items() if (folder / row_scores.FILE).exists()}
-    finals = next((ts for ts in comparison.finalists if ts[0].candidate.name == row.name), [])
-    return {t.seed: folder for t in finals if (folder := comparison.final_folder(t))}
+    return {t.seed: folder for t in comparison.finals_of(row.name) if (folder := comparison.final_folder(t))}
 
 
 def _find_scores(comparison: Search, row: Row) -> Path | None:

@@ -186,16 +186,12 @@ def _fill(
             shape,
             steps=every * validations,
             every=every,
-            patience=_choose_patience(validations),
+            patience=validations // 3 if validations >= min(VALIDATIONS) else 0,
             seconds=round(seconds, 1),
         )
         if fixed <= VALIDATION_SHARE * each * plan.steps:
             break
     return plan
-
-
-def _choose_patience(validations: int) -> int:
-    return validations // 3 if validations >= min(VALIDATIONS) else 0
 
 
 def _costs(shape: TrainingPlan, speeds: dict[str, TrainingCost], validations: int, workers: int) -> tuple[float, float]:

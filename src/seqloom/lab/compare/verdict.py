@@ -37,7 +37,7 @@ def _say_nothing_learned(results: Results, choice: ModelChoice) -> str:
             f"({_score(results, choice.row)}), {'is behind' if is_behind else 'does not clearly beat'} "
             f"{trivial.label} ({_score(results, trivial)}), a trivial baseline."
         )
-    rows = f"There are only {results.tested}, so more rows come first." if _has_few_rows(results) else ""
+    rows = f"There are only {results.tested}, so more rows come first." if results.test_rows < FEW_TEST_ROWS else ""
     more = _more_time(results) or "Try more rows or a larger --budget."
     return _join_sentences(text, rows, more, "`seqloom look` shows which columns are input and target.")
 
@@ -119,10 +119,6 @@ def _more_time(results: Results) -> str:
     if results.epochs is not None and results.epochs < 1 and results.models:
         trained = f"The models saw {results.epochs:.0%} of the training rows once. "
     return f"{trained}{results.more}.".strip() if results.more else trained.strip()
-
-
-def _has_few_rows(results: Results) -> bool:
-    return results.test_rows < FEW_TEST_ROWS
 
 
 def _join_sentences(*sentences: str) -> str:

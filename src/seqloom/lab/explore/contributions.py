@@ -210,11 +210,7 @@ def _differentiate(
         kept["scaled"] = (kept["vectors"] * alphas.repeat_interleave(parts).view(-1, 1, 1)).requires_grad_()
         return (kept["scaled"], *inputs[1:]), named
 
-    handle = layer.register_forward_pre_hook(scale, with_kwargs=True)
-    try:
-        with torch.enable_grad():
-            values = read_target(run(repeat_batch(batch, len(alphas))), target)
-            (gradient,) = torch.autograd.grad(values.sum(), kept["scaled"])
-    finally:
-        handle.remove()
+    with layer.register_forward_pre_hook(scale, with_kwargs=True), torch.enable_grad():
+        values = read_target(run(repeat_batch(batch, len(alphas))), target)
+        (gradient,) = torch.autograd.grad(values.sum(), kept["scaled"])
     return gradient, kept["vectors"], values.detach()

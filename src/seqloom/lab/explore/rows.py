@@ -193,9 +193,6 @@ def _read_states(subject: Subject, batch: Batch) -> Array:
     if layer is None:
         raise UserError("this model has no layer whose units could be compared")
     kept: list[Tensor] = []
-    handle = layer.register_forward_hook(lambda _m, _i, output: kept.append(output[0]))
-    try:
+    with layer.register_forward_hook(lambda _m, _i, output: kept.append(output[0])):
         subject.compute_outputs(batch)
-    finally:
-        handle.remove()
     return np.asarray(kept[0].float().numpy())

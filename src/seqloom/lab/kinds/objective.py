@@ -127,11 +127,6 @@ def balance_classes(task: Task) -> tuple[float, ...]:
     return tuple((counts.sum() / (len(counts) * counts)).tolist())
 
 
-def is_binary(task: Task) -> bool:
-    """Return whether a task has two classes."""
-    return isinstance(task.target, Classes) and task.target.size == 2
-
-
 def find_positive(task: Task, name: str | None) -> int:
     """Return the class that counts as positive: the named one, or the rarer of two in the training rows.
 

@@ -38,13 +38,8 @@ Array = np.ndarray[Any, Any]
 Columns = Mapping[str, Array]  # name -> (n, ...)
 DRAWS = 1000
 MAX_DRAWN_ROWS = 50_000_000  # over all draws: a very large split needs fewer draws
-SHORT_TITLES = {
-    "balanced_accuracy": "bal. acc.",
-    "average_precision": "avg. prec.",
-    "exact": "exact",
-    "cer": "CER",
-    "wer": "WER",
-}
+SHORT_TITLES = {"balanced_accuracy": "bal. acc.", "average_precision": "avg. prec."}
+SHORT_TITLES |= {"exact": "exact", "cer": "CER", "wer": "WER"}
 LARGEST_EXPONENT = 700.0  # exponent of a perplexity, below float64's overflow
 
 
@@ -156,15 +151,13 @@ def _perplexity(c: Columns, w: Array) -> Array:
     return np.exp(np.minimum(_divide(w @ c["nats"], w @ c["targets"]), LARGEST_EXPONENT))
 
 
-def _auroc(c: Columns, w: Array) -> Array:
-    binary = "is_positive" in c
-    return classes.auroc(c["is_positive"], c["q"], w) if binary else classes.macro_auroc(c["y"], c["q"], w)
-
-
-def _average_precision(c: Columns, w: Array) -> Array:
-    if "is_positive" in c:
-        return classes.average_precision(c["is_positive"], c["q"], w)
-    return classes.macro_average_precision(c["y"], c["q"], w)
+def _rank(metric: Callable[[Array, Array, Array], Array]) -> Callable[[Columns, Array], Array]:
+    """Return the formula of a metric of ranks: of the positive class, or the mean over more than two classes."""
+    return lambda c, w: (
+        metric(c["is_positive"], c["q"], w)
+        if "is_positive" in c
+        else classes.average_over_classes(metric, c["y"], c["q"], w)
+    )
 
 
 _ALL = (
@@ -190,8 +183,8 @@ _ALL = (
         True,
         True,
     ),
-    Metric("auroc", "AUROC", ("y", "q"), _auroc, True, True),
-    Metric("average_precision", "average precision", ("y", "q"), _average_precision, True, True),
+    Metric("auroc", "AUROC", ("y", "q"), _rank(classes.auroc), True, True),
+    Metric("average_precision", "average precision", ("y", "q"), _rank(classes.average_precision), True, True),
     _rate("exact", "exact match", "exact", "rows", by_row=True),
     _f1("span_f1", "span F1", "spans"),
     Metric("mse", "MSE", ("square", "values"), _ratio("square", "values")),

@@ -109,7 +109,14 @@ async def read_object(request: Request, kind: TypeAdapter[Any]) -> dict[str, Any
     content = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content != JSON:
         raise RequestError(415, "the body must be JSON; send the header Content-Type: application/json")
-    return check_object(parse_json(await request.body()), kind)
+    document = parse_json(await request.body())
+    if not isinstance(document, dict):
+        raise RequestError(422, "the body must be a JSON object")
+    try:
+        checked: dict[str, Any] = kind.validate_python(document)
+    except ValidationError as error:
+        raise explain_invalid(error) from None
+    return checked
 
 
 def parse_json(body: bytes | str) -> Any:  # noqa: ANN401  # any JSON
@@ -118,14 +125,3 @@ def parse_json(body: bytes | str) -> Any:  # noqa: ANN401  # any JSON
         return from_json(body, allow_inf_nan=False, cache_strings="keys")
     except ValueError as error:
         raise RequestError(400, f"the body is not valid JSON: {error}") from None
-
-
-def check_object(document: Any, kind: TypeAdapter[Any]) -> dict[str, Any]:  # noqa: ANN401  # any JSON
-    """Return a document that has the fields of a body; 422 otherwise."""
-    if not isinstance(document, dict):
-        raise RequestError(422, "the body must be a JSON object")
-    try:
-        checked: dict[str, Any] = kind.validate_python(document)
-    except ValidationError as error:
-        raise explain_invalid(error) from None
-    return checked

@@ -21,18 +21,8 @@ from seqloom.lab.data.readers.frames import decode_utf8, read_blocks, scan_frame
 csv.field_size_limit(1 << 30)  # a field may be a whole book
 SUFFIXES = (".csv", ".tsv", ".tab")
 NO_VALUE = ("na", "n/a", "n.a.", "#n/a", "nan", "null", "none")
-MISSING = (
-    *NO_VALUE,
-    *map(str.upper, NO_VALUE),
-    "NaN",
-    "Null",
-    "None",
-    "?",
-    "-",
-    "--",
-    ".",
-    "",
-)  # in a column of numbers
+# In a column of numbers.
+MISSING = (*NO_VALUE, *map(str.upper, NO_VALUE), "NaN", "Null", "None", "?", "-", "--", ".", "")
 DECIMAL_COMMA = r"^[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+$"
 GERMAN_NUMBER = r"^[-+]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?$"  # any number in a column with decimal commas
 LIST = r"^\[(\s*|[-+\d.eE,\s\[\]]*\d[-+\d.eE,\s\[\]]*)\]$"

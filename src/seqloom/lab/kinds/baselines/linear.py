@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -27,9 +27,6 @@ from seqloom.lab.kinds.baselines.module import BaselineModule, iterate_split, wr
 from seqloom.lab.kinds.for_task import ForTask, get_targets
 from seqloom.lab.stats.class_metrics import macro_f1_of_labels
 from seqloom.lab.stats.metrics import Array
-
-if TYPE_CHECKING:  # takes long to import
-    pass
 
 SERIES_C, TEXT_C = (0.01, 0.1, 1.0), (1.0, 10.0)  # inverse regularisation strengths of scikit-learn
 LABELS_C = (1.0, 10.0, 100.0)  # rare labels need less regularisation to be predicted at all
