@@ -182,13 +182,8 @@ def _fill(
         if every < 1:
             continue
         seconds = (fixed + each * every * validations) / limits.workers
-        plan = replace(
-            shape,
-            steps=every * validations,
-            every=every,
-            patience=validations // 3 if validations >= min(VALIDATIONS) else 0,
-            seconds=round(seconds, 1),
-        )
+        patience = validations // 3 if validations >= min(VALIDATIONS) else 0
+        plan = replace(shape, steps=every * validations, every=every, patience=patience, seconds=round(seconds, 1))
         if fixed <= VALIDATION_SHARE * each * plan.steps:
             break
     return plan

@@ -145,11 +145,8 @@ class ClassifyKind(Kind):
     def choose_objective(
         self, task: Task, metric: str | None, class_weights: str | None = None, threshold: str | None = None
     ) -> Objective:
-        chosen, default = (
-            None if metric is None else self.find_metric(task, metric),
-            METRICS[self.list_metrics(task)[0]],
-        )
-        return choose_objective(task, chosen, default, class_weights, threshold)
+        chosen, default = None if metric is None else self.find_metric(task, metric), self.list_metrics(task)[0]
+        return choose_objective(task, chosen, METRICS[default], class_weights, threshold)
 
     def list_decided(self, task: Task) -> tuple[str, ...]:
         return _get_names(task)

@@ -174,9 +174,8 @@ class ForecastKind(Kind):
 
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
         """Return errors in the units of a single target, or in standard deviations of several ones."""
-        y, p = (
-            np.array(task.decode(v), dtype=np.float64) for v in (get_targets(batch), prediction.values)
-        )  # (B, S, K)
+        # (B, S, K)
+        y, p = (np.array(task.decode(v), dtype=np.float64) for v in (get_targets(batch), prediction.values))
         off = (prediction.values - get_targets(batch)).double().cpu().numpy()
         columns = sum_errors((p - y if task.target.size == 1 else off).reshape(len(batch), -1))
         columns["relative"] = sum_relative_errors(y, p)

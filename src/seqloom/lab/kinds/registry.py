@@ -14,7 +14,7 @@ from seqloom.lab.kinds.tag import TagKind
 from seqloom.lab.kinds.transcribe import TranscribeKind
 from seqloom.lab.kinds.translate import TranslateKind
 
-_ALL = (
+_ALL: tuple[Kind, ...] = (
     ClassifyKind(),
     MultilabelKind(),
     RegressKind(),

@@ -144,15 +144,11 @@ def _select_metrics(line: Mapping[str, Any]) -> dict[str, Any]:
 
 def tabulate_results(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the metrics of one run as table rows: test and validation, or validation alone."""
-    if not document["test"]:
-        rows = tabulate_metrics({"metrics": document["valid"], "intervals": document["test_intervals"]})
-        return [
-            {"metric": row["metric"], "validation": row["value"], "95% interval": row["95% interval"]} for row in rows
-        ]
-    rows = tabulate_metrics({"metrics": document["test"], "intervals": document["test_intervals"]})
+    test, valid = document["test"], document["valid"]
+    rows = tabulate_metrics({"metrics": test or valid, "intervals": document["test_intervals"]})
     return [
-        {"metric": row["metric"], "test": row["value"], "95% interval": row["95% interval"]}
-        | ({"validation": _format(document["valid"].get(row["metric"]))} if document["valid"] else {})
+        {"metric": row["metric"], "test" if test else "validation": row["value"], "95% interval": row["95% interval"]}
+        | ({"validation": _format(valid.get(row["metric"]))} if test and valid else {})
         for row in rows
     ]
 

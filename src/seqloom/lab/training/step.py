@@ -138,8 +138,7 @@ class Stepper:
             longest = max(batch.x.shape[1] for batch in batches)
             raise MemoryError(
                 f"a batch of {count(-(-largest // self.parts), 'row')} of {count(longest, 'step')} does not fit "
-                "into memory; "
-                "use smaller batches, shorter sequences or a smaller model"
+                "into memory; use smaller batches, shorter sequences or a smaller model"
             ) from error
         self.parts *= 2
         self.carried = {}

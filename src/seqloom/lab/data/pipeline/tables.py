@@ -106,13 +106,12 @@ def build_windows(source: Source, encoding: Encoding, work: Path) -> None:
     encoding.y = ValuesCoder(plan.target)
     encoding.y.fit([table.frame[train]])
     if len(plan.target) > 1 and not encoding.options.target:
-        several = (
-            f"{len(plan.target)} columns are forecast; choose some with target=..., and name inputs whose future is"
+        encoding.notes.say(
+            f"{len(plan.target)} columns are forecast; choose some with target=..., and name inputs whose future is "
+            "known with known=..."
         )
-        encoding.notes.say(f"{several} known with known=...")
-    unit = (
-        f"the units of {plan.target[0]!r}" if len(plan.target) == 1 else "standard deviations of each training column"
-    )
+    one = len(plan.target) == 1
+    unit = f"the units of {plan.target[0]!r}" if one else "standard deviations of each training column"
     encoding.notes.say(f"errors are in {unit}")
     write_windows(source, table, encoding, borders, work)
 
