@@ -21,17 +21,11 @@ MOST_CONNECTIONS = 1000  # connections of an open loop; if all are in use, a req
 
 @dataclass
 class Answers:
-    """The answers to some requests.
+    """The answers to some requests."""
 
-    Attributes:
-        milliseconds: The time to each answer with status 200.
-        statuses: How many answers had each status; 0 for no answer.
-        seconds: How long the requests lasted.
-    """
-
-    milliseconds: list[float] = field(default_factory=list)
-    statuses: Counter[int] = field(default_factory=Counter)
-    seconds: float = 0.0
+    milliseconds: list[float] = field(default_factory=list)  # the time to each answer with status 200
+    statuses: Counter[int] = field(default_factory=Counter)  # how many answers had each status; 0 for no answer
+    seconds: float = 0.0  # how long the requests lasted
 
     @property
     def per_second(self) -> float:
@@ -165,17 +159,11 @@ async def _time(client: Client, answers: Answers, due: float) -> None:
 
 @dataclass
 class StreamSteps:
-    """Results of the steps of streams.
+    """Results of the steps of streams."""
 
-    Attributes:
-        milliseconds: From the time at which a step was due to its result.
-        late: Steps whose result came after the next step was due.
-        failed: Steps without a result.
-    """
-
-    milliseconds: list[float] = field(default_factory=list)
-    late: int = 0
-    failed: int = 0
+    milliseconds: list[float] = field(default_factory=list)  # from the time at which a step was due to its result
+    late: int = 0  # steps whose result came after the next step was due
+    failed: int = 0  # steps without a result
 
 
 async def send_steps(

@@ -36,63 +36,35 @@ class LabelledInput:
 
 @dataclass(frozen=True, eq=False)
 class ModelOutputs:
-    """A model's output for a batch: probabilities or values.
+    """A model's output for a batch: probabilities or values."""
 
-    Attributes:
-        values: (B, K) for a whole sequence, or (B, S, K) for each step of an output.
-        labels: The names of the K outputs.
-        steps: The names of the S output steps; empty if there is one output for a whole sequence.
-        text: The prediction of the first row in words.
-        wanted: (1, S) the tokens of a translation.
-    """
-
-    values: Tensor
-    labels: tuple[str, ...]
-    steps: tuple[str, ...] = ()
-    text: str = ""
-    wanted: Tensor | None = None
+    values: Tensor  # (B, K) for a whole sequence, or (B, S, K) for each step of an output
+    labels: tuple[str, ...]  # the names of the K outputs
+    steps: tuple[str, ...] = ()  # the names of the S output steps; empty if there is one output for a whole sequence
+    text: str = ""  # the prediction of the first row in words
+    wanted: Tensor | None = None  # (1, S) the tokens of a translation
 
 
 @dataclass(eq=False)
 class Subject:
-    """A model with the task that it was trained for.
+    """A model with the task that it was trained for."""
 
-    Attributes:
-        name: The name that the page shows.
-        model: The model in eval mode.
-        task: The task without its data.
-        run: The run on disk, or None.
-    """
-
-    name: str
-    model: ForTask
-    task: Task
-    run: Run | None = None
+    name: str  # the name that the page shows
+    model: ForTask  # the model in eval mode
+    task: Task  # the task without its data
+    run: Run | None = None  # the run on disk, or None
     lock: threading.RLock = field(default_factory=threading.RLock)  # a recording changes the model while it runs
+    kind: Kind = field(init=False)
+    network: nn.Module = field(init=False)  # the model without its loss
+    has_tokens: bool = field(init=False)
+    features: tuple[str, ...] = field(init=False)  # the names of the input's features; empty for tokens
+    is_per_step: bool = field(init=False)  # whether each input step has its own output
 
-    @property
-    def kind(self) -> Kind:
-        """The kind of the task."""
-        return kind_of(self.task)
-
-    @property
-    def network(self) -> nn.Module:
-        """The model without its loss."""
-        return self.model.model
-
-    @property
-    def has_tokens(self) -> bool:
-        return isinstance(self.task.input, Tokens)
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """The names of the input's features; empty for tokens."""
-        return self.task.input.names if isinstance(self.task.input, Features) else ()
-
-    @property
-    def is_per_step(self) -> bool:
-        """Whether each input step has its own output."""
-        return self.kind.is_per_step(self.task)
+    def __post_init__(self) -> None:
+        self.kind, self.network = kind_of(self.task), self.model.model
+        self.has_tokens = isinstance(self.task.input, Tokens)
+        self.features = self.task.input.names if isinstance(self.task.input, Features) else ()
+        self.is_per_step = self.kind.is_per_step(self.task)
 
     @property
     def deletes(self) -> bool:

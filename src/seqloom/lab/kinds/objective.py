@@ -32,21 +32,13 @@ BALANCED = {"balanced_accuracy", "macro_f1", "f1", "auroc", "average_precision"}
 
 @dataclass(frozen=True)
 class Objective:
-    """The objective.
-
-    Attributes:
-        metric: The metric.
-        is_chosen: Whether it differs from the default of the kind, so that it also selects the best weights.
-        class_weights: "balanced" or "none".
-        threshold: The goal of the threshold, "" for none.
-        note: Why the defaults were changed, "" if they were not.
-    """
+    """The objective."""
 
     metric: Metric
-    is_chosen: bool = False
-    class_weights: str = "none"
-    threshold: str = ""
-    note: str = ""
+    is_chosen: bool = False  # whether it differs from the default of the kind, so that it also selects the best weights
+    class_weights: str = "none"  # "balanced" or "none"
+    threshold: str = ""  # the goal of the threshold, "" for none
+    note: str = ""  # why the defaults were changed, "" if they were not
 
 
 def choose_objective(

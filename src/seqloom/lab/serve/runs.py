@@ -28,17 +28,11 @@ MOST_STREAMS_PER_CALL = 4096
 
 @dataclass(frozen=True)
 class CheckedRows:
-    """Rows of a request.
+    """Rows of a request."""
 
-    Attributes:
-        version: The checkpoint that predicts them.
-        rows: The rows, as objects of columns.
-        steps: The time steps of each row.
-    """
-
-    version: ModelVersion
-    rows: list[Any]
-    steps: list[int]
+    version: ModelVersion  # the checkpoint that predicts them
+    rows: list[Any]  # the rows, as objects of columns
+    steps: list[int]  # the time steps of each row
 
 
 class ServedRun:

@@ -45,27 +45,17 @@ LARGEST_EXPONENT = 700.0  # exponent of a perplexity, below float64's overflow
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of rows.
+    """A metric of rows."""
 
-    Attributes:
-        name: Its name in files and flags.
-        title: Its name in headings and sentences.
-        needs: The columns it is computed from.
-        formula: Maps columns and weights (R, n) to (R,) values.
-        higher: Whether more is better.
-        percent: Whether it is a share between 0 and 1 (an error rate may exceed 1), written in percent.
-        others: The columns it is computed from instead, if there is another way.
-        share: The columns of the numerator and the denominator, if it is a share of rows in which each row counts once.
-    """
-
-    name: str
-    title: str
-    needs: tuple[str, ...]
-    formula: Callable[[Columns, Array], Array]
-    higher: bool = False
-    percent: bool = False
+    name: str  # its name in files and flags
+    title: str  # its name in headings and sentences
+    needs: tuple[str, ...]  # the columns it is computed from
+    formula: Callable[[Columns, Array], Array]  # maps columns and weights (R, n) to (R,) values
+    higher: bool = False  # whether more is better
+    percent: bool = False  # whether it is a share between 0 and 1 (an error rate may exceed 1), written in percent
+    # The columns of the numerator and the denominator, if it is a share of rows in which each row counts once.
     share: tuple[str, str] | None = None
-    others: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()  # the columns it is computed from instead, if there is another way
 
     @property
     def heading(self) -> str:

@@ -37,34 +37,23 @@ Headers = dict[bytes, bytes]
 
 @dataclass
 class ServerState:
-    """State that the parts of a server share.
+    """State that the parts of a server share."""
 
-    Attributes:
-        is_stopping: Whether the server has been asked to stop.
-        taken: Requests whose headers have arrived.
-        answered: Requests whose answer was written completely.
-        sockets: Functions that ask the open WebSockets to close.
-    """
-
-    is_stopping: bool = False
-    taken: int = 0
-    answered: int = 0
-    sockets: set[Callable[[], None]] = field(default_factory=set)
+    is_stopping: bool = False  # whether the server has been asked to stop
+    taken: int = 0  # requests whose headers have arrived
+    answered: int = 0  # requests whose answer was written completely
+    sockets: set[Callable[[], None]] = field(default_factory=set)  # functions that ask the open WebSockets to close
 
 
 @dataclass(frozen=True)
 class Policy:
-    """The policy in which servers differ.
+    """The policy in which servers differ."""
 
-    Attributes:
-        check: Raises a RequestError if the scope and the headers of a request lack the credentials.
-        observe: Called with the route, method, status and seconds of each request.
-        checks_host: Whether the Host header must name this machine if only this machine can connect.
-    """
-
+    # Raises a RequestError if the scope and the headers of a request lack the credentials.
     check: Callable[[Scope, Headers], None]
+    # Called with the route, method, status and seconds of each request.
     observe: Callable[[str, str, int, float], None] = lambda *_: None
-    checks_host: bool = True
+    checks_host: bool = True  # whether the Host header must name this machine if only this machine can connect
 
 
 class Hold:

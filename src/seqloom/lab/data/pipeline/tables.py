@@ -38,19 +38,12 @@ MOST_GROWTH = 4  # times as many rows as before; with more gaps the table is not
 
 @dataclass(frozen=True)
 class TimeTable:
-    """Rows sorted by series and time; on a regular grid if the calendar is regular.
+    """Rows sorted by series and time; on a regular grid if the calendar is regular."""
 
-    Attributes:
-        frame: The columns of the plan, and the stamps in seconds in the column STAMP.
-        ranges: The first row and the end of each series.
-        calendar: The frequency; None without time stamps.
-        names: The name of each series, "" for a single one.
-    """
-
-    frame: pl.DataFrame
-    ranges: Ranges
-    calendar: Calendar | None
-    names: list[str]
+    frame: pl.DataFrame  # the columns of the plan, and the stamps in seconds in the column STAMP
+    ranges: Ranges  # the first row and the end of each series
+    calendar: Calendar | None  # the frequency; None without time stamps
+    names: list[str]  # the name of each series, "" for a single one
 
     @property
     def first(self) -> Array:

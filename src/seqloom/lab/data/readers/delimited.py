@@ -37,19 +37,12 @@ MOST_TITLES = 10  # rows with a title above the header
 
 @dataclass(frozen=True)
 class TableLayout:
-    """The form of a table.
+    """The form of a table."""
 
-    Attributes:
-        separator: The separator between fields.
-        names: The names of the columns.
-        lines: The number of lines before the first row.
-        start: The byte at which the first row begins.
-    """
-
-    separator: str
-    names: list[str]
-    lines: int
-    start: int
+    separator: str  # the separator between fields
+    names: list[str]  # the names of the columns
+    lines: int  # the number of lines before the first row
+    start: int  # the byte at which the first row begins
 
 
 def scan(path: Path, options: Reading, sample: int | None = SAMPLE) -> pl.LazyFrame:
