@@ -7,7 +7,9 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from seqloom.cli.commands import Json, print_warnings
+from seqloom.core.errors import require
 from seqloom.lab import console
+from seqloom.lab.bench import serving
 from seqloom.lab.bench.serving import ServeBenchSettings
 from seqloom.lab.serve.settings import ServeSettings
 from seqloom.lab.training.folders import find_run_folder
@@ -30,8 +32,6 @@ def serve(
     json: Annotated[bool, Parameter(help="Print the address and the runs as JSON once the server answers.")] = False,
 ) -> None:
     """Serve runs until SIGTERM or Ctrl-C."""
-    from seqloom.core.errors import require
-
     token = settings.read_token()
     for run in runs:
         find_run_folder(run.partition("=")[2] or run)
@@ -66,9 +66,6 @@ def bench(
     json: Json = False,
 ) -> None:
     """Measure a server of a run under load."""
-    from seqloom.core.errors import require
-    from seqloom.lab.bench import serving
-
     find_run_folder(run)
     for package in PACKAGES:
         require(package, "seqloom bench serve", "serve")

@@ -139,6 +139,8 @@ def _logistic(alpha: float = 1e-5, epochs: int = 15) -> BaseEstimator:
 
 def _forecast(sample: Sample) -> Baseline:
     """Fit one ridge x - last -> y - last for all target series."""
+    from sklearn.linear_model import Ridge
+
     examples = sample.examples[:MOST_WINDOWS]
     target, inputs = get_values(sample.task), sample.task.input
     assert isinstance(inputs, Features)
@@ -152,18 +154,12 @@ def _forecast(sample: Sample) -> Baseline:
     last = x[..., -1:]
     learn = np.arange(len(x)) < int(0.7 * len(x))
     X, Y = ((v - last)[learn].reshape(-1, v.shape[-1]) for v in (x, y))
-    W = _solve_ridge(X, np.nan_to_num(Y))
+    strength = 1e-2 * np.square(X).sum(0).mean() + 1e-9  # a hundredth of the mean square of X
+    W = Ridge(strength, fit_intercept=False, solver="cholesky").fit(X, np.nan_to_num(Y)).coef_.T
     predicted = last + (x - last) @ W
     errors = {"ridge over the past": _mse(predicted, y, ~learn), "the last value": _mse(last, y, ~learn)}
     how, trivially = errors
     return Baseline("mse", errors[how], how, errors[trivially], trivially)
-
-
-def _solve_ridge(X: Array, Y: Array) -> Array:
-    """Return W = (X'X + a I)^-1 X'Y; a is a hundredth of the mean square of X."""
-    gram = X.T @ X
-    a = 1e-2 * np.trace(gram) / len(gram) + 1e-9
-    return np.asarray(np.linalg.solve(gram + a * np.eye(len(gram)), X.T @ Y))
 
 
 def _mse(predicted: Array, y: Array, rows: Array) -> float:

@@ -15,10 +15,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
-from itertools import chain
+from itertools import chain, count, islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -213,21 +213,16 @@ def default_workers() -> int:
 
 def next_folder(name: str) -> Path:
     """Return the next folder in comparisons/ that does not exist: NAME, NAME-2, ..."""
-    number = 1
-    while (folder := _numbered_folder(name, number)).exists():
-        number += 1
-    return folder
+    return next(folder for folder in _number_folders(name) if not folder.exists())
 
 
 def _latest_folder(name: str) -> Path:
-    number = 1
-    while _numbered_folder(name, number + 1).exists():
-        number += 1
-    return _numbered_folder(name, number)
+    """Return the last folder of those that exist without a gap; NAME if there is none."""
+    return [DEFAULT_PARENT / name, *takewhile(Path.exists, islice(_number_folders(name), 1, None))][-1]
 
 
-def _numbered_folder(name: str, number: int) -> Path:
-    return DEFAULT_PARENT / (name if number == 1 else f"{name}-{number}")
+def _number_folders(name: str) -> Iterator[Path]:
+    return (DEFAULT_PARENT / (name if number == 1 else f"{name}-{number}") for number in count(1))
 
 
 def choose_name(model: str) -> str:

@@ -26,6 +26,7 @@ from seqloom.lab.training.model import build
 from seqloom.lab.training.run import Run
 from seqloom.lab.training.step import Stepper, stepper_tensors
 from seqloom.lab.training.train import choose_device
+from seqloom.tools.measure import kept_bytes, parameters
 
 SAMPLED_BATCHES = 400  # batches whose lengths are read
 ADAM_COPIES = 4  # a weight, its gradient and two moving averages
@@ -109,8 +110,6 @@ def measure_speed(
 
 def _measure_memory(stepper: Stepper, batch: Batch) -> int:
     """Return the bytes of weights, gradients, averages, and activations kept for the backward pass of one batch."""
-    from seqloom.tools.measure import kept_bytes, parameters
-
     if stepper.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
         stepper.step([batch], 0, 0.0)

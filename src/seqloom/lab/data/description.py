@@ -10,6 +10,9 @@ from typing import Any
 
 from seqloom.core.errors import UserError
 from seqloom.lab.console import wrap, write_as_flags
+from seqloom.lab.data.pipeline.columns import describe_columns
+from seqloom.lab.data.pipeline.reading import make_reading
+from seqloom.lab.data.pipeline.source import read_source
 from seqloom.lab.data.registry import open_data
 from seqloom.lab.data.task import SPECIALS, Column, Input, Notes, Target, Task, Tokens
 from seqloom.lab.kinds.forms import FORMS
@@ -30,10 +33,6 @@ def open_or_print_columns(data: str, options: Mapping[str, Any]) -> Task:
 
 
 def _read_columns(data: str, options: Mapping[str, Any]) -> list[Column]:
-    from seqloom.lab.data.pipeline.columns import describe_columns
-    from seqloom.lab.data.pipeline.reading import make_reading
-    from seqloom.lab.data.pipeline.source import read_source
-
     try:
         return describe_columns(read_source(data, make_reading(**options), Notes()))
     except UserError:  # the caller raises the error that says more

@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+import torch
+
 from seqloom.lab.jobs import memory
 from seqloom.lab.jobs.call import read_result
 from seqloom.lab.jobs.environment import child_environment
@@ -194,8 +196,6 @@ def choose_core(number: int, workers: int) -> int | None:
 
 def choose_gpus(number: int, workers: int) -> str | None:
     """Return CUDA_VISIBLE_DEVICES of a worker; None if there is no GPU."""
-    import torch
-
     count = torch.cuda.device_count()
     if count == 0:
         return None

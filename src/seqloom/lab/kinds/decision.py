@@ -25,7 +25,7 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from seqloom.core.errors import UserError
-from seqloom.lab.files import sealed
+from seqloom.lab.files import checkpoint, sealed
 from seqloom.lab.stats.metrics import Array
 
 FILE, FORMAT = "decision.json", 1
@@ -65,8 +65,6 @@ class Decision:
 
 def save(folder: Path, decision: Decision) -> None:
     """Write the decision of a run to its folder."""
-    from seqloom.lab.files import checkpoint
-
     checkpoint.write_file(folder / FILE, sealed.dumps({"format": FORMAT, **asdict(decision)}))
 
 

@@ -38,6 +38,7 @@ from seqloom.lab.data.pipeline.row_filter import find_usable, has_step_sets, joi
 from seqloom.lab.data.pipeline.source import Source
 from seqloom.lab.data.pipeline.splits import split_rows
 from seqloom.lab.data.pipeline.stream import build_stream
+from seqloom.lab.data.pipeline.tables import build_windows
 from seqloom.lab.data.pipeline.task_plan import TableRequest, TaskPlan
 from seqloom.lab.data.task import END, UNSEEN, Notes, Split
 from seqloom.lab.kinds.forms import find_kind
@@ -48,8 +49,6 @@ Array = np.ndarray[Any, Any]
 
 
 def build_files(source: Source, options: Reading, work: Path) -> None:
-    from seqloom.lab.data.pipeline.tables import build_windows
-
     notes = Notes()
     columns = describe_columns(source)
     options = resolve_names(options, columns, notes)
