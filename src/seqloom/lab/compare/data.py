@@ -146,14 +146,18 @@ def choose_strides(task: Task, seconds: float) -> dict[str, int]:
 @torch.no_grad()
 def time_row(task: Task) -> float:
     """Return the seconds in which a small model scores a row of medium length."""
-    middle = (task.count("test", batch=BATCH) or 1) // 2
-    batch = next(iter(task.batches("test", batch=BATCH, skip=middle)))
+    batch = take_middle(task, "test", batch=BATCH)
     with use_one_thread(), torch.random.fork_rng(devices=[]):
         model = build(task, TrainSettings(model="gru", hidden=HIDDEN, letters=0)).eval()
         score_batch(model, task, batch.shard(0, len(batch)))  # the first call takes longer
         began = time.perf_counter()
         score_batch(model, task, batch)
         return (time.perf_counter() - began) / len(batch)
+
+
+def take_middle(task: Task, split: str, **sizes: int | None) -> Batch:
+    """Return a batch from the middle of a split; held-out splits are sorted by length."""
+    return next(iter(task.batches(split, **sizes, skip=(task.count(split, **sizes) or 1) // 2)))
 
 
 def score_batch(model: ForTask, task: Task, batch: Batch) -> None:

@@ -161,13 +161,10 @@ class Session:
     """Check that requests come from the person who started the server.
 
     `/?token=TOKEN` sets a cookie, which later requests need. A script may send `Authorization: Bearer TOKEN` instead.
-
-    Attributes:
-        token: The token of the address, which is printed in the terminal.
     """
 
     def __init__(self) -> None:
-        self.token = secrets.token_urlsafe(TOKEN_BYTES)
+        self.token = secrets.token_urlsafe(TOKEN_BYTES)  # of the address that is printed in the terminal
         self._name, self._value = f"seqloom-{secrets.token_hex(4)}", secrets.token_urlsafe(TOKEN_BYTES)
         self._once = ""
 

@@ -31,12 +31,7 @@ MOST_RANKED_CLASSES = 10  # classes up to which AUROC and average precision are 
 
 
 class ForClassify(ForTask):
-    """Cross-entropy over classes.
-
-    Attributes:
-        decision: How scores become probabilities and a class, outside training.
-        class_weights: (K,) weights of the classes in the training loss, or None.
-    """
+    """Cross-entropy over classes."""
 
     streams = True
 
@@ -45,7 +40,7 @@ class ForClassify(ForTask):
     def __init__(self, model: nn.Module, smoothing: float = 0.0) -> None:
         super().__init__(model, smoothing)
         self.decision = Decision()
-        self.class_weights: Tensor | None = None
+        self.class_weights: Tensor | None = None  # (K,) in the training loss
 
     def scores(self, batch: Batch, state: Tensor | State | None = None) -> tuple[Tensor, None]:
         """Return the scores of a batch; outside training they are calibrated."""

@@ -36,12 +36,7 @@ class CheckedRows:
 
 
 class ServedRun:
-    """A run under a name.
-
-    Attributes:
-        name: The name that requests use.
-        version: The newest checkpoint.
-    """
+    """A run under the name that requests use; `version` is its newest checkpoint."""
 
     def __init__(self, version: ModelVersion, folder: Path, settings: ServeSettings, metrics: Metrics) -> None:
         self.name, self.version, self.folder, self.settings = version.name, version, folder, settings

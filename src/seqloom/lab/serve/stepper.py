@@ -36,26 +36,18 @@ Result = dict[str, Any]
 
 
 class Slot:
-    """The state of one stream.
-
-    Attributes:
-        steps: The number of steps since the start or the last reset.
-    """
+    """The state of one stream."""
 
     def __init__(self) -> None:
-        self.steps = 0
+        self.steps = 0  # since the start or the last reset
         self.index = -1  # row in the tensors of a RecurrentStepper
         self.state: Any = None  # the state, if it has no fixed size
 
 
 class StreamStepper:
-    """Base class: runs steps of streams; `open`, `reset` and `close` manage their states.
+    """Base class: runs steps of streams; `open`, `reset` and `close` manage their states."""
 
-    Attributes:
-        reads: Time steps that the model reads for each step.
-    """
-
-    reads = 1
+    reads = 1  # time steps that the model reads for each step
 
     def open(self) -> Slot:
         return Slot()

@@ -82,18 +82,23 @@ class Training:
 
     def train(self) -> None:
         """Train from the last checkpoint to the end, then score the test split."""
-        journal_size = self._restore()
-        self.journal = None
-        if self.processes.is_first:
-            self.journal = Journal(self.run.folder / METRICS, journal_size, self.settings.tensorboard)
-        self.saved = time.perf_counter()
-        self.began = self.saved - self.at.seconds
-        try:
+        with self._record():
             with ProgressReport(self.processes.is_first, self.steps - self.at.step) as self.progress:
                 while not self.at.finished:
                     self._train_epoch()
                 self._average_checkpoints()
             self._score_test()
+
+    @contextmanager
+    def _record(self) -> Iterator[None]:
+        """Restore the last checkpoint, and write the journal while the block runs."""
+        size, self.journal = self._restore(), None
+        if self.processes.is_first:
+            self.journal = Journal(self.run.folder / METRICS, size, self.settings.tensorboard)
+        self.saved = time.perf_counter()
+        self.began = self.saved - self.at.seconds
+        try:
+            yield
         finally:
             if self.journal is not None:
                 self.journal.close()
