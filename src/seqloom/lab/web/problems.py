@@ -18,7 +18,7 @@ LONGEST_SENTENCE = 300  # characters; the rest of a message would repeat the use
 
 
 class RequestError(Exception):
-    """A problem with a request: an HTTP status, and what is wrong and what to do; the client gets {"error": sentence}."""
+    """A problem with a request: a status, and what is wrong and what to do; the client gets {"error": sentence}."""
 
     def __init__(self, status: int, sentence: str, headers: dict[str, str] | None = None) -> None:
         self.status, self.headers = status, headers or {}
