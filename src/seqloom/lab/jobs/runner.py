@@ -25,6 +25,8 @@ from seqloom.lab.jobs.cluster import Cluster
 from seqloom.lab.jobs.job import Job, Result
 from seqloom.lab.jobs.processes import InProcesses
 
+__all__ = ["Cluster", "Here", "Job", "Processes", "Result", "run"]
+
 
 @dataclass(frozen=True)
 class Here:

@@ -228,9 +228,9 @@ def _check_label_sets(source: Source, coder: LabelSetCoder, index: dict[str, Arr
         values, lengths = coder.encode(frame)  # (sum of lengths, K + 1)
         row = np.repeat(np.arange(len(lengths)), lengths)
         counts.append(np.bincount(row, weights=values[:, -1], minlength=len(lengths)))
-    for name, rows, row in _list_unseen(index, np.concatenate(counts) > 0):
+    for name, rows, first in _list_unseen(index, np.concatenate(counts) > 0):
         notes.warn(
-            f"rows of {name!r} with a label that does not occur in training: {rows} (first: {source.place(row)}); "
+            f"rows of {name!r} with a label that does not occur in training: {rows} (first: {source.place(first)}); "
             "such labels count as not found"
         )
 
