@@ -44,7 +44,7 @@ def build_page(comparison: Search, results: Results, finished: bool) -> Page:
     if results.models:
         title = "Test results by seed" if results.folds is None else "Test results"
         values = {row.label: row.test.values for row in results.models if row.test}
-        baseline = results.best_baseline
+        baseline = min(results.baselines, key=lambda row: row.rank, default=None)
         lines = {baseline.label: baseline.test.mean} if baseline is not None and baseline.test else {}
         tests = {row.label: row.test for row in results.models if row.test and row.test.has_interval}
         intervals = {label: _find_interval(test, metric) for label, test in tests.items()}

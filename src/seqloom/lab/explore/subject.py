@@ -145,7 +145,7 @@ class Subject:
         scores = self.model.scores(batch)[0]
         if self.kind.aligns_text:
             log_p, lengths = scores
-            first = cut_rows(batch, 1)
+            first = batch.shard(0, len(batch))
             with torch.no_grad():
                 choice = self.model.choose((log_p[:1], lengths[:1]), first)
             text = str(self.task.decode(choice.values, choice.lengths)[0])
@@ -170,7 +170,7 @@ class Subject:
     def _translate(self, batch: Batch, wanted: Tensor | None) -> ModelOutputs:
         if wanted is None:
             with torch.no_grad():
-                wanted = self.model.predict(cut_rows(batch, 1)).values
+                wanted = self.model.predict(batch.shard(0, len(batch))).values
             wanted = _drop_after_end(wanted)
         y = wanted.expand(len(batch), -1)
         p = self.model.scores(replace(batch, y=y))[0].float().softmax(-1)
@@ -179,7 +179,7 @@ class Subject:
         return ModelOutputs(p, self._name_outputs(p.shape[-1]), steps, str(self.task.decode(wanted)[0]), wanted)
 
     def _describe(self, batch: Batch, scores: Any) -> str:  # noqa: ANN401  # what `scores` of the model returned
-        first = cut_rows(batch, 1)
+        first = batch.shard(0, len(batch))
         prediction = self.model.choose(scores[:1], first)
         value = self.task.decode(prediction.values, prediction.lengths)[0]
         if isinstance(value, float):
@@ -217,11 +217,6 @@ def _drop_after_end(tokens: Tensor) -> Tensor:
 
 def _shorten(text: str, most: int = 60) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def cut_rows(batch: Batch, count: int) -> Batch:
-    """Return the first rows of a batch."""
-    return batch.select(torch.arange(count))
 
 
 def repeat_batch(batch: Batch, count: int) -> Batch:
