@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
-from seqloom.lab.jobs.call import call
-from seqloom.lab.jobs.function import format_error
+from seqloom.lab.jobs.call import call, format_error
 from seqloom.lab.jobs.job import RESTARTS, Job, Result
 from seqloom.lab.jobs.storage import Storage, copy_periodically
 

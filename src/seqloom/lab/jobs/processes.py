@@ -17,8 +17,7 @@ from pathlib import Path
 import torch
 
 from seqloom.lab.jobs import memory
-from seqloom.lab.jobs.call import read_result
-from seqloom.lab.jobs.environment import child_environment
+from seqloom.lab.jobs.call import child_environment, read_result
 from seqloom.lab.jobs.job import RESTARTS, Job, Result
 from seqloom.lab.jobs.worker import end_group
 
