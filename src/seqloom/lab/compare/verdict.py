@@ -57,9 +57,10 @@ def _recommend_baseline(results: Results, choice: ModelChoice) -> str:
         interval = f"; 95% interval of its difference {ends}{results.metric.unit}"
     if lead.mean >= 0:
         return f"Use {row.label} ({_score(results, row)}): it is simpler, and {other} is no better{interval}."
+    margin = f"{results.metric.format_difference(margin_of(results, model))}{results.metric.unit}"
     return (
         f"Use {row.label} ({_score(results, row)}): it is simpler, and the lead of {other} is within the margin of "
-        f"{_format_margin(results, model)}{interval}."
+        f"{margin}{interval}."
     )
 
 
@@ -132,10 +133,6 @@ def _is_better(results: Results, one: Row, other: Row) -> bool:
 
 def _is_clearly_better(results: Results, one: Row, other: Row) -> bool:
     return _is_better(results, one, other) and lead_of(results, one, other).mean > margin_of(results, other)
-
-
-def _format_margin(results: Results, row: Row) -> str:
-    return f"{results.metric.format_difference(margin_of(results, row))}{results.metric.unit}"
 
 
 def _lead(results: Results, one: Row, other: Row) -> str:

@@ -60,7 +60,8 @@ def train(
         processes.broadcast(None)  # wait until checkpoints are recovered
         stack.enter_context(use_threads(run.settings.threads))
         stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
-        if not (run.finished and _is_tested(run, task)):
+        must_test = "test" in task.splits
+        if not run.finished or (must_test and all(line.get("split") != "test" for line in run.metrics())):
             Training(task, run, device, processes).train()
         processes.broadcast(None)  # wait until the last file is written
         return run
@@ -117,7 +118,3 @@ def choose_device(settings: TrainSettings) -> torch.device:
         raise UserError(
             f"device {name!r} cannot be used: {reason}; the option --device takes cpu, cuda or cuda:1"
         ) from None
-
-
-def _is_tested(run: Run, task: Task) -> bool:
-    return "test" not in task.splits or any(line.get("split") == "test" for line in run.metrics())
