@@ -57,7 +57,7 @@ BY_NAME = {
     "lab/compare/folder.py": "asks whether a package is installed",
     "layers/whole.py": "layers, when torch.load reads one",
     "lab/jobs/cluster.py": "asks whether a package is installed",
-    "lab/jobs/function.py": "the function of a job, which has its module's name",
+    "lab/jobs/call.py": "the function of a job, which has its module's name",
     "layers/linear/__init__.py": "every file of the folder is a linear recurrence",
 }
 

@@ -8,6 +8,7 @@ The corpora are generated, so that every word decides as its rule says, and the 
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 import tempfile
@@ -17,7 +18,7 @@ from pathlib import Path
 import polars as pl
 
 import seqloom
-from seqloom.lab.explore.saved_page import build_page, read_page, record_examples
+from seqloom.lab.explore.saved_page import build_page, record_examples
 from seqloom.lab.explore.service import RunEntry, Service
 from seqloom.lab.files.scratch import write_text
 
@@ -110,6 +111,14 @@ def train(name: str, data: pl.DataFrame, model: str, runs: Path, **settings: obj
         str(file), out=runs / f"{name}-{model}", model=model, **(sizes | settings | HARDER.get((name, model), {}))
     )
     return RunEntry(run.name, run)
+
+
+def read_page(page: str) -> dict:  # type: ignore[type-arg]
+    """Return the recording inside a page that `build_page` returned."""
+    data = page.split('<script id="recording" type="application/json">')[1].split("</script>", maxsplit=1)[0]
+    parts = [part.split("</script>")[0] for part in page.split('<script class="array" type="text/plain">')[1:]]
+    recording = json.loads(data)
+    return recording | {"arrays": dict(zip(recording["arrays"], parts, strict=True))}
 
 
 def main() -> None:

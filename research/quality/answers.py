@@ -23,7 +23,7 @@ from typing import Any
 
 from research.record import Stopwatch, build_parser, write_record
 
-SEQLOOM = [sys.executable, "-m", "seqloom.cli"]
+SEQLOOM = [sys.executable, "-m", "seqloom"]
 TOLERANCE = 1.1  # how much longer than its budget a comparison may take
 NEW_LINES = 20
 LOWER = {"loss", "log_loss", "perplexity", "mae", "mse", "rmse", "smape", "mase", "cer", "wer", "per"}  # is better

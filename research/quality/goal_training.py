@@ -26,8 +26,8 @@ from torch import Tensor, nn
 
 from research.quality.goal_recipe import Training
 from research.record import Stopwatch, describe_run
+from seqloom.lab.training.many import RecordedSteps
 from seqloom.lab.training.optimiser import group_weights
-from seqloom.lab.training.recording import RecordedSteps
 from seqloom.lab.training.update import Update
 
 STEPS_AHEAD = 4  # of the host before a stream

@@ -135,7 +135,9 @@ def accuracy(right: list[list[str]], predicted: list[list[str]]) -> float:
 
 def span_f1(right: list[list[str]], predicted: list[list[str]]) -> float:
     """Return the span F1 in percent."""
-    return 100 * spans.span_f1(right, predicted)
+    rows = [spans.count_spans(r, p) for r, p in zip(right, predicted, strict=True)]
+    found, claimed, there = map(sum, zip(*rows, strict=True))
+    return 200 * found / max(1, claimed + there)
 
 
 TASKS = {

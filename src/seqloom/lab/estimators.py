@@ -35,7 +35,8 @@ from seqloom.lab.data.pipeline.new_rows import CHUNK
 from seqloom.lab.kinds.forms import find_kind
 from seqloom.lab.kinds.kind import Kind
 from seqloom.lab.kinds.registry import KINDS
-from seqloom.lab.training.fit import check_effects, isolate_random, split_settings
+from seqloom.lab.kinds.settings import TrainSettings
+from seqloom.lab.training.fit import isolate_random, validate_settings
 from seqloom.lab.training.predict import encode_rows, split_by_length
 from seqloom.lab.training.train import train
 
@@ -80,9 +81,9 @@ class _SequenceEstimator(BaseEstimator):  # type: ignore[misc]
     def _train(self, rows: Sequence[Any], y: Sequence[Any] | Array, strata: Array | None) -> None:
         seed = int(check_random_state(self.random_state).randint(2**31))
         own = {"model": self.model, "hidden": self.hidden, "epochs": self.epochs, "batch": self.batch, "lr": self.lr}
-        training, reading = split_settings(own | {"seed": seed} | dict(self.settings or {}))
+        training, reading = validate_settings(TrainSettings, own | {"seed": seed} | dict(self.settings or {}))
         task = MemoryTask(self._kind.name, rows, y, self._split(len(rows), strata, seed), reading)
-        check_effects(task, training)
+        self._kind.check_settings(task, training)
         with tempfile.TemporaryDirectory() as folder, isolate_random():
             run = train(task, training, Path(folder) / "run")
             self.task_, self.model_ = run.task, run.model()

@@ -123,11 +123,8 @@ class Recommendation:
         self.rules = output.describe_rules(advice)
         self.commands = output.build_commands(advice, data, options)
         self.document = output.build_document(advice) | {"sentence": self.sentence, "commands": self.commands}
-        self._rows, self._facts, self._like = (
-            output.ranking_table(advice),
-            output.facts_table(advice.facts, advice.gradient_steps),
-            like,
-        )
+        self._rows, self._like = output.ranking_table(advice), like
+        self._facts = output.facts_table(advice.facts, advice.gradient_steps)
 
     @cached_property
     def table(self) -> Frame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from torch import nn
 
@@ -13,6 +13,7 @@ from seqloom.layers.named import GRU, LSTM, RNN
 from seqloom.layers.recurrent.layer import Recurrent
 
 TORCH: dict[str, Any] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
+Layer = TypeVar("Layer", Recurrent, nn.RNNBase)
 
 
 def convert(model: nn.Module, kernel: str = "auto", *, to: Literal["seqloom", "torch"] = "seqloom") -> nn.Module:
@@ -80,15 +81,7 @@ def _to_seqloom(path: str, old: nn.RNNBase, kernel: str) -> Recurrent:
         raise UserError(
             f"convert: {path or 'model'} ({type(old).__name__}) has hooks or computed weights; convert, then add them"
         )
-    common: dict[str, Any] = dict(
-        num_layers=old.num_layers,
-        bias=old.bias,
-        batch_first=old.batch_first,
-        dropout=old.dropout,
-        bidirectional=old.bidirectional,
-        device="meta",
-        kernel=kernel,
-    )
+    common = _read_settings(old) | {"kernel": kernel}
     new: Recurrent
     if isinstance(old, nn.LSTM):
         new = LSTM(old.input_size, old.hidden_size, proj_size=old.proj_size, **common)
@@ -96,9 +89,7 @@ def _to_seqloom(path: str, old: nn.RNNBase, kernel: str) -> Recurrent:
         new = RNN(old.input_size, old.hidden_size, nonlinearity=old.nonlinearity, **common)
     else:
         new = GRU(old.input_size, old.hidden_size, **common)
-    for name, parameter in old.named_parameters(remove_duplicate=False):
-        setattr(new, name, parameter)
-    return new.train(old.training)
+    return _share_weights(new, old)
 
 
 def _to_torch(path: str, old: Recurrent) -> nn.RNNBase:
@@ -122,18 +113,18 @@ def _to_torch(path: str, old: Recurrent) -> nn.RNNBase:
         raise UserError(f"convert: {path or 'model'} ({type(old).__name__}) cannot become a torch.nn layer: {reason}")
     more = {"proj_size": old.proj_size} if cell.name == "lstm" else {}
     more |= {"nonlinearity": cell.nonlinearity} if cell.name == "rnn" else {}
-    new: nn.RNNBase = TORCH[cell.name](
-        old.input_size,
-        old.hidden_size,
-        num_layers=old.num_layers,
-        bias=old.bias,
-        batch_first=old.batch_first,
-        dropout=old.dropout,
-        bidirectional=old.bidirectional,
-        device="meta",
-        **more,
-    )
+    new: nn.RNNBase = TORCH[cell.name](old.input_size, old.hidden_size, **_read_settings(old), **more)
+    _share_weights(new, old).flatten_parameters()
+    return new
+
+
+def _read_settings(old: nn.RNNBase | Recurrent) -> dict[str, Any]:
+    """Return the settings that the layers of both libraries have."""
+    names = ("num_layers", "bias", "batch_first", "dropout", "bidirectional")
+    return {name: getattr(old, name) for name in names} | {"device": "meta"}
+
+
+def _share_weights(new: Layer, old: nn.Module) -> Layer:
     for name, parameter in old.named_parameters(remove_duplicate=False):
         setattr(new, name, parameter)
-    new.flatten_parameters()
     return new.train(old.training)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,13 +14,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from seqloom.attention.parts import Lengths
 from seqloom.attention.score import Score
 from seqloom.core.cell import Cell, State
 from seqloom.core.errors import UserError
 from seqloom.core.job import ScanJob, advance, expand_like, reverse_steps
 from seqloom.core.weights import bind_weights
 from seqloom.layers.recurrent.layer import Recurrent
-from seqloom.tools.trace import LayerTrace, compute_weights, has_weights
 
 FEEDING_GATES = {("attn_rnn", "a"), ("attn_rnn", "o")}  # `gates` returns copies of them after computing g from them
 STATE_LETTERS = ("h", "c", "s2", "s3")  # the parts of a state; equations call the first two h and c
@@ -57,6 +58,15 @@ class Clamp:
             raise UserError(f"unit {outside[0]} does not exist; {self.letter} of {self.layer} has {len(chosen)} units")
         chosen[list(self.units) if self.units else slice(None)] = True
         return torch.where(expand_like(self.covers(step), value) & chosen, self.value, value)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerTrace:
+    """One layer in one direction, with time in the order of the input."""
+
+    y: Tensor  # (B, T, H)
+    states: tuple[Tensor, ...]  # (B, T, ...) each, after every step
+    gates: dict[str, Tensor]  # by the letters of the cell's equations, (B, T, ...) each
 
 
 @dataclass(eq=False)
@@ -110,27 +120,30 @@ def record(model: nn.Module, clamps: Sequence[Clamp] = (), uniform_attention: bo
                 stack.callback(module.__dict__.pop, "forward")
             elif has_weights(module):
                 hook = partial(_keep_weights, recording, calls, name or "attention")
-                stack.enter_context(_Hook(module.register_forward_pre_hook(hook, with_kwargs=True)))
+                stack.enter_context(module.register_forward_pre_hook(hook, with_kwargs=True))
                 if uniform_attention and isinstance(query := getattr(module, "q", None), nn.Module):
-                    stack.enter_context(_Hook(query.register_forward_hook(_return_zeros)))
+                    stack.enter_context(query.register_forward_hook(_return_zeros))
             elif uniform_attention and isinstance(module, Score):
-                stack.enter_context(_Hook(module.register_forward_hook(_return_zeros)))
+                stack.enter_context(module.register_forward_hook(_return_zeros))
         yield recording
     missing = [clamp.layer for clamp in clamps if clamp.layer not in recording.layers]
     if missing:
         raise UserError(f"no layer {missing[0]!r} to clamp; the model has {', '.join(recording.layers) or 'none'}")
 
 
-class _Hook:
-    """Remove a hook at the end of a context."""
+def has_weights(module: nn.Module) -> bool:
+    """Return whether a module is an attention, which computes its weights for inspection."""
+    return callable(getattr(module, "weights", None))
 
-    def __init__(self, handle: Any) -> None:  # noqa: ANN401  # torch.utils.hooks.RemovableHandle
-        self.handle = handle
 
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None:
-        self.handle.remove()
+def compute_weights(
+    module: nn.Module, x: Tensor, state: State | None = None, lengths: Lengths = None, **others: object
+) -> Tensor | None:
+    """Return the weights of one call; None if it has a state that the module's `weights` does not accept."""
+    compute: Callable[..., Tensor] = cast(Any, module).weights
+    if "state" in inspect.signature(compute).parameters:
+        return compute(x, state, lengths, **others)
+    return compute(x, lengths) if state is None else None
 
 
 def _return_zeros(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
@@ -185,14 +198,9 @@ def _run_layer(
         bound = bind_weights(cell, values) if values else cell
         if uniform:
             bound = _make_uniform(bound)
-        y, states, gates = _run_steps(bound, job, mine, is_reversed=bool(end))
-        recording.cells[key], recording.states[key] = cell, states
-        turn = partial(reverse_steps, lengths=job.lengths) if end else (lambda t: t)
-        recording.layers[key] = LayerTrace(
-            turn(y),
-            tuple(turn(torch.stack(part, 1)) for part in zip(*states, strict=True)),
-            {letter: turn(g) for letter, g in gates.items()},
-        )
+        y, recording.states[key], recording.layers[key] = run_steps(bound, job, mine, is_reversed=bool(end))
+        recording.cells[key] = cell
+        states = recording.states[key]
         return y, states[-1] if states else job.state
 
     return layer.run_with(run, input, hx if state is None else state, lengths, reset=reset, timespans=timespans)
@@ -206,10 +214,10 @@ def _make_uniform(cell: Cell) -> Cell:
     return bind_weights(cell, query)
 
 
-def _run_steps(
+def run_steps(
     cell: Cell, job: ScanJob, clamps: Sequence[Clamp], is_reversed: bool
-) -> tuple[Tensor, list[State], dict[str, Tensor]]:
-    """Run a cell over a job; return outputs (B, T, H), the states of each step, and gates (B, T, ...)."""
+) -> tuple[Tensor, list[State], LayerTrace]:
+    """Run a cell over a job; return outputs (B, T, H), the states of each step, and all values in the input's order."""
     x, state, now = cell.project(job.x), job.state, job.per_step()
     start = cell.start(job.x) if job.reset is not None else ()
     ys: list[Tensor] = []
@@ -228,7 +236,10 @@ def _run_steps(
         ys.append(_read_output(cell, y, state, at.get("valid")))
         states.append(state)
     letters = {letter: torch.stack([g[letter] for g in gates], 1) for letter in (gates[0] if gates else ())}
-    return (torch.stack(ys, 1) if ys else x.new_zeros(x.shape[0], 0, cell.output_size)), states, letters
+    y = torch.stack(ys, 1) if ys else x.new_zeros(x.shape[0], 0, cell.output_size)
+    turn = partial(reverse_steps, lengths=job.lengths) if is_reversed else (lambda t: t)
+    all_states = tuple(turn(torch.stack(part, 1)) for part in zip(*states, strict=True))
+    return y, states, LayerTrace(turn(y), all_states, {letter: turn(g) for letter, g in letters.items()})
 
 
 def _clamp_state(part: Tensor, index: int, clamps: Sequence[Clamp], step: Tensor) -> Tensor:

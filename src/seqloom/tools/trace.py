@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-import torch
 from torch import Tensor, nn
 
-from seqloom.attention.parts import Lengths
 from seqloom.core.cell import Cell, State
 from seqloom.core.errors import UserError, UserTypeError
-from seqloom.core.job import ScanJob, advance, reset_rows, reverse_steps
+from seqloom.core.job import ScanJob
 from seqloom.core.weights import bind_weights
 from seqloom.layers.recurrent.layer import Recurrent
+from seqloom.tools.intervene import LayerTrace, compute_weights, has_weights, run_steps
 
 Entry = TypeVar("Entry")
-
-
-@dataclass(frozen=True, eq=False)
-class LayerTrace:
-    """One layer in one direction, with time in the order of the input."""
-
-    y: Tensor  # (B, T, H)
-    states: tuple[Tensor, ...]  # (B, T, ...) each, after every step
-    gates: dict[str, Tensor]  # by the letters of the cell's equations, (B, T, ...) each
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,14 +83,10 @@ def trace(layer: nn.Module, *args: object, only: Sequence[str] | None = None, **
         elif (weights := compute_weights(module, *inputs, **named)) is not None:
             attention[label] = weights
 
-    handles = [
-        module.register_forward_pre_hook(partial(watch, name), with_kwargs=True) for name, module in watched.items()
-    ]
-    try:
+    with ExitStack() as stack:
+        for name, module in watched.items():
+            stack.enter_context(module.register_forward_pre_hook(partial(watch, name), with_kwargs=True))
         called = layer(*args, **kwargs)
-    finally:
-        for handle in handles:
-            handle.remove()
     output, state = called if isinstance(called, tuple) and len(called) == 2 else (called, None)
     if only is not None:
         chosen = _choose(dict.fromkeys([*layers, *attention]), only)
@@ -121,21 +107,6 @@ def _choose(entries: Mapping[str, Entry], only: Sequence[str]) -> dict[str, Entr
     return {name: entry for name, entry in entries.items() if any(_is_below(name, o) for o in only)}
 
 
-def has_weights(module: nn.Module) -> bool:
-    """Return whether a module is an attention, which computes its weights for inspection."""
-    return callable(getattr(module, "weights", None))
-
-
-def compute_weights(
-    module: nn.Module, x: Tensor, state: State | None = None, lengths: Lengths = None, **others: object
-) -> Tensor | None:
-    """Return the weights of one call; None if it has a state that the module's `weights` does not accept."""
-    compute: Callable[..., Tensor] = cast(Any, module).weights
-    if "state" in inspect.signature(compute).parameters:
-        return compute(x, state, lengths, **others)
-    return compute(x, lengths) if state is None else None
-
-
 def _trace_cells(
     layer: Recurrent,
     *args: Any,  # noqa: ANN401  # forwarded to run_with
@@ -150,35 +121,12 @@ def _trace_cells(
         cell: Cell, job: ScanJob, kernel: str = "auto", values: Mapping[str, Tensor] | None = None
     ) -> tuple[Tensor, State]:
         i = next(calls)
-        seen = _trace_steps(bind_weights(cell, values) if values else cell, job)
         end = ends[i % len(ends)]
-        layers[f"l{i // len(ends)}{end}"] = _reverse_time(seen, job.lengths) if end else seen
-        return seen.y, tuple(s[:, -1] for s in seen.states)
+        bound = bind_weights(cell, values) if values else cell
+        y, states, layers[f"l{i // len(ends)}{end}"] = run_steps(bound, job, (), bool(end))
+        return y, states[-1]
 
     if "state" in kwargs:
         kwargs["hx"] = kwargs.pop("state")
     output, state = layer.run_with(record, *args, **kwargs)
     return Trace(output, state, layers)
-
-
-def _trace_steps(cell: Cell, job: ScanJob) -> LayerTrace:
-    x, state, now = cell.project(job.x), job.state, job.per_step()
-    start = cell.start(job.x) if job.reset is not None else ()
-    known = inspect.signature(cell.gates).parameters
-    ys, states, gates = [], [], []
-    for t in range(x.shape[1]):
-        at = {n: v[t] for n, v in now.items()}
-        extra = {n: v for n, v in (("mask", job.mask), ("dt", at.get("dt"))) if v is not None and n in known}
-        if "reset" in at:
-            state = reset_rows(at["reset"], start, state)
-        gates.append(cell.gates(x[:, t], state, **extra))
-        y, state = advance(cell, x[:, t], state, at, start, job.mask)
-        ys.append(y)
-        states.append(state)
-    letters = {name: torch.stack([g[name] for g in gates], 1) for name in gates[0]}
-    return LayerTrace(torch.stack(ys, 1), tuple(torch.stack(s, 1) for s in zip(*states, strict=True)), letters)
-
-
-def _reverse_time(seen: LayerTrace, lengths: Tensor | None) -> LayerTrace:
-    gates = {name: reverse_steps(g, lengths) for name, g in seen.gates.items()}
-    return LayerTrace(reverse_steps(seen.y, lengths), tuple(reverse_steps(s, lengths) for s in seen.states), gates)

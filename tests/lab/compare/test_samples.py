@@ -2,9 +2,8 @@
 
 import pytest
 
-from seqloom.lab.compare import held_out
-from seqloom.lab.compare.data import HeldOutSample, TrainingSample, load_task, whole_task
-from seqloom.lab.compare.held_out import choose_strides
+from seqloom.lab.compare import data
+from seqloom.lab.compare.data import HeldOutSample, TrainingSample, choose_strides, load_task, whole_task
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.data.task import Split
 
@@ -78,10 +77,10 @@ def test_a_source_with_strides_opens_a_sample_of_the_whole_task(texts):
 def test_rows_are_left_out_if_scoring_would_take_much_of_the_budget(
     task, monkeypatch, test_rows, seconds, row_seconds, stride
 ):
-    monkeypatch.setattr(held_out, "time_row", lambda _: row_seconds)
+    monkeypatch.setattr(data, "time_row", lambda _: row_seconds)
     monkeypatch.setattr(task, "splits", {**task.splits, "test": Split(test_rows, "")})
     assert choose_strides(task, seconds).get("test") == stride
 
 
 def test_the_time_of_a_row_is_measured(task):
-    assert 0 < held_out.time_row(task) < 60
+    assert 0 < data.time_row(task) < 60

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from seqloom.lab.compare.objective import rank
+from seqloom.lab.compare.search import rank
 from seqloom.lab.compare.significance import bootstrap, estimate, estimate_difference
 from seqloom.lab.stats.intervals import mean_interval
 from seqloom.lab.stats.metrics import METRICS, compute_scores

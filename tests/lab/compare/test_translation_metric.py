@@ -4,7 +4,7 @@ import pytest
 from sacrebleu.metrics import bleu
 
 from seqloom.lab.compare import row_scores
-from seqloom.lab.compare.objective import rank
+from seqloom.lab.compare.search import rank
 from seqloom.lab.compare.significance import bootstrap, estimate
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.data.task import UNKNOWN

@@ -60,5 +60,5 @@ def test_a_model_of_numbers_is_recorded_only(folder):
 
 def test_a_baseline_is_recorded_only(run):
     subject = change(run)
-    subject.model.model = torch.nn.Identity()
+    subject.network = torch.nn.Identity()
     assert explain_not_portable(subject) == "a page runs trained models, not baselines"

@@ -13,11 +13,12 @@ import polars as pl
 import pytest
 from starlette.testclient import TestClient
 
+from research.pages.playground import read_page
 from seqloom.cli.main import main
 from seqloom.core.errors import UserError
-from seqloom.lab.explore.saved_page import build_page, choose_rows, read_page, read_static, record_examples
+from seqloom.lab.explore.saved_page import build_page, choose_rows, read_static, record_examples
 from seqloom.lab.explore.server import Session, build_app, make_server
-from seqloom.lab.explore.service import RunEntry, Service, open_entries
+from seqloom.lab.explore.service import RunEntry, Service
 from seqloom.lab.training.run import Run
 from seqloom.lab.web import logs
 
@@ -210,7 +211,7 @@ def test_a_run_without_weights_is_a_sentence(run, tmp_path):
     shutil.copytree(run.folder, tmp_path / "empty")
     for which in ("best", "last"):
         shutil.rmtree(tmp_path / "empty" / which)
-    service = Service(open_entries({"empty": Run.load(tmp_path / "empty")}))
+    service = Service([RunEntry("empty", Run.load(tmp_path / "empty"))])
     with pytest.raises(UserError, match="has no checkpoint yet; train it longer first"):
         service.answer("explain", {"run": "empty", "input": TEXT})
 

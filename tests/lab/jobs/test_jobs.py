@@ -18,10 +18,9 @@ from seqloom.lab.compare.leaderboard import build_leaderboard
 from seqloom.lab.compare.results import collect_results
 from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.jobs import memory, processes
-from seqloom.lab.jobs.call import read_result
+from seqloom.lab.jobs.call import read_result, run_ranks
 from seqloom.lab.jobs.cpu import are_denormals_flushed
 from seqloom.lab.jobs.processes import InProcesses
-from seqloom.lab.jobs.ranks import run_ranks
 from seqloom.lab.jobs.runner import Cluster, Here, Job, Processes, run
 from seqloom.lab.jobs.storage import Storage
 

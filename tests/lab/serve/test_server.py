@@ -17,7 +17,7 @@ import pytest
 from small_runs import open_site
 
 from seqloom.core.errors import UserError
-from seqloom.lab.serve.server import Site, make_server
+from seqloom.lab.serve.app import make_server
 from seqloom.lab.web import bodies, connections
 from seqloom.lab.web import server as web_server
 
@@ -32,7 +32,7 @@ def serve(folder, token=None, **settings):
     """Run a server in a thread; yields it and its port."""
     parts = open_site([folder / "cups"], token, port=0, grace=0.1, **settings)
     ready = threading.Event()
-    server = make_server(Site(parts.runs, parts.settings, parts.metrics, token), lambda _: ready.set())
+    server = make_server(parts.runs, parts.settings, parts.metrics, token, lambda _: ready.set())
     thread = threading.Thread(target=server.serve_site)
     thread.start()
     assert ready.wait(60)
@@ -66,7 +66,7 @@ def test_a_used_port_is_refused_with_one_sentence(folder):
         taken.listen()
         parts = open_site([folder / "cups"], port=taken.getsockname()[1])
         with pytest.raises(UserError, match=r"cannot listen on 127\.0\.0\.1:"):
-            make_server(Site(parts.runs, parts.settings, parts.metrics), print)
+            make_server(parts.runs, parts.settings, parts.metrics, None, print)
 
 
 def test_idle_connections_make_room_for_new_ones(folder):
@@ -180,7 +180,7 @@ def test_a_certificate_makes_it_https(folder, tmp_path, monkeypatch):
 def test_files_of_tls_that_cannot_be_used_are_refused_in_one_sentence(folder, files, message):
     parts = open_site([folder / "cups"], port=0, **files)
     with pytest.raises(UserError, match=message):
-        make_server(Site(parts.runs, parts.settings, parts.metrics), print)
+        make_server(parts.runs, parts.settings, parts.metrics, None, print)
 
 
 def test_half_sent_bodies_do_not_stop_others(folder):

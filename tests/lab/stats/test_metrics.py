@@ -13,8 +13,8 @@ from seqloom.lab.kinds.for_task import Prediction
 from seqloom.lab.kinds.registry import KINDS
 from seqloom.lab.kinds.translate import score_texts
 from seqloom.lab.stats.class_metrics import macro_f1
-from seqloom.lab.stats.metrics import compute_scores, is_better
-from seqloom.lab.stats.spans import find_spans, span_f1
+from seqloom.lab.stats.metrics import METRICS, compute_scores, is_better
+from seqloom.lab.stats.spans import count_spans, find_spans
 from seqloom.lab.training.scoring import score
 
 
@@ -68,6 +68,13 @@ def test_tags_that_are_not_asked_for_or_not_scored_do_not_count():
     y = torch.tensor([[1, 2, 0], [UNSEEN, 2, IGNORE]])
     p = torch.tensor([[1, 1, 2], [0, 2, 1]])
     assert measured(task, y, p) == {"accuracy": pytest.approx(2 / 4)}
+
+
+def span_f1(true, predicted):
+    """Return the span F1 of rows of tags."""
+    counts = [count_spans(t, p) for t, p in zip(true, predicted, strict=True)]
+    columns = zip(("spans_right", "spans_predicted", "spans_true"), np.array(counts, dtype=float).T, strict=True)
+    return float(METRICS["span_f1"].compute(dict(columns), np.ones((1, len(counts))))[0])
 
 
 def test_chunks_follow_conllevals_rules():

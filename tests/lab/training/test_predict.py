@@ -15,7 +15,7 @@ from seqloom.lab.data.registry import open_data, reopen
 from seqloom.lab.data.task import END, PAD, START, UNKNOWN, Notes
 from seqloom.lab.files import sealed
 from seqloom.lab.kinds.settings import TrainSettings
-from seqloom.lab.training.fit import fit, split_settings
+from seqloom.lab.training.fit import fit, validate_settings
 from seqloom.lab.training.folders import choose_folder, find_latest, find_run
 from seqloom.lab.training.output import write_results
 from seqloom.lab.training.predict import (
@@ -27,10 +27,9 @@ from seqloom.lab.training.predict import (
     split_by_length,
     translate,
 )
-from seqloom.lab.training.results import evaluate
+from seqloom.lab.training.results import evaluate, list_unseen
 from seqloom.lab.training.run import Run
 from seqloom.lab.training.train import train
-from seqloom.lab.training.unseen import list_unseen
 from seqloom.models.decoding.beam import Beam
 from seqloom.models.decoding.sampling import Sampling
 
@@ -331,7 +330,7 @@ def test_settings_that_are_wrong_leave_no_folder(words, work, tmp_path):
 
 
 def test_options_of_the_training_and_of_the_data_are_separated():
-    training, reading = split_settings({"model": "lstm", "epochs": 3, "target": "y", "unit": "words"})
+    training, reading = validate_settings(TrainSettings, {"model": "lstm", "epochs": 3, "target": "y", "unit": "words"})
     assert (training.model, training.epochs, reading) == ("lstm", 3, {"target": "y", "unit": "words"})
 
 

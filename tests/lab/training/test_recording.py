@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from seqloom.lab.training import many
-from seqloom.lab.training.recording import RecordedSteps
+from seqloom.lab.training.many import RecordedSteps
 
 
 @pytest.fixture

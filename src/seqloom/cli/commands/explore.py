@@ -126,33 +126,33 @@ def _serve(service: Service, port: int, browser: bool, json: bool) -> None:
 
 def _open(folders: list[Path], trust: bool) -> Service:
     with console.show_status("loading"):
-        from seqloom.lab.explore.service import Service, open_entries
+        from seqloom.lab.explore.service import RunEntry, Service
         from seqloom.lab.training.run import Run
 
-        runs: dict[str, Run | Exception] = {}
+        entries: dict[str, RunEntry] = {}
         for folder in folders:
             name = folder.resolve().name
-            name = name if name not in runs else str(folder)
+            name = name if name not in entries else str(folder)
             try:
-                runs[name] = Run.load(folder, trust=trust)
+                entries[name] = RunEntry(name, Run.load(folder, trust=trust))
             except (UserError, OSError) as error:
                 if len(folders) == 1:
                     raise
-                runs[name] = error  # the page still shows the other runs
-        return Service(open_entries(runs))
+                entries[name] = RunEntry(name, problem=str(error))  # the page still shows the other runs
+        return Service(list(entries.values()))
 
 
 def _save(service: Service, place: Path, examples: int, inputs: list[str], with_models: bool, json: bool) -> None:
     with console.show_status("recording examples"):
         from seqloom.lab.explore.portable_model import explain_not_portable
-        from seqloom.lab.explore.saved_page import build_page, describe_recording, record_examples
+        from seqloom.lab.explore.saved_page import build_page, record_examples
         from seqloom.lab.files.scratch import write_text
 
         for entry in service.entries.values():
             if problem := entry.describe()["problem"]:
                 raise UserError(f"{entry.name}: {problem}")
         recording = record_examples(service, examples, inputs, with_models)
-        counts = describe_recording(recording)
+        counts = {name: len(examples) for name, examples in recording["explanations"].items()}
         if not sum(counts.values()):
             raise UserError("there are no examples to record; give one with --input, or a larger --examples")
         page = build_page(recording, f"seqloom explore: {', '.join(service.entries)}")

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from seqloom.cli.commands import SOME_FAILED, Json, print_warnings
 from seqloom.core import plurals
 from seqloom.lab import console
-from seqloom.lab.training.folders import find_run_folder
+from seqloom.lab.training.folders import find_run, find_run_folder
 from seqloom.lab.training.output import check_not_input, write_results
 
 if TYPE_CHECKING:  # both need torch, which takes long to import
@@ -67,7 +67,6 @@ def predict(
         from seqloom.lab.data.task import Notes
         from seqloom.lab.kinds.registry import kind_of
         from seqloom.lab.training.calibration import change_decision
-        from seqloom.lab.training.folders import find_run
         from seqloom.lab.training.predict import check_can_predict, predict_pieces
 
         trained_run, notes = find_run(run, trust=trust), Notes()
@@ -129,7 +128,6 @@ def evaluate(
     find_run_folder(run)
     with console.show_status("loading"):
         from seqloom.lab.training.calibration import explain_run
-        from seqloom.lab.training.folders import find_run
         from seqloom.lab.training.results import evaluate as evaluate_run
         from seqloom.lab.training.results import tabulate_metrics
 
@@ -173,7 +171,6 @@ def generate(
     find_run_folder(run)
     with console.show_status("loading"):
         from seqloom.lab.training import predict as texts
-        from seqloom.lab.training.folders import find_run
         from seqloom.models.decoding.sampling import Sampling
 
         trained_run = find_run(run, trust=trust)
@@ -206,7 +203,6 @@ def translate(
     find_run_folder(run)
     with console.show_status("loading"):
         from seqloom.lab.training import predict as texts
-        from seqloom.lab.training.folders import find_run
         from seqloom.models.decoding.beam import Beam
 
         trained_run = find_run(run, trust=trust)

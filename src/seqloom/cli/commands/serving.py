@@ -7,7 +7,9 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from seqloom.cli.commands import Json, print_warnings
+from seqloom.core.errors import require
 from seqloom.lab import console
+from seqloom.lab.bench import serving
 from seqloom.lab.bench.serving import ServeBenchSettings
 from seqloom.lab.serve.settings import ServeSettings
 from seqloom.lab.training.folders import find_run_folder
@@ -30,22 +32,20 @@ def serve(
     json: Annotated[bool, Parameter(help="Print the address and the runs as JSON once the server answers.")] = False,
 ) -> None:
     """Serve runs until SIGTERM or Ctrl-C."""
-    from seqloom.core.errors import require
-
     token = settings.read_token()
     for run in runs:
         find_run_folder(run.partition("=")[2] or run)
     for package in PACKAGES:
         require(package, "seqloom serve", "serve")
     with console.show_status("loading"):
+        from seqloom.lab.serve.app import make_server
         from seqloom.lab.serve.metrics import Metrics
         from seqloom.lab.serve.runs import load_runs
-        from seqloom.lab.serve.server import Site, make_server
         from seqloom.lab.web import logs
 
         metrics = Metrics()
-        site = Site(load_runs(runs, settings, metrics, trust), settings, metrics, token)
-    names = list(site.runs.by_name)
+        loaded = load_runs(runs, settings, metrics, trust)
+    names = list(loaded.by_name)
     logs.set_up(quiet)
 
     def report(address: str) -> None:
@@ -55,7 +55,7 @@ def serve(
             print(end="", flush=True)
         console.note(f"serving {', '.join(names)} on {address} (a page to try it; Ctrl-C stops)")
 
-    make_server(site, report).serve_site()
+    make_server(loaded, settings, metrics, token, report).serve_site()
 
 
 @print_warnings
@@ -66,9 +66,6 @@ def bench(
     json: Json = False,
 ) -> None:
     """Measure a server of a run under load."""
-    from seqloom.core.errors import require
-    from seqloom.lab.bench import serving
-
     find_run_folder(run)
     for package in PACKAGES:
         require(package, "seqloom bench serve", "serve")

@@ -32,10 +32,8 @@ RACERS, TIMED_SHARE = 8, 0.3  # models that race; the time of any other model as
 ALWAYS_TRIED, FEWEST_TRIAL_SECONDS = 3, 0.1  # models tried in any case; others only if this much time is left
 
 RACE_POINTS = 1.5  # maximum points for the rank in the race
-RACE_STEPS, FULL_RACE_STEPS = (
-    25,
-    200,
-)  # with fewer steps a model is only timed; with the second number its rank counts fully
+# With fewer steps a model is only timed; with the second number its rank counts fully.
+RACE_STEPS, FULL_RACE_STEPS = 25, 200
 RACE_PROGRESS = 0.25  # progress from the trivial to the linear score below which the race is ignored
 LOSS_NOISE = 0.05  # relative random variation of a loss
 
@@ -170,8 +168,6 @@ def score_race(trials: Mapping[str, QuickResult], facts: Facts, held: int) -> di
     """Return the points of each model for its score in the short trainings, relative to the median.
 
     Args:
-        trials: the short trainings by model.
-        facts: the facts.
         held: number of examples that were scored.
 
     Returns:

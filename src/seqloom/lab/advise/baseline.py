@@ -81,17 +81,21 @@ def _classify(sample: Sample) -> Baseline:
     trivial = float(np.bincount(y).max() / len(y))
     x = sequence_features(sample)[known]
     if not isinstance(sample.task.input, Tokens):
-        linear = _score_held_out(x, y, _ridge_classifier)
+        from sklearn.linear_model import RidgeClassifierCV
+
+        linear = _score_held_out(x, y, lambda: RidgeClassifierCV(ALPHAS))
         return Baseline("accuracy", linear, "ridge over the series and its summary", trivial, CLASS_FREQUENCY)
     linear, bag = _score_held_out(x, y, _logistic), _score_held_out(_bag_of_tokens(sample)[known], y, _logistic)
     return Baseline("accuracy", linear, "logistic regression over TF-IDF n-grams", trivial, CLASS_FREQUENCY, bag)
 
 
 def _regress(sample: Sample) -> Baseline:
+    from sklearn.linear_model import RidgeCV
+
     y = np.stack([e.y.numpy().ravel() for e in sample.examples]).astype(np.float64)
     known = np.isfinite(y).all(1)
     y = y[known]
-    linear = _score_held_out(sequence_features(sample)[known], y, _ridge)
+    linear = _score_held_out(sequence_features(sample)[known], y, lambda: RidgeCV(ALPHAS))
     return Baseline("mse", linear, "ridge over the sequence", float(y.var(0).mean()), "the mean")
 
 
@@ -133,20 +137,10 @@ def _logistic(alpha: float = 1e-5, epochs: int = 15) -> BaseEstimator:
     return SGDClassifier("log_loss", alpha=alpha, max_iter=epochs, tol=None, random_state=0)
 
 
-def _ridge() -> BaseEstimator:
-    from sklearn.linear_model import RidgeCV
-
-    return RidgeCV(ALPHAS)
-
-
-def _ridge_classifier() -> BaseEstimator:
-    from sklearn.linear_model import RidgeClassifierCV
-
-    return RidgeClassifierCV(ALPHAS)
-
-
 def _forecast(sample: Sample) -> Baseline:
     """Fit one ridge x - last -> y - last for all target series."""
+    from sklearn.linear_model import Ridge
+
     examples = sample.examples[:MOST_WINDOWS]
     target, inputs = get_values(sample.task), sample.task.input
     assert isinstance(inputs, Features)
@@ -160,18 +154,12 @@ def _forecast(sample: Sample) -> Baseline:
     last = x[..., -1:]
     learn = np.arange(len(x)) < int(0.7 * len(x))
     X, Y = ((v - last)[learn].reshape(-1, v.shape[-1]) for v in (x, y))
-    W = _solve_ridge(X, np.nan_to_num(Y))
+    strength = 1e-2 * np.square(X).sum(0).mean() + 1e-9  # a hundredth of the mean square of X
+    W = Ridge(strength, fit_intercept=False, solver="cholesky").fit(X, np.nan_to_num(Y)).coef_.T
     predicted = last + (x - last) @ W
     errors = {"ridge over the past": _mse(predicted, y, ~learn), "the last value": _mse(last, y, ~learn)}
     how, trivially = errors
     return Baseline("mse", errors[how], how, errors[trivially], trivially)
-
-
-def _solve_ridge(X: Array, Y: Array) -> Array:
-    """Return W = (X'X + a I)^-1 X'Y; a is a hundredth of the mean square of X."""
-    gram = X.T @ X
-    a = 1e-2 * np.trace(gram) / len(gram) + 1e-9
-    return np.asarray(np.linalg.solve(gram + a * np.eye(len(gram)), X.T @ Y))
 
 
 def _mse(predicted: Array, y: Array, rows: Array) -> float:

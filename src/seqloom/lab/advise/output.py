@@ -156,11 +156,8 @@ def build_commands(advice: Advice, data: str, options: Mapping[str, Any]) -> lis
     best = next(m.settings for m in advice.models if m.settings is not None)
     flags = format_flags(options)
     models = ["--models", ",".join(names)] if names else []
-    compare, train = (
-        ["seqloom", "compare", data, *flags, *models],
-        ["seqloom", "train", data, *flags, *_train_flags(best)],
-    )
-    return [shlex.join(compare), shlex.join(train)]
+    compare, train = ["compare", data, *flags, *models], ["train", data, *flags, *_train_flags(best)]
+    return [shlex.join(["seqloom", *words]) for words in (compare, train)]
 
 
 def _train_flags(settings: TrainSettings) -> list[str]:

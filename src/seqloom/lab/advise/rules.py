@@ -121,11 +121,6 @@ def _context_after(facts: Facts) -> str:
     return "the whole recording is available before it is transcribed" if facts.traits.aligns_text else ""
 
 
-def _whole_sequence(facts: Facts) -> str:
-    whole = facts.traits.is_per_row
-    return "the whole sequence is available before the prediction" if whole else ""
-
-
 def _reach_above(facts: Facts, steps: float) -> str:
     return f"90% of the information lies within {facts.reach:.0f} steps" if facts.reach > steps else ""
 
@@ -207,7 +202,7 @@ RULES = (
         "whole sequence available",
         NOTES + "4",
         "reading both ways represents a sequence better",
-        _whole_sequence,
+        lambda f: "the whole sequence is available before the prediction" if f.traits.is_per_row else "",
         {"bi_gru": 0.25, "bi_lstm": 0.25, "bi_attn_rnn": 0.25},
     ),
     AdviceRule(

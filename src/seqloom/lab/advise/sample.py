@@ -93,7 +93,7 @@ def _pad_letters(examples: list[Tensor]) -> Tensor:
     return pad_sequence([F.pad(e, (0, C - e.shape[1])) for e in examples], batch_first=True)
 
 
-def draw_sample(task: Task, rows: int = MOST_EXAMPLES, steps: int = MOST_STEPS, seed: int = 0) -> Sample:
+def draw_sample(task: Task) -> Sample:
     """Draw examples from the training and validation splits.
 
     Raises:
@@ -103,17 +103,17 @@ def draw_sample(task: Task, rows: int = MOST_EXAMPLES, steps: int = MOST_STEPS, 
         raise UserError("there is no advice for several labels at each step; `seqloom compare` tries the models")
     examples: list[SampleRow] = []
     for split in [name for name in ("valid", "train") if name in task.splits]:
-        most = rows if split == "train" else rows // 8  # validation splits are small and often sorted
+        most = MOST_EXAMPLES if split == "train" else MOST_EXAMPLES // 8  # validation splits are small and often sorted
         steps_drawn = 0
-        for batch in task.batches(split, batch=GROUP, seed=seed):
+        for batch in task.batches(split, batch=GROUP):
             part = _examples(task, batch)
             examples += part
             steps_drawn += sum(len(e.x) for e in part)
-            if len(examples) >= most or steps_drawn >= steps:
+            if len(examples) >= most or steps_drawn >= MOST_STEPS:
                 break
     if len(examples) < 2:
         raise UserError(f"task {task.name!r} has {count(len(examples), 'example')} to look at; advice needs at least 2")
-    order = np.random.default_rng(seed).permutation(len(examples))
+    order = np.random.default_rng(0).permutation(len(examples))
     return Sample(task, [examples[i] for i in order])
 
 

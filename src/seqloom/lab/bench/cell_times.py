@@ -12,17 +12,11 @@ FILE = Path(__file__).with_name("cell_times.json")
 
 @dataclass(frozen=True)
 class CellTimes:
-    """Microseconds per step of one layer, forward and backward, for the cells that were measured.
+    """Microseconds per step of one layer, forward and backward, for the cells that were measured."""
 
-    Attributes:
-        us_per_step: By cell.
-        about: Sizes, type and hardware, in words.
-        source: Command and date of the measurement.
-    """
-
-    us_per_step: dict[str, float]
-    about: str
-    source: dict[str, str]
+    us_per_step: dict[str, float]  # by cell
+    about: str  # sizes, type and hardware, in words
+    source: dict[str, str]  # command and date of the measurement
 
 
 @cache

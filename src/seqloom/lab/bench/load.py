@@ -21,17 +21,11 @@ MOST_CONNECTIONS = 1000  # connections of an open loop; if all are in use, a req
 
 @dataclass
 class Answers:
-    """The answers to some requests.
+    """The answers to some requests."""
 
-    Attributes:
-        milliseconds: The time to each answer with status 200.
-        statuses: How many answers had each status; 0 for no answer.
-        seconds: How long the requests lasted.
-    """
-
-    milliseconds: list[float] = field(default_factory=list)
-    statuses: Counter[int] = field(default_factory=Counter)
-    seconds: float = 0.0
+    milliseconds: list[float] = field(default_factory=list)  # the time to each answer with status 200
+    statuses: Counter[int] = field(default_factory=Counter)  # how many answers had each status; 0 for no answer
+    seconds: float = 0.0  # how long the requests lasted
 
     @property
     def per_second(self) -> float:
@@ -56,14 +50,10 @@ class Client:
     """Send one request again and again over connections that stay open.
 
     Args:
-        url: Address of the server.
-        path: Path of the request.
-        body: JSON body.
-        token: Bearer token; None for none.
         address: Address of this machine to send from; by default the system chooses one.
     """
 
-    def __init__(self, url: str, path: str, body: bytes, token: str | None = None, address: str | None = None) -> None:
+    def __init__(self, url: str, path: str, body: bytes, address: str | None = None) -> None:
         self._from = None if address is None else (address, 0)
         place = urlsplit(url)
         self._host, self._port = place.hostname or "localhost", place.port or 80
@@ -73,7 +63,6 @@ class Client:
             "Content-Type: application/json",
             f"Content-Length: {len(body)}",
         ]
-        lines += [f"Authorization: Bearer {token}"] if token else []
         self._request = "\r\n".join([*lines, "", ""]).encode() + body
         self._free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         self._limit = asyncio.Semaphore(MOST_CONNECTIONS)
@@ -127,9 +116,7 @@ async def send_closed(client: Client, connections: int, seconds: float) -> Answe
     """Keep some connections busy for a while.
 
     Args:
-        client: Sends the requests.
         connections: Requests at the same time.
-        seconds: How long to run.
     """
     answers, start = Answers(), time.perf_counter()
 
@@ -146,10 +133,7 @@ async def send_open(client: Client, rate: float, seconds: float, seed: int = 0) 
     """Send requests at random times (a Poisson process) and wait for all answers.
 
     Args:
-        client: Sends the requests.
         rate: Mean requests per second.
-        seconds: How long requests are sent.
-        seed: Seed of the times.
     """
     answers, rng, tasks = Answers(), random.Random(seed), set()
     start = time.perf_counter()
@@ -175,17 +159,11 @@ async def _time(client: Client, answers: Answers, due: float) -> None:
 
 @dataclass
 class StreamSteps:
-    """Results of the steps of streams.
+    """Results of the steps of streams."""
 
-    Attributes:
-        milliseconds: From the time at which a step was due to its result.
-        late: Steps whose result came after the next step was due.
-        failed: Steps without a result.
-    """
-
-    milliseconds: list[float] = field(default_factory=list)
-    late: int = 0
-    failed: int = 0
+    milliseconds: list[float] = field(default_factory=list)  # from the time at which a step was due to its result
+    late: int = 0  # steps whose result came after the next step was due
+    failed: int = 0  # steps without a result
 
 
 async def send_steps(
@@ -196,28 +174,19 @@ async def send_steps(
     connections: int,
     rate: float,
     seconds: float,
-    token: str | None = None,
 ) -> StreamSteps:
     """Run streams over WebSockets, each with a fixed number of steps per second.
 
     Args:
-        url: Address of the server.
-        run: Name of the run.
-        step: The step that every stream sends.
-        streams: Number of streams.
         connections: Number of WebSockets; the streams of one share a message.
         rate: Steps per second of each stream.
-        seconds: How long to run.
-        token: Bearer token; None for none.
     """
     done = StreamSteps()
     shares = [streams // connections + (n < streams % connections) for n in range(connections)]
     begin = asyncio.Event()
     ready = asyncio.Semaphore(0)
     tasks = [
-        asyncio.create_task(
-            _run_streams(url, run, step, share, (n / connections, rate, seconds), (begin, ready), done, token)
-        )
+        asyncio.create_task(_run_streams(url, run, step, share, (n / connections, rate, seconds), (begin, ready), done))
         for n, share in enumerate(shares)
         if share
     ]
@@ -236,7 +205,6 @@ async def _run_streams(
     pace: tuple[float, float, float],
     signals: tuple[asyncio.Event, asyncio.Semaphore],
     done: StreamSteps,
-    token: str | None,
 ) -> None:
     """Run the streams of one WebSocket."""
     from pydantic_core import from_json, to_json
@@ -244,9 +212,8 @@ async def _run_streams(
 
     phase, rate, seconds = pace
     begin, ready = signals
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
     place = "ws" + url.removeprefix("http") + "/v1/stream"
-    async with connect(place, additional_headers=headers, max_size=None, compression=None) as socket:
+    async with connect(place, max_size=None, compression=None) as socket:
         tokens = []
         for _ in range(share):
             await socket.send(to_json({"do": "start", "run": run}).decode())

@@ -88,8 +88,6 @@ def time_layers(
     """Yield the time of every cell with every kernel and of the other libraries' layers, shape by shape.
 
     Args:
-        settings: What to time.
-        kinds: The cells by name.
         before: Called with a label before each shape.
         check: The result of `remember_checks`, if several calls shall check each kernel once.
 
@@ -279,28 +277,24 @@ def tabulate(settings: BenchSettings, timings: Sequence[Timing]) -> list[dict[st
     """Return the timings as table rows; settings with a single value are in the caption instead."""
     several = [name for name in ("threads", "dtype") if len(getattr(settings, name)) > 1]
     last = ["reason"] if any(row.reason for row in timings) else []
+    on_gpu = settings.device == "cuda"
     return [
         {"cell": row.cell, "kernel": f"{row.kernel} ({row.library})" if row.library else row.kernel}
         | {name: getattr(row, name) for name in several}
         | {"H": row.hidden, "B": row.batch, "T": row.length, "pass": row.pass_.removeprefix("forward") or "forward"}
         | {"us/step": row.us_per_step, "x nn.GRU": row.ratio_to_gru}
-        | (_graph_columns(row) if row.device == "cuda" else {})
+        | ({"graph us/step": row.graph_us_per_step, "graph x nn.GRU": row.graph_ratio_to_gru} if on_gpu else {})
         | {"saved MB": None if row.saved_bytes is None else row.saved_bytes / 1e6}
-        | ({"peak MB": None if row.peak_bytes is None else row.peak_bytes / 1e6} if row.device == "cuda" else {})
+        | ({"peak MB": None if row.peak_bytes is None else row.peak_bytes / 1e6} if on_gpu else {})
         | {name: getattr(row, name) for name in last}
         for row in timings
     ]
-
-
-def _graph_columns(row: Timing) -> dict[str, Any]:
-    return {"graph us/step": row.graph_us_per_step, "graph x nn.GRU": row.graph_ratio_to_gru}
 
 
 def describe_setup(settings: BenchSettings, facts: Mapping[str, Any] | None = None) -> str:
     """Return the caption: machine, versions, method and command.
 
     Args:
-        settings: What was timed.
         facts: "versions" and "hardware" of the doctor where it was timed; by default those of this machine.
     """
     facts = facts or describe_machine()

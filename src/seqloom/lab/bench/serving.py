@@ -66,18 +66,13 @@ class ServeBenchSettings(BaseModel):
 class Level:
     """Latencies of the requests at one load.
 
-    Attributes:
-        load: Share of the highest throughput.
-        per_second: Requests per second that were sent.
-        answered: Requests answered with 200.
-        failed: Requests answered otherwise, or not at all.
-        p50, p90, p99: Milliseconds within which half, 90 % and 99 % of them were answered.
+    p50, p90 and p99 are the milliseconds within which half, 90 % and 99 % of them were answered.
     """
 
-    load: float
-    per_second: float
-    answered: int
-    failed: int
+    load: float  # share of the highest throughput
+    per_second: float  # requests per second that were sent
+    answered: int  # requests answered with 200
+    failed: int  # requests answered otherwise, or not at all
     p50: float
     p90: float
     p99: float
@@ -88,7 +83,6 @@ def measure_requests(run: str, settings: ServeBenchSettings, report: Callable[[s
 
     Args:
         run: Folder of the run, or its name in runs/.
-        settings: What to measure.
         report: Called with a line when a part is finished.
 
     Returns:

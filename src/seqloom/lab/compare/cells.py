@@ -65,8 +65,6 @@ def read_copies(
     """Read the copies of a comparison that is resumed; each is read once, and its digest is that of these bytes.
 
     Args:
-        folder: the comparison's folder.
-        models: the models of its settings.
         digests: the digest of each file, from its record.
         record: the file of the record, for messages.
         trusted: whether the user has allowed the code to be executed.

@@ -11,23 +11,15 @@ from seqloom.lab.compare.significance import Estimate
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """The recommended row, and what it was compared with.
+    """The recommended row, and what it was compared with."""
 
-    Attributes:
-        row: The recommended row; the best so far if nothing has learned.
-        trivial: The best baseline that ignores the input, if there is one.
-        rival: The best model if a baseline is recommended, or the best baseline if a model is.
-        similar: Models that the best model does not lead by more than the margin, if a model is recommended.
-        has_learned: Whether the row leads the trivial one by more than the margin.
-        is_certain: Whether that lead is significant.
-    """
-
-    row: Row
-    trivial: Row | None
-    rival: Row | None
+    row: Row  # the recommended row; the best so far if nothing has learned
+    trivial: Row | None  # the best baseline that ignores the input, if there is one
+    rival: Row | None  # the best model if a baseline is recommended, or the best baseline if a model is
+    # Models that the best model does not lead by more than the margin, if a model is recommended.
     similar: tuple[Row, ...]
-    has_learned: bool
-    is_certain: bool
+    has_learned: bool  # whether the row leads the trivial one by more than the margin
+    is_certain: bool  # whether that lead is significant
 
 
 def choose_row(results: Results) -> ModelChoice | None:

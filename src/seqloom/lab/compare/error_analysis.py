@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from seqloom.core.plurals import count
+from seqloom.core.plurals import count, shorten
 from seqloom.lab.data.pipeline.windows import WindowsTask
 from seqloom.lab.data.task import PAD, Batch, Features, Task, Tokens
 from seqloom.lab.kinds.columns import Columns
@@ -37,8 +37,6 @@ def analyse_errors(
     """Return report blocks about a model's test errors, the most informative first.
 
     Args:
-        model: the model.
-        task: the task.
         columns: the scores of the test rows.
         batch: examples per batch.
         is_late: whether to stop with the results so far; called between predictions that take long.
@@ -64,7 +62,7 @@ def _show_worst_rows(
     for fields, row in worst:
         if fields.get("row") in originals:
             place, text = originals[fields["row"]]
-            fields |= {"row": place, "input": _shorten(text)}
+            fields |= {"row": place, "input": shorten(text, TEXT_LENGTH)}
         is_wanted = len(pictures) < DRAWN_ROWS and is_apart(task, row, drawn)
         if is_wanted and (picture := draw_row(model, task, row, fields)) is not None:
             pictures.append(picture)
@@ -105,17 +103,14 @@ def _describe_row(model: ForTask, task: Task, row: Batch) -> dict[str, Any]:
 
 def _decode(task: Task, values: torch.Tensor, lengths: torch.Tensor | None) -> str:
     single = values.ndim < 3 and kind_of(task).is_per_row
-    return _shorten(kind_of(task).write_value(task, task.decode(values, None if single else lengths)[0]))
+    value = task.decode(values, None if single else lengths)[0]
+    return shorten(kind_of(task).write_value(task, value), TEXT_LENGTH)
 
 
 def _describe_input(task: Task, row: Batch) -> str:
     """Return the text of a row, or the length of its series."""
     coder = task.encoding.x if task.encoding is not None else None
     if isinstance(task.input, Tokens) and coder is not None:
-        return _shorten(str(coder.decode(row.x[0, : int(row.lengths[0])].tolist())))
+        return shorten(str(coder.decode(row.x[0, : int(row.lengths[0])].tolist())), TEXT_LENGTH)
     features = f" of {count(task.input.size, 'feature')}" if isinstance(task.input, Features) else ""
     return f"{count(int(row.lengths[0]), 'step')}{features}"
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= TEXT_LENGTH else text[: TEXT_LENGTH - 3] + "..."

@@ -43,8 +43,6 @@ def open_comparison(
 
     Args:
         data: The data; None for the built-in digits.
-        options: How to read the data.
-        settings: What to compare, and for how long.
         out: The folder; by default one in comparisons/.
         resume: Whether to continue the comparison in the folder.
         trust: With `resume`, whether Python code stored in the folder may be executed.

@@ -15,10 +15,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
-from itertools import chain
+from itertools import chain, count, islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,12 @@ import torch
 
 from seqloom.core.errors import UserError
 from seqloom.lab.compare import cells
-from seqloom.lab.compare.data import STRIDES, sample_held_out
+from seqloom.lab.compare.data import STRIDES, choose_strides, sample_held_out
 from seqloom.lab.compare.folds import add_fold, open_folds
-from seqloom.lab.compare.held_out import choose_strides
 from seqloom.lab.compare.rows import Results, Row
 from seqloom.lab.compare.search import Search
 from seqloom.lab.compare.settings import CompareSettings
 from seqloom.lab.data.registry import open_data, reopen
-from seqloom.lab.data.task import Task
 from seqloom.lab.files import checkpoint, scratch, sealed
 from seqloom.lab.files.scratch import refuse_links
 from seqloom.lab.files.trust import check, remember
@@ -44,16 +42,8 @@ from seqloom.lab.training.run import CELL, fingerprint
 FORMAT = 1
 BEST = "best"
 WRITTEN = (
-    "plan.json",
-    "deadlines.json",
-    "jobs",
-    "runs",
-    cells.FOLDER,
-    BEST,
-    "report.html",
-    "report.md",
-    "study.json",
-    "leaderboard.csv",
+    *("plan.json", "deadlines.json", "jobs", "runs", cells.FOLDER, BEST),
+    *("report.html", "report.md", "study.json", "leaderboard.csv"),
 )
 DEFAULT_PARENT = Path("comparisons")
 DIGITS, DIGITS_BUDGET, DEFAULT_BUDGET = "digits", "90s", "10m"
@@ -72,8 +62,6 @@ def start_comparison(
 
     Args:
         data: the data, or None for handwritten digits.
-        options: how to read the data.
-        settings: what to compare, and for how long.
         out: the folder, by default the next free one in comparisons/.
         began: when the budget began, in seconds since the epoch. Default: when the data have been read.
 
@@ -85,7 +73,9 @@ def start_comparison(
     if settings.tune and find_spec("optuna") is None:
         raise UserError("--tune needs the package optuna: pip install optuna")
     task, source = open_data(DIGITS if data is None else data, options)
-    _check_splits(task)
+    for split in ("valid", "test"):
+        if split not in task.splits:
+            raise UserError(f"task {task.name!r} has no {split!r} rows, which a comparison needs; set aside a split")
     if settings.budget is None and settings.steps is None:
         settings = settings.model_copy(update={"budget": DIGITS_BUDGET if data is None else DEFAULT_BUDGET})
     folds = open_folds(task, source, settings.folds)
@@ -148,9 +138,7 @@ def resume_comparison(
 
     Args:
         data: the data, from which the folder follows if `out` is None.
-        options: how to read the data.
         settings: settings that were set explicitly must match the stored ones, except the number of workers.
-        out: the folder.
         trust: whether the code of cells in the folder may be executed.
         began: when the budget began again, in seconds since the epoch. Default: when the data have been read.
 
@@ -216,12 +204,6 @@ def discard_comparison(comparison: Search) -> None:
             folder.rmdir()
 
 
-def _check_splits(task: Task) -> None:
-    for split in ("valid", "test"):
-        if split not in task.splits:
-            raise UserError(f"task {task.name!r} has no {split!r} rows, which a comparison needs; set aside a split")
-
-
 def default_workers() -> int:
     """Return the number of cores this process may use; with GPUs, at most PROCESSES_PER_GPU for each."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -231,21 +213,16 @@ def default_workers() -> int:
 
 def next_folder(name: str) -> Path:
     """Return the next folder in comparisons/ that does not exist: NAME, NAME-2, ..."""
-    number = 1
-    while (folder := _numbered_folder(name, number)).exists():
-        number += 1
-    return folder
+    return next(folder for folder in _number_folders(name) if not folder.exists())
 
 
 def _latest_folder(name: str) -> Path:
-    number = 1
-    while _numbered_folder(name, number + 1).exists():
-        number += 1
-    return _numbered_folder(name, number)
+    """Return the last folder of those that exist without a gap; NAME if there is none."""
+    return [DEFAULT_PARENT / name, *takewhile(Path.exists, islice(_number_folders(name), 1, None))][-1]
 
 
-def _numbered_folder(name: str, number: int) -> Path:
-    return DEFAULT_PARENT / (name if number == 1 else f"{name}-{number}")
+def _number_folders(name: str) -> Iterator[Path]:
+    return (DEFAULT_PARENT / (name if number == 1 else f"{name}-{number}") for number in count(1))
 
 
 def choose_name(model: str) -> str:
@@ -259,7 +236,7 @@ def find_run_of(comparison: Search, row: Row) -> Path | None:
     factory = comparison.job_factory
     if row.baseline:
         return factory.baseline_folder(row.name) if row.test is not None else None
-    finals = next((ts for ts in comparison.finalists if ts[0].candidate.name == row.name), [])
+    finals = comparison.finals_of(row.name)
     if comparison.folds > 1:
         finals = finals[:1]  # the first fold, whose task is the comparison's
     trials = [t for t in finals if comparison.final_folder(t)] or comparison.trials.get(row.name, [])

@@ -28,7 +28,6 @@ def open_folds(task: Task, source: Mapping[str, Any] | None, folds: int | None) 
 
     Args:
         task: The task as it would be split once.
-        source: Where its data come from.
         folds: The number of folds of the settings: 1 for none, None for the default.
 
     Raises:

@@ -75,9 +75,6 @@ class JobFactory:
         """Return the job that trains a trial up to step `until`.
 
         Args:
-            trial: the training.
-            plan: the plan.
-            until: the step.
             stage: "first", "second" or "final", whose time limits the training; the last one scores the test rows.
             cost: the estimated seconds of a validation and of the test; None for no limit in time.
         """

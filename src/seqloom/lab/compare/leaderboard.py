@@ -159,8 +159,6 @@ def caption(results: Results, seeds: int, valid: int | None) -> str:
     """Explain how the numbers were obtained, and how to read them with caution.
 
     Args:
-        results: the results.
-        seeds: number of seeds of the final trainings.
         valid: number of validation rows, if known.
     """
     direction = "" if results.metric.higher else " Lower is better."

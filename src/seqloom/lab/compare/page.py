@@ -44,7 +44,7 @@ def build_page(comparison: Search, results: Results, finished: bool) -> Page:
     if results.models:
         title = "Test results by seed" if results.folds is None else "Test results"
         values = {row.label: row.test.values for row in results.models if row.test}
-        baseline = results.best_baseline
+        baseline = min(results.baselines, key=lambda row: row.rank, default=None)
         lines = {baseline.label: baseline.test.mean} if baseline is not None and baseline.test else {}
         tests = {row.label: row.test for row in results.models if row.test and row.test.has_interval}
         intervals = {label: _find_interval(test, metric) for label, test in tests.items()}
@@ -102,8 +102,7 @@ def find_folds(comparison: Search, row: Row) -> dict[int, Path]:
     if row.baseline:
         folders = {k: comparison.folder / "jobs" / baseline_key(row.name, k) for k in range(comparison.folds)}
         return {k: folder for k, folder in folders.items() if (folder / row_scores.FILE).exists()}
-    finals = next((ts for ts in comparison.finalists if ts[0].candidate.name == row.name), [])
-    return {t.seed: folder for t in finals if (folder := comparison.final_folder(t))}
+    return {t.seed: folder for t in comparison.finals_of(row.name) if (folder := comparison.final_folder(t))}
 
 
 def _find_scores(comparison: Search, row: Row) -> Path | None:

@@ -182,20 +182,11 @@ def _fill(
         if every < 1:
             continue
         seconds = (fixed + each * every * validations) / limits.workers
-        plan = replace(
-            shape,
-            steps=every * validations,
-            every=every,
-            patience=_choose_patience(validations),
-            seconds=round(seconds, 1),
-        )
+        patience = validations // 3 if validations >= min(VALIDATIONS) else 0
+        plan = replace(shape, steps=every * validations, every=every, patience=patience, seconds=round(seconds, 1))
         if fixed <= VALIDATION_SHARE * each * plan.steps:
             break
     return plan
-
-
-def _choose_patience(validations: int) -> int:
-    return validations // 3 if validations >= min(VALIDATIONS) else 0
 
 
 def _costs(shape: TrainingPlan, speeds: dict[str, TrainingCost], validations: int, workers: int) -> tuple[float, float]:

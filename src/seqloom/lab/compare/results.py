@@ -12,10 +12,9 @@ from seqloom.lab.compare import row_scores
 from seqloom.lab.compare.choice import mark_choice
 from seqloom.lab.compare.folds import find_common_folds, join_folds
 from seqloom.lab.compare.jobs import baseline_key, latency_key
-from seqloom.lab.compare.objective import rank
 from seqloom.lab.compare.plan import longer_budget
 from seqloom.lab.compare.rows import Results, Row
-from seqloom.lab.compare.search import Search
+from seqloom.lab.compare.search import Search, rank
 from seqloom.lab.compare.significance import bootstrap, estimate
 from seqloom.lab.console import format_seconds
 from seqloom.lab.kinds.baselines.registry import baselines
@@ -122,7 +121,7 @@ def _collect_models(comparison: Search) -> Iterator[Entry]:
 def _collect_model(comparison: Search, row: Row) -> Entry:
     """Collect the final trainings of a model, or its best trial if it did not reach the finals."""
     assert comparison.plan is not None
-    finals = next((ts for ts in comparison.finalists if ts[0].candidate.name == row.name), [])
+    finals = comparison.finals_of(row.name)
     done = [(t, folder) for t in finals if (folder := comparison.final_folder(t))]
     trials = [t for t, _ in done] or [t for t in comparison.trials[row.name] if comparison.latest_value(t)]
     if not trials:

@@ -79,10 +79,6 @@ class Results:
     def baselines(self) -> list[Row]:
         return [row for row in self.rows if row.test is not None and row.baseline]
 
-    @property
-    def best_baseline(self) -> Row | None:
-        return min(self.baselines, key=lambda row: row.rank, default=None)
-
     def difference(self, one: Row, other: Row) -> Estimate:
         """Estimate one - other on the test rows."""
         return estimate_difference(self.bootstraps[one.name], self.bootstraps[other.name])

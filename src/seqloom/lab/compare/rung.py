@@ -6,6 +6,7 @@ import json
 import math
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,14 +56,11 @@ def train_rung(
     """Train up to step `until` (a job).
 
     Args:
-        source: where the data come from.
-        settings: training settings.
         run: the folder of the run, which is resumed if it exists.
         until: the step, at which there must be a validation.
         test: whether to store the scores of the test rows in the job's folder.
         deadline: the "file" and "stage" in it whose time limits the training, and the estimated seconds of a
             validation ("valid") and of the test ("test"); None for no limit.
-        folder: the job's folder.
     """
     task, place = load_task(source), Path(run)
     if not (place / RUN_FILE).exists():
@@ -121,18 +119,10 @@ class Rung(Training):
         self.is_cut = False
 
     def train(self) -> None:
-        position = self._restore()
-        self.journal = Journal(self.run.folder / METRICS, position)
-        self.saved = time.perf_counter()
-        self.began = self.saved - self.at.seconds
-        try:
-            with ProgressReport(False, 1) as self.progress:
-                while not self.at.finished and self.at.step < self.until:
-                    self._train_epoch()
-        except _Paused:
-            pass  # the run is saved; a later rung resumes it
-        finally:
-            self.journal.close()
+        # a run that was paused is saved; a later rung resumes it
+        with self._record(), suppress(_Paused), ProgressReport(False, 1) as self.progress:
+            while not self.at.finished and self.at.step < self.until:
+                self._train_epoch()
 
     def _is_time_up(self) -> bool:
         rest = self.slowness * (self.deadline.valid + self.deadline.test)

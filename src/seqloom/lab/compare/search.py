@@ -18,7 +18,6 @@ from typing import Any
 
 from seqloom.lab.compare.folds import add_fold
 from seqloom.lab.compare.jobs import CandidateTrial, JobFactory, rung_key
-from seqloom.lab.compare.objective import rank, resolve_aim
 from seqloom.lab.compare.plan import (
     JOB_OVERHEAD,
     Limits,
@@ -35,6 +34,10 @@ from seqloom.lab.data.task import Task
 from seqloom.lab.files import checkpoint, sealed
 from seqloom.lab.jobs.job import Job, Result
 from seqloom.lab.kinds.baselines.registry import baselines
+from seqloom.lab.kinds.registry import kind_of
+from seqloom.lab.kinds.settings import TrainSettings
+from seqloom.lab.stats.metrics import Metric
+from seqloom.lab.training.calibration import AIM_SETTINGS, resolve_objective
 from seqloom.lab.training.candidates import (
     PROPOSALS_AT_ONCE,
     Candidate,
@@ -78,10 +81,6 @@ class Search:
         """Prepare a comparison.
 
         Args:
-            folder: the folder.
-            settings: what to compare, and for how long.
-            source: where the data come from.
-            task: the data.
             workers: number of processes.
             began: when the budget began, in seconds since the epoch. Default: now.
             clock: returns the seconds since the epoch.
@@ -127,14 +126,15 @@ class Search:
         yield from self._screen()
         finals = [trial for trials in self.finalists for trial in trials]
         yield from self._train(finals, self.plan.steps, "final")
-        tested = [name for name in self.trials if any(self.final_folder(t) for t in self._finals_of(name))]
+        tested = [name for name in self.trials if any(self.final_folder(t) for t in self.finals_of(name))]
         for name in [*tested, *(name for name in self.trials if name not in tested)]:
             # one at a time: a latency is measured on an otherwise idle machine
             trials = [t for t in self.trials[name] if self.latest_value(t)]
             if trials and self.clock() + LATENCY_SECONDS < self.end - self.report_seconds:
                 yield from self._run([self.job_factory.latency(min(trials, key=self.rank_of))])
 
-    def _finals_of(self, name: str) -> list[CandidateTrial]:
+    def finals_of(self, name: str) -> list[CandidateTrial]:
+        """Return the final trainings of a model, one for each seed or fold; [] if it is no finalist."""
         return next((trials for trials in self.finalists if trials[0].candidate.name == name), [])
 
     @property
@@ -397,3 +397,35 @@ class Search:
 
     def _value(self, key: str) -> dict[str, Any] | None:
         return self.results[key].value if key in self.results else None
+
+
+def resolve_aim(task: Task, settings: CompareSettings) -> tuple[Metric, dict[str, Any]]:
+    """Return the metric that ranks the models, and the settings for each training; add a note to the task.
+
+    Raises:
+        UserError: If a setting does not fit the task.
+    """
+    aim, note = resolve_objective(task, TrainSettings(**{name: getattr(settings, name) for name in AIM_SETTINGS}))
+    if note:
+        task.notes.say(note)
+    options = {name: getattr(aim, name) for name in AIM_SETTINGS}
+    kind = kind_of(task)
+    if (settings.folds or 1) > 1:
+        options["positive"] = kind.name_positive(task, settings.positive)  # the rarer class of folds may differ
+    return kind.choose_objective(task, aim.metric).metric, options
+
+
+def rank(metric: Metric, valid: Mapping[str, float | None]) -> tuple[float, float]:
+    """Return a sort key, smallest first: the metric, then the loss.
+
+    The loss replaces a metric that was not computed, such as BLEU during training.
+    """
+    loss = _number(valid.get("loss"))
+    if metric.name not in valid:
+        return loss, loss
+    value = _number(valid[metric.name])
+    return (-value if metric.higher and math.isfinite(value) else value), loss
+
+
+def _number(value: float | None) -> float:
+    return math.inf if value is None or math.isnan(value) else value

@@ -62,7 +62,6 @@ def bootstrap(models: Mapping[str, Sequence[Columns]], metric: Metric, overlap: 
 
     Args:
         models: for each model the per-row columns of every seed.
-        metric: the metric to compute.
         overlap: number of neighbouring rows that share steps of a series.
 
     Returns:

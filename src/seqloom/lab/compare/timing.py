@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from seqloom.lab.compare.cells import load_copy
-from seqloom.lab.compare.data import load_task
+from seqloom.lab.compare.data import load_task, take_middle
 from seqloom.lab.compare.row_scores import MOST_DECODED
 from seqloom.lab.data.task import Batch, Task
 from seqloom.lab.files import checkpoint, scratch
@@ -26,6 +26,7 @@ from seqloom.lab.training.model import build
 from seqloom.lab.training.run import Run
 from seqloom.lab.training.step import Stepper, stepper_tensors
 from seqloom.lab.training.train import choose_device
+from seqloom.tools.measure import kept_bytes, parameters
 
 SAMPLED_BATCHES = 400  # batches whose lengths are read
 ADAM_COPIES = 4  # a weight, its gradient and two moving averages
@@ -73,8 +74,6 @@ def measure_speed(
     """Train for some seconds (a job).
 
     Args:
-        source: where the data come from.
-        settings: training settings.
         sizes: the fields of the task's `TaskSize`.
         seconds: how long to train.
         folder: the job's folder, on the disk to which runs are written.
@@ -111,8 +110,6 @@ def measure_speed(
 
 def _measure_memory(stepper: Stepper, batch: Batch) -> int:
     """Return the bytes of weights, gradients, averages, and activations kept for the backward pass of one batch."""
-    from seqloom.tools.measure import kept_bytes, parameters
-
     if stepper.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
         stepper.step([batch], 0, 0.0)
@@ -141,8 +138,7 @@ def _measure_decoding(stepper: Stepper, task: Task) -> float:
     """Return the seconds for the translations of validation and test rows that are decoded; 0 for other tasks."""
     if not kind_of(task).writes:
         return 0.0
-    sizes = stepper.settings.sizes
-    batch = next(iter(task.batches("test", **sizes, skip=(task.count("test", **sizes) or 1) // 2)))
+    batch = take_middle(task, "test", **stepper.settings.sizes)
     batch = replace(batch, y=None, y_lengths=None).to(stepper.device)
     began = time.perf_counter()
     stepper.model.predict(batch)
@@ -169,9 +165,7 @@ def measure_latency(source: Mapping[str, Any], run: str, folder: Path) -> dict[s
 @torch.no_grad()
 def time_predictions(model: ForTask, task: Task) -> dict[str, float]:
     """Return the seconds for one sequence and for 64, of medium length."""
-    middle = (task.count("test", batch=LATENCY_BATCH) or 1) // 2
-    device = next(model.parameters()).device
-    many = next(iter(task.batches("test", batch=LATENCY_BATCH, skip=middle))).to(device)
+    many = take_middle(task, "test", batch=LATENCY_BATCH).to(next(model.parameters()).device)
     one = many.shard(len(many) // 2, len(many))
     return {"one": _time_prediction(model, one), "many": _time_prediction(model, many) * LATENCY_BATCH / len(many)}
 

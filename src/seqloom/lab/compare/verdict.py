@@ -37,7 +37,7 @@ def _say_nothing_learned(results: Results, choice: ModelChoice) -> str:
             f"({_score(results, choice.row)}), {'is behind' if is_behind else 'does not clearly beat'} "
             f"{trivial.label} ({_score(results, trivial)}), a trivial baseline."
         )
-    rows = f"There are only {results.tested}, so more rows come first." if _has_few_rows(results) else ""
+    rows = f"There are only {results.tested}, so more rows come first." if results.test_rows < FEW_TEST_ROWS else ""
     more = _more_time(results) or "Try more rows or a larger --budget."
     return _join_sentences(text, rows, more, "`seqloom look` shows which columns are input and target.")
 
@@ -57,9 +57,10 @@ def _recommend_baseline(results: Results, choice: ModelChoice) -> str:
         interval = f"; 95% interval of its difference {ends}{results.metric.unit}"
     if lead.mean >= 0:
         return f"Use {row.label} ({_score(results, row)}): it is simpler, and {other} is no better{interval}."
+    margin = f"{results.metric.format_difference(margin_of(results, model))}{results.metric.unit}"
     return (
         f"Use {row.label} ({_score(results, row)}): it is simpler, and the lead of {other} is within the margin of "
-        f"{_format_margin(results, model)}{interval}."
+        f"{margin}{interval}."
     )
 
 
@@ -121,10 +122,6 @@ def _more_time(results: Results) -> str:
     return f"{trained}{results.more}.".strip() if results.more else trained.strip()
 
 
-def _has_few_rows(results: Results) -> bool:
-    return results.test_rows < FEW_TEST_ROWS
-
-
 def _join_sentences(*sentences: str) -> str:
     return " ".join(sentence for sentence in sentences if sentence)
 
@@ -136,10 +133,6 @@ def _is_better(results: Results, one: Row, other: Row) -> bool:
 
 def _is_clearly_better(results: Results, one: Row, other: Row) -> bool:
     return _is_better(results, one, other) and lead_of(results, one, other).mean > margin_of(results, other)
-
-
-def _format_margin(results: Results, row: Row) -> str:
-    return f"{results.metric.format_difference(margin_of(results, row))}{results.metric.unit}"
 
 
 def _lead(results: Results, one: Row, other: Row) -> str:

@@ -10,6 +10,9 @@ from typing import Any
 
 from seqloom.core.errors import UserError
 from seqloom.lab.console import wrap, write_as_flags
+from seqloom.lab.data.pipeline.columns import describe_columns
+from seqloom.lab.data.pipeline.reading import make_reading
+from seqloom.lab.data.pipeline.source import read_source
 from seqloom.lab.data.registry import open_data
 from seqloom.lab.data.task import SPECIALS, Column, Input, Notes, Target, Task, Tokens
 from seqloom.lab.kinds.forms import FORMS
@@ -30,10 +33,6 @@ def open_or_print_columns(data: str, options: Mapping[str, Any]) -> Task:
 
 
 def _read_columns(data: str, options: Mapping[str, Any]) -> list[Column]:
-    from seqloom.lab.data.pipeline.columns import describe_columns
-    from seqloom.lab.data.pipeline.reading import make_reading
-    from seqloom.lab.data.pipeline.source import read_source
-
     try:
         return describe_columns(read_source(data, make_reading(**options), Notes()))
     except UserError:  # the caller raises the error that says more
@@ -50,7 +49,8 @@ def describe_task(task: Task, width: int | None = None) -> list[str]:
 def summarize_task(task: Task) -> list[str]:
     """Format kind, splits and notes of a task as lines of text."""
     kind = f"task    {task.name}: {task.kind}, {format_space(task.input)} -> {format_space(task.target)}"
-    splits = "splits  " + ", ".join(f"{name} {_format_size(split.size)}" for name, split in task.splits.items())
+    sizes = {name: "endless" if split.size is None else f"{split.size:,}" for name, split in task.splits.items()}
+    splits = "splits  " + ", ".join(f"{name} {size}" for name, size in sizes.items())
     splits += " windows" if FORMS[task.kind].target == "series" else ""
     return [kind, splits, *format_notes(task)]
 
@@ -111,10 +111,6 @@ def format_space(space: Input | Target) -> str:
         return f"{space.size} {plural}: {names}"
     steps = getattr(space, "steps", 1)
     return f"{names}, {steps} steps" if steps > 1 else names
-
-
-def _format_size(size: int | None) -> str:
-    return "endless" if size is None else f"{size:,}"
 
 
 def make_document(task: Task) -> dict[str, Any]:

@@ -98,7 +98,6 @@ def open_data(data: DataSource | Task, options: Mapping[str, Any]) -> tuple[Task
 
     Args:
         data: What `open_task` takes, or a `Task`. The text "a.de,a.en" names two files whose lines belong together.
-        options: The options of `open_task`.
 
     Returns:
         The task and {"data": ..., "options": ...} for `reopen`; None instead if the data exist only in memory.

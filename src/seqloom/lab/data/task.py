@@ -211,33 +211,24 @@ class Notes(list[Note]):
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Some examples, padded at the end. The table at the top of this file defines x and y.
+    """Some examples, padded at the end. The table at the top of this file defines x and y."""
 
-    Attributes:
-        x: (B, T) ids or (B, T, D) values.
-        lengths: (B,) steps of each example without padding.
-        rows: (B,) positions of the examples in the split, to restore their order.
-        y: The targets; None for new inputs.
-        y_lengths: (B,) lengths of target sequences.
-        timespans: (B, T) time since the previous step, in typical intervals; None if time stamps are regular.
-        letters: (B, T, C) letter ids of each word, 0 past its end; None if the task's input has no alphabet.
-        future: (B, S, F) the known features of the steps to forecast; None if the task's input has none.
-        series: (B,) the index of the series that a window of a table belongs to; None otherwise.
-        attributes: (B, A) numbers and names of each row, read at every step; None if the task's input has none.
-        carry: Whether row b continues row b of the previous batch (one long text read in pieces), so that the state
-            may be carried over. False for the first batch of an epoch.
-    """
-
-    x: Tensor
-    lengths: Tensor
-    rows: Tensor
-    y: Tensor | None = None
-    y_lengths: Tensor | None = None
+    x: Tensor  # (B, T) ids or (B, T, D) values
+    lengths: Tensor  # (B,) steps of each example without padding
+    rows: Tensor  # (B,) positions of the examples in the split, to restore their order
+    y: Tensor | None = None  # the targets; None for new inputs
+    y_lengths: Tensor | None = None  # (B,) lengths of target sequences
+    # (B, T) time since the previous step, in typical intervals; None if time stamps are regular.
     timespans: Tensor | None = None
+    # (B, T, C) letter ids of each word, 0 past its end; None if the task's input has no alphabet.
     letters: Tensor | None = None
+    # (B, S, F) the known features of the steps to forecast; None if the task's input has none.
     future: Tensor | None = None
-    series: Tensor | None = None
+    series: Tensor | None = None  # (B,) the index of the series that a window of a table belongs to; None otherwise
+    # (B, A) numbers and names of each row, read at every step; None if the task's input has none.
     attributes: Tensor | None = None
+    # Whether row b continues row b of the previous batch (one long text read in pieces), so that the state may be
+    # carried over. False for the first batch of an epoch.
     carry: bool = False
 
     def __len__(self) -> int:
@@ -318,11 +309,9 @@ class Task(ABC):
         (seed, epoch).
 
         Args:
-            split: The name of a split.
             batch: Examples per batch. Give either `batch` or `tokens`.
             tokens: Maximum number of steps per batch, including padding; a batch has at least one example.
             seed: Seed of the order, or of the examples themselves in an endless split.
-            epoch: Number of the epoch.
             skip: Number of batches to skip at the start without building them, to resume within an epoch.
         """
         self.check(split, batch, tokens)
@@ -433,7 +422,6 @@ def make_frame(rows: Sequence[Mapping[str, Any]], like: object = None) -> Frame:
     """Return rows as a DataFrame; a key that a row lacks is null there.
 
     Args:
-        rows: The rows.
         like: A DataFrame whose library to use. Default: pandas if it is installed, otherwise polars.
     """
     names = list(dict.fromkeys(name for row in rows for name in row))

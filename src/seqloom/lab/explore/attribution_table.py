@@ -25,22 +25,18 @@ def check_table_path(path: Path) -> None:
         raise UserError(f"--out: {path} must end with {' or '.join(SUFFIXES)}")
 
 
-def write_attributions(
-    subject: Subject, path: Path, limit: int = ALL_ROWS, report: Callable[[int, int], None] | None = None
-) -> int:
+def write_attributions(subject: Subject, path: Path, report: Callable[[int, int], None] | None = None) -> int:
     """Write one line per step of the run's held-out rows; return the number of rows.
 
     The columns are row, step, token, truth, output (the name of the explained output), value (of that output),
     occlusion and gradient (null if the layer reads several steps at once).
 
     Args:
-        subject: The model.
         path: A file that ends with .parquet or .csv.
-        limit: Maximum number of rows.
         report: Called with the number of finished rows and of all rows.
     """
     check_table_path(path)
-    rows = list_rows(subject, limit)
+    rows = list_rows(subject, ALL_ROWS)
     tables = []
     for number, row in enumerate(rows):
         tables.append(_explain_row(subject, number, row))

@@ -115,9 +115,6 @@ def occlude(run: Run, example: LabelledInput, target: Target, delete: bool) -> O
     """Run the model without each of some windows of steps.
 
     Args:
-        run: The model.
-        example: The input.
-        target: The output to explain.
         delete: Whether to delete tokens; otherwise they are replaced by the unknown token. Features are replaced by
             their mean in training, which is 0.
     """
@@ -213,11 +210,7 @@ def _differentiate(
         kept["scaled"] = (kept["vectors"] * alphas.repeat_interleave(parts).view(-1, 1, 1)).requires_grad_()
         return (kept["scaled"], *inputs[1:]), named
 
-    handle = layer.register_forward_pre_hook(scale, with_kwargs=True)
-    try:
-        with torch.enable_grad():
-            values = read_target(run(repeat_batch(batch, len(alphas))), target)
-            (gradient,) = torch.autograd.grad(values.sum(), kept["scaled"])
-    finally:
-        handle.remove()
+    with layer.register_forward_pre_hook(scale, with_kwargs=True), torch.enable_grad():
+        values = read_target(run(repeat_batch(batch, len(alphas))), target)
+        (gradient,) = torch.autograd.grad(values.sum(), kept["scaled"])
     return gradient, kept["vectors"], values.detach()

@@ -26,8 +26,7 @@ from seqloom.lab.explore.finding import Evidence, describe
 from seqloom.lab.explore.inside import Array, InsideView, look_inside
 from seqloom.lab.explore.subject import LabelledInput, ModelOutputs, Subject
 from seqloom.layers.recurrent.layer import Recurrent
-from seqloom.tools.intervene import Clamp, record
-from seqloom.tools.trace import has_weights
+from seqloom.tools.intervene import Clamp, has_weights, record
 
 MAX_OUTPUTS = 8  # outputs of a model that are drawn, the largest ones
 
@@ -86,8 +85,6 @@ def explain(subject: Subject, example: LabelledInput, request: Request = Request
     """Explain what a model does with one input.
 
     Args:
-        subject: The model.
-        example: The input.
         request: The output to explain, and interventions.
 
     Returns:

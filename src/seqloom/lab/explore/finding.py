@@ -47,44 +47,26 @@ NEGATIONS = frozenset(  # what follows, or the verb before it, means the opposit
 
 @dataclass(frozen=True)
 class Statement:
-    """One sentence about an input.
+    """One sentence about an input."""
 
-    Attributes:
-        text: The sentence.
-        check: How it was checked, with numbers.
-        confirmed: Whether the check agrees; the page strikes out the others.
-        step: The step that it is about, or None.
-        unit: The layer and the unit that it is about, or None.
-    """
-
-    text: str
-    check: str
-    confirmed: bool
-    step: int | None = None
-    unit: tuple[str, int] | None = None
+    text: str  # the sentence
+    check: str  # how it was checked, with numbers
+    confirmed: bool  # whether the check agrees; the page strikes out the others
+    step: int | None = None  # the step that it is about, or None
+    unit: tuple[str, int] | None = None  # the layer and the unit that it is about, or None
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of a model and one input.
-
-    Attributes:
-        subject: The model.
-        example: The input.
-        inside: What happened inside.
-        target: The output that is explained.
-        growth: The outputs as the sequence grows.
-        occlusion: The output without each of some windows.
-        run: Runs the model, with the interventions that the user chose.
-    """
+    """What is known of a model and one input."""
 
     subject: Subject
     example: LabelledInput
-    inside: InsideView
-    target: Target
-    growth: Growth
-    occlusion: Occlusion
-    run: Run
+    inside: InsideView  # what happened inside
+    target: Target  # the output that is explained
+    growth: Growth  # the outputs as the sequence grows
+    occlusion: Occlusion  # the output without each of some windows
+    run: Run  # runs the model, with the interventions that the user chose
 
     @property
     def value(self) -> float:

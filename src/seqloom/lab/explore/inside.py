@@ -24,24 +24,17 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(eq=False)
 class LayerView:
-    """One layer in one direction.
+    """One layer in one direction."""
 
-    Attributes:
-        name: The name, such as "layer.l0".
-        cell: The name of the cell.
-        equations: The cell's equations.
-        tensors: Values (T, units) by letter, states first. Values with more dimensions have one entry per part.
-        flow: |dL/dh_t| for each step (T,), where L is the explained output; None without gradients.
-        effect: (T, units): dL/dh_t times the change of h at step t: the effect of each unit's change on the output.
-        groups: The group of each unit: units that are active together (non-negative matrix factorisation).
-    """
-
-    name: str
-    cell: str
-    equations: str
+    name: str  # the name, such as "layer.l0"
+    cell: str  # the name of the cell
+    equations: str  # the cell's equations
+    # Values (T, units) by letter, states first. Values with more dimensions have one entry per part.
     tensors: dict[str, Array] = field(default_factory=dict)
-    flow: Array | None = None
+    flow: Array | None = None  # |dL/dh_t| for each step (T,), where L is the explained output; None without gradients
+    # (T, units): dL/dh_t times the change of h at step t: the effect of each unit's change on the output.
     effect: Array | None = None
+    # The group of each unit: units that are active together (non-negative matrix factorisation).
     groups: list[int] = field(default_factory=list)
 
     def rank_units(self) -> list[int]:
@@ -72,11 +65,7 @@ def look_inside(
     """Run a model on one example and return what happened inside.
 
     Args:
-        subject: The model.
-        example: The input.
         target: The output whose gradients are computed; None for none.
-        clamps: Values to hold at a constant.
-        uniform_attention: Whether to replace attention by equal weights.
         wanted: (1, S) tokens of a translation.
     """
     notes: list[str] = []

@@ -19,7 +19,6 @@ from seqloom.lab.explore.saved_page import build_page, record_explanation
 from seqloom.lab.explore.subject import MAX_STEPS, LabelledInput, ModelOutputs, Subject, open_subject
 from seqloom.lab.files.scratch import write_text
 from seqloom.lab.kinds.classify import ClassifyKind
-from seqloom.lab.kinds.kind import Kind
 from seqloom.lab.kinds.regress import RegressKind
 from seqloom.lab.training.run import Run
 
@@ -34,40 +33,21 @@ class ModuleSubject(Subject):
 
     def __init__(self, model: nn.Module, classes: Sequence[str], has_ids: bool, name: str) -> None:
         self.name, self.run, self.lock = name, None, threading.RLock()
-        self.module, self.classes, self._has_ids = model, tuple(classes), has_ids
+        self.network, self.classes, self.has_tokens = model, tuple(classes), has_ids
         self._takes_lengths = "lengths" in inspect.signature(model.forward).parameters
-        self._is_per_step, self._width = False, 0
-
-    @property
-    def kind(self) -> Kind:
-        has_classes = any(getattr(self.module, name, None) is not None for name in ("classes", "tags"))
-        return WITH_CLASSES if has_classes else WITH_VALUES
-
-    @property
-    def network(self) -> nn.Module:
-        return self.module
-
-    @property
-    def has_tokens(self) -> bool:
-        return self._has_ids
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        return () if self._has_ids else tuple(f"x{i}" for i in range(self._width))
-
-    @property
-    def is_per_step(self) -> bool:
-        return self._is_per_step
+        has_classes = any(getattr(model, name, None) is not None for name in ("classes", "tags"))
+        self.kind = WITH_CLASSES if has_classes else WITH_VALUES
+        self.is_per_step, self.features = False, ()
 
     def compute_outputs(self, batch: Batch, wanted: Tensor | None = None) -> ModelOutputs:
         lengths: dict[str, Any] = {"lengths": batch.lengths} if self._takes_lengths else {}
-        result = self.module(batch.x, **lengths)
+        result = self.network(batch.x, **lengths)
         y = result[0] if isinstance(result, tuple) else result
         if not isinstance(y, Tensor) or y.ndim not in (2, 3):
             got = f"a tensor of shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
             raise InputError(f"explore needs a model whose output is (B, K) or (B, T, K), got {got}")
-        self._is_per_step = y.ndim == 3
-        self._width = batch.x.shape[2] if batch.x.ndim == 3 else 0
+        self.is_per_step = y.ndim == 3
+        self.features = () if self.has_tokens else tuple(f"x{i}" for i in range(batch.x.shape[2]))
         values = y.float() if self.kind.has_values else y.float().softmax(-1)
         labels = self.classes if len(self.classes) == y.shape[-1] else tuple(map(str, range(y.shape[-1])))
         steps = tuple(map(str, range(y.shape[1]))) if y.ndim == 3 else ()

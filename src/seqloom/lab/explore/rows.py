@@ -138,9 +138,7 @@ def find_similar(
     example. The idea is that of LSTMVis (Strobelt et al. 2018, arXiv 1606.07461).
 
     Args:
-        subject: The model.
         example: The input with the span.
-        rows: The rows to search.
         states: What `read_row_states` returned for these rows.
         span: The first and the last step.
         units: Units to look for; by default those that are active in the span.
@@ -195,9 +193,6 @@ def _read_states(subject: Subject, batch: Batch) -> Array:
     if layer is None:
         raise UserError("this model has no layer whose units could be compared")
     kept: list[Tensor] = []
-    handle = layer.register_forward_hook(lambda _m, _i, output: kept.append(output[0]))
-    try:
+    with layer.register_forward_hook(lambda _m, _i, output: kept.append(output[0])):
         subject.compute_outputs(batch)
-    finally:
-        handle.remove()
     return np.asarray(kept[0].float().numpy())

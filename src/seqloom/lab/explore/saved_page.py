@@ -30,7 +30,6 @@ def record_examples(
     """Return what a page without a server can show: explanations of some rows, and of a text.
 
     Args:
-        service: The runs.
         count: Rows of each run: a third each of the best, the worst, and the confident but wrong ones.
         inputs: Texts to record as further rows.
         with_models: Whether to include the models that a page can run without a server, so that any text can be typed.
@@ -48,7 +47,8 @@ def record_examples(
         if entry.describe()["problem"]:
             continue
         questions: list[dict[str, Any]] = [{"run": name, "input": text} for text in inputs]
-        listed = _list_typed(questions)
+        empty = {"truth": "", "prediction": "", "loss": None, "confidence": None}
+        listed = [{"row": number, "text": q["input"], **empty} for number, q in enumerate(questions)]
         try:
             chosen = choose_rows(entry.rows, count)
             all_rows = {row["row"]: row for row in service.answer("rows", {"run": name})["rows"]}
@@ -96,11 +96,6 @@ def record_explanation(subject: Subject, explanation: RowExplanation) -> Recordi
     }
 
 
-def _list_typed(questions: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    empty = {"truth": "", "prediction": "", "loss": None, "confidence": None}
-    return [{"row": number, "text": q["input"], **empty} for number, q in enumerate(questions)]
-
-
 def choose_rows(rows: list[HeldOutRow], count: int) -> list[int]:
     """Return the indices of rows to record: the best, the worst and the confident but wrong ones in turn."""
     numbers = range(len(rows))
@@ -141,19 +136,6 @@ def build_page(recording: Mapping[str, Any], title: str = "seqloom explore") -> 
         f"{elements}\n"
         f'<script type="module">{script}</script>\n</body>\n</html>\n'
     )
-
-
-def read_page(page: str) -> Recording:
-    """Return the recording inside a page that `build_page` returned."""
-    data = page.split('<script id="recording" type="application/json">')[1].split("</script>", maxsplit=1)[0]
-    parts = [part.split("</script>")[0] for part in page.split('<script class="array" type="text/plain">')[1:]]
-    recording: Recording = json.loads(data)
-    return recording | {"arrays": dict(zip(recording["arrays"], parts, strict=True))}
-
-
-def describe_recording(recording: Mapping[str, Any]) -> dict[str, int]:
-    """Return the number of recorded examples of each run."""
-    return {name: len(examples) for name, examples in recording["explanations"].items()}
 
 
 def read_static(name: str) -> bytes:

@@ -136,13 +136,7 @@ def _show(content: bytes, kind: str, policy: str = POLICY, headers: dict[str, st
 
 
 def build_app(service: Service, session: Session, port: int = 0) -> Gate:
-    """Build the ASGI application of a page.
-
-    Args:
-        service: Answers the page's questions.
-        session: Knows who may ask.
-        port: The port; 0 chooses a free one.
-    """
+    """Build the ASGI application of a page."""
     app = Starlette(routes=PageRoutes(service, session).list_routes())
     app.router.redirect_slashes = False
     answer_problems(app, SENTENCES)
@@ -154,8 +148,6 @@ def make_server(service: Service, session: Session, when_ready: Callable[[str], 
     """Return a server for this machine alone; `serve_site()` runs it.
 
     Args:
-        service: Answers the page's questions.
-        session: Knows who may ask.
         when_ready: Called with the address, without the token, once the server answers.
         port: The port; 0 chooses a free one.
 
@@ -169,13 +161,10 @@ class Session:
     """Check that requests come from the person who started the server.
 
     `/?token=TOKEN` sets a cookie, which later requests need. A script may send `Authorization: Bearer TOKEN` instead.
-
-    Attributes:
-        token: The token of the address, which is printed in the terminal.
     """
 
     def __init__(self) -> None:
-        self.token = secrets.token_urlsafe(TOKEN_BYTES)
+        self.token = secrets.token_urlsafe(TOKEN_BYTES)  # of the address that is printed in the terminal
         self._name, self._value = f"seqloom-{secrets.token_hex(4)}", secrets.token_urlsafe(TOKEN_BYTES)
         self._once = ""
 

@@ -194,14 +194,6 @@ class Service:
         return {"lines": lines, "finished": run.finished}
 
 
-def open_entries(runs: Mapping[str, Run | Exception]) -> list[RunEntry]:
-    """Return an entry for each run; one that could not be opened has a problem to show."""
-    return [
-        RunEntry(name, problem=str(run)) if isinstance(run, Exception) else RunEntry(name, run)
-        for name, run in runs.items()
-    ]
-
-
 @with_config(Strict)
 class ClampQuestion(TypedDict):
     """A gate or a state to hold at a value; without units all of them, without steps at all steps."""

@@ -36,63 +36,35 @@ class LabelledInput:
 
 @dataclass(frozen=True, eq=False)
 class ModelOutputs:
-    """A model's output for a batch: probabilities or values.
+    """A model's output for a batch: probabilities or values."""
 
-    Attributes:
-        values: (B, K) for a whole sequence, or (B, S, K) for each step of an output.
-        labels: The names of the K outputs.
-        steps: The names of the S output steps; empty if there is one output for a whole sequence.
-        text: The prediction of the first row in words.
-        wanted: (1, S) the tokens of a translation.
-    """
-
-    values: Tensor
-    labels: tuple[str, ...]
-    steps: tuple[str, ...] = ()
-    text: str = ""
-    wanted: Tensor | None = None
+    values: Tensor  # (B, K) for a whole sequence, or (B, S, K) for each step of an output
+    labels: tuple[str, ...]  # the names of the K outputs
+    steps: tuple[str, ...] = ()  # the names of the S output steps; empty if there is one output for a whole sequence
+    text: str = ""  # the prediction of the first row in words
+    wanted: Tensor | None = None  # (1, S) the tokens of a translation
 
 
 @dataclass(eq=False)
 class Subject:
-    """A model with the task that it was trained for.
+    """A model with the task that it was trained for."""
 
-    Attributes:
-        name: The name that the page shows.
-        model: The model in eval mode.
-        task: The task without its data.
-        run: The run on disk, or None.
-    """
-
-    name: str
-    model: ForTask
-    task: Task
-    run: Run | None = None
+    name: str  # the name that the page shows
+    model: ForTask  # the model in eval mode
+    task: Task  # the task without its data
+    run: Run | None = None  # the run on disk, or None
     lock: threading.RLock = field(default_factory=threading.RLock)  # a recording changes the model while it runs
+    kind: Kind = field(init=False)
+    network: nn.Module = field(init=False)  # the model without its loss
+    has_tokens: bool = field(init=False)
+    features: tuple[str, ...] = field(init=False)  # the names of the input's features; empty for tokens
+    is_per_step: bool = field(init=False)  # whether each input step has its own output
 
-    @property
-    def kind(self) -> Kind:
-        """The kind of the task."""
-        return kind_of(self.task)
-
-    @property
-    def network(self) -> nn.Module:
-        """The model without its loss."""
-        return self.model.model
-
-    @property
-    def has_tokens(self) -> bool:
-        return isinstance(self.task.input, Tokens)
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """The names of the input's features; empty for tokens."""
-        return self.task.input.names if isinstance(self.task.input, Features) else ()
-
-    @property
-    def is_per_step(self) -> bool:
-        """Whether each input step has its own output."""
-        return self.kind.is_per_step(self.task)
+    def __post_init__(self) -> None:
+        self.kind, self.network = kind_of(self.task), self.model.model
+        self.has_tokens = isinstance(self.task.input, Tokens)
+        self.features = self.task.input.names if isinstance(self.task.input, Features) else ()
+        self.is_per_step = self.kind.is_per_step(self.task)
 
     @property
     def deletes(self) -> bool:
@@ -173,7 +145,7 @@ class Subject:
         scores = self.model.scores(batch)[0]
         if self.kind.aligns_text:
             log_p, lengths = scores
-            first = cut_rows(batch, 1)
+            first = batch.shard(0, len(batch))
             with torch.no_grad():
                 choice = self.model.choose((log_p[:1], lengths[:1]), first)
             text = str(self.task.decode(choice.values, choice.lengths)[0])
@@ -198,7 +170,7 @@ class Subject:
     def _translate(self, batch: Batch, wanted: Tensor | None) -> ModelOutputs:
         if wanted is None:
             with torch.no_grad():
-                wanted = self.model.predict(cut_rows(batch, 1)).values
+                wanted = self.model.predict(batch.shard(0, len(batch))).values
             wanted = _drop_after_end(wanted)
         y = wanted.expand(len(batch), -1)
         p = self.model.scores(replace(batch, y=y))[0].float().softmax(-1)
@@ -207,7 +179,7 @@ class Subject:
         return ModelOutputs(p, self._name_outputs(p.shape[-1]), steps, str(self.task.decode(wanted)[0]), wanted)
 
     def _describe(self, batch: Batch, scores: Any) -> str:  # noqa: ANN401  # what `scores` of the model returned
-        first = cut_rows(batch, 1)
+        first = batch.shard(0, len(batch))
         prediction = self.model.choose(scores[:1], first)
         value = self.task.decode(prediction.values, prediction.lengths)[0]
         if isinstance(value, float):
@@ -245,11 +217,6 @@ def _drop_after_end(tokens: Tensor) -> Tensor:
 
 def _shorten(text: str, most: int = 60) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def cut_rows(batch: Batch, count: int) -> Batch:
-    """Return the first rows of a batch."""
-    return batch.select(torch.arange(count))
 
 
 def repeat_batch(batch: Batch, count: int) -> Batch:

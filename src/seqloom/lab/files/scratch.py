@@ -98,16 +98,13 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _is_in_use(process: int, token: str | None) -> bool:
-    return token == _TOKEN if process == os.getpid() else _is_alive(process)
-
-
-def _is_alive(process: int) -> bool:
+    if process == os.getpid():
+        return token == _TOKEN
     try:
-        os.kill(process, 0)
+        with suppress(PermissionError, OverflowError):
+            os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except (PermissionError, OverflowError):
-        return True
     return True
 
 

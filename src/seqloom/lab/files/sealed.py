@@ -20,12 +20,7 @@ class DamagedError(UserError):
 
 
 def dumps(record: Mapping[str, Any], indent: int | None = None) -> bytes:
-    """Return a record as JSON with its digest.
-
-    Args:
-        record: A JSON-serialisable mapping with string keys.
-        indent: Passed to json.dumps.
-    """
+    """Return a record as JSON with its digest."""
     plain = json.loads(json.dumps(record))
     return json.dumps(plain | {KEY: _digest(plain)}, indent=indent, ensure_ascii=False).encode()
 
@@ -34,7 +29,6 @@ def loads(data: bytes, file: Path, format: int) -> dict[str, Any]:
     """Return the record in a file's bytes, without its digest.
 
     Args:
-        data: The bytes.
         file: The file they were read from, for messages.
         format: The newest "format" number that the caller can read.
 
@@ -63,9 +57,6 @@ def loads(data: bytes, file: Path, format: int) -> dict[str, Any]:
 @contextmanager
 def interpret(file: Path) -> Iterator[None]:
     """Turn errors inside into `DamagedError`; for code that builds objects from the record of a file.
-
-    Args:
-        file: The file the record was read from, for the message.
 
     Raises:
         DamagedError: In place of any error except ImportError and OSError.

@@ -42,8 +42,6 @@ def check(code: bytes, file: Path, named_by: Path, trust: bool | str) -> None:
     """Raise an error if source code must not be executed.
 
     Args:
-        code: The source code.
-        file: The file that it was read from.
         named_by: The folder of the run or comparison that names it.
         trust: Whether the user allows its execution; or the digest of the allowed code.
 

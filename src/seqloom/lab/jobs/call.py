@@ -1,24 +1,35 @@
-"""Run a job and store its result. Also runs jobs one by one in this process."""
+"""Run a job and store its result: in this process, or in several that train together under torchrun, one GPU each."""
 
 from __future__ import annotations
 
+import hashlib
+import importlib
 import json
+import os
+import random
+import subprocess
+import sys
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import torch
 from filelock import FileLock
+from threadpoolctl import threadpool_limits
 
 from seqloom.core.errors import UserError, UserTypeError
 from seqloom.core.plurals import count
 from seqloom.lab.files.checkpoint import write_file
-from seqloom.lab.jobs.function import call_function, format_error
+from seqloom.lab.files.sealed import JSON
+from seqloom.lab.jobs.cpu import use_one_thread
 from seqloom.lab.jobs.job import Job, Result
-from seqloom.lab.jobs.ranks import run_ranks
 
 RESULT, FAILED = "result.json", "failed.txt"  # names of files in a job's folder
+JOB, ANSWER = ".job.json", ".answer.json"  # of a job in several processes
 SHOWN = 3  # differences that an error message names
 
 
@@ -120,3 +131,87 @@ class InThisProcess:
 
     def close(self) -> None:
         pass
+
+
+def call_function(job: Job, own: Path) -> object:
+    """Call the function of a job and return its value."""
+    module, name = job.function.split(":")
+    function = getattr(importlib.import_module(module), name)
+    with _isolate(job.key):
+        return function(**job.settings, folder=own)
+
+
+@contextmanager
+def _isolate(key: str) -> Iterator[None]:
+    """Make the result depend only on the job, not on where it runs.
+
+    One thread for torch and for the BLAS of numpy and scikit-learn (more threads change the order of sums), flushed
+    denormals, and random seeds derived from the job's key.
+    """
+    state, numpy_state = random.getstate(), np.random.get_state()
+    seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4])
+    try:
+        with (
+            threadpool_limits(limits=1),
+            use_one_thread(),
+            torch.random.fork_rng(range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []),
+        ):
+            torch.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed)  # used by scikit-learn
+            yield
+    finally:
+        random.setstate(state)
+        np.random.set_state(numpy_state)
+
+
+def format_error(error: BaseException) -> str:
+    """Return an error as one line."""
+    first = str(error).strip().partition("\n")[0][:300]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def child_environment(**more: str) -> dict[str, str]:
+    """Return the environment of a child process: this one's, with the same module path and one thread.
+
+    PYTHONSAFEPATH keeps `python -m` from importing modules from the current folder, which may have been downloaded.
+    """
+    path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
+    return {
+        **os.environ,
+        "PYTHONPATH": path,
+        "PYTHONSAFEPATH": "1",
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        **more,
+    }
+
+
+def run_ranks(job: Job, own: Path, count: int) -> JSON:
+    """Call the job's function in `count` processes and return the value of the first."""
+    answer = own / ANSWER
+    answer.unlink(missing_ok=True)
+    (own / JOB).write_text(json.dumps(asdict(job)))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+    with (own / "ranks.txt").open("ab") as log:
+        code = subprocess.call([*command, "-m", __name__, str(own)], stdout=log, stderr=log, env=child_environment())
+    reply = json.loads(answer.read_bytes()) if answer.exists() else {}
+    if code or "value" not in reply:
+        raise RuntimeError(reply.get("failed") or f"torchrun ended with {code}; see {own / 'ranks.txt'}")
+    return reply["value"]
+
+
+def main(own: Path) -> None:
+    """Run the job in one of the processes."""
+    try:
+        reply = {"value": call_function(Job(**json.loads((own / JOB).read_bytes())), own)}
+    except Exception as error:
+        with suppress(OSError):  # another process may have written it
+            write_file(own / ANSWER, json.dumps({"failed": format_error(error)}).encode())
+        raise
+    if os.environ["RANK"] == "0":
+        write_file(own / ANSWER, json.dumps(reply).encode())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -9,14 +9,14 @@ import sys
 import tempfile
 import threading
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
-from seqloom.lab.jobs.call import call
-from seqloom.lab.jobs.function import format_error
+from seqloom.lab.jobs.call import call, format_error
 from seqloom.lab.jobs.job import RESTARTS, Job, Result
 from seqloom.lab.jobs.storage import Storage, copy_periodically
 
@@ -26,23 +26,37 @@ if TYPE_CHECKING:  # an optional package
 ANSWER_SECONDS = 3.0  # time limit of each of two checks
 
 
-class ClusterOptions(Protocol):
-    """Where the cluster is and how it is used; `runner.Cluster` describes the attributes."""
+@dataclass(frozen=True)
+class Cluster:
+    """Run jobs on a Ray cluster.
 
-    @property
-    def address(self) -> str: ...
-    @property
-    def storage(self) -> str | None: ...
-    @property
-    def copy_every(self) -> float: ...
-    @property
-    def at_once(self) -> int | None: ...
+    Attributes:
+        address: "auto", host:port or ray://host:port.
+        storage: Needed unless all machines share the folder of the jobs: a location that all machines reach and fsspec
+            supports (s3://bucket/path). Jobs' folders are copied there, to the machine that restarts a job, and at the
+            end to the folder.
+        copy_every: Seconds between copies to the storage.
+        at_once: The number of jobs that are submitted to Ray at a time. Default: as many as fit; set it for an
+            autoscaling cluster.
+    """
+
+    address: str = "auto"
+    storage: str | None = None
+    copy_every: float = 30.0
+    at_once: int | None = None
+
+    def check(self) -> None:
+        """Raise an error within seconds if no cluster answers at the address."""
+        check_cluster(self.address)
+
+    def open(self, folder: Path) -> OnRay:
+        return OnRay(folder, self)
 
 
 class OnRay:
     """Runs jobs on a Ray cluster."""
 
-    def __init__(self, folder: Path, cluster: ClusterOptions) -> None:
+    def __init__(self, folder: Path, cluster: Cluster) -> None:
         check_cluster(cluster.address)
         import ray
 
@@ -114,7 +128,7 @@ def _connect(ray: ModuleType, address: str) -> None:
         raise UserError(f"the Ray cluster at {address!r} cannot be used: {error}") from error
 
 
-def run_task(job: Job, folder: Path, marker: Path, cluster: ClusterOptions, path: list[str]) -> Result:
+def run_task(job: Job, folder: Path, marker: Path, cluster: Cluster, path: list[str]) -> Result:
     """Run a job on the machine that Ray chose; `path` is the module path of the machine that started it."""
     sys.path.extend(place for place in path if place not in sys.path)
     if cluster.storage is None:

@@ -10,19 +10,13 @@ RESTARTS = 3  # maximum restarts of a job whose process or machine died
 
 @dataclass(frozen=True)
 class Job:
-    """A function call that can run anywhere.
+    """A function call that can run anywhere."""
 
-    Attributes:
-        key: A unique name, which is also the name of the job's folder.
-        function: "module:name"; called with **settings and folder=Path, it returns a JSON-serialisable dict.
-        settings: JSON-serialisable keyword arguments.
-        gpus: The number of GPUs. With 2 or more the function is called in as many processes under torchrun, and the
-            value of the first one counts.
-    """
-
-    key: str
-    function: str
-    settings: dict[str, Any] = field(default_factory=dict)
+    key: str  # a unique name, which is also the name of the job's folder
+    function: str  # "module:name"; called with **settings and folder=Path, it returns a JSON-serialisable dict
+    settings: dict[str, Any] = field(default_factory=dict)  # JSON-serialisable keyword arguments
+    # The number of GPUs. With 2 or more the function is called in as many processes under torchrun, and the value of
+    # the first one counts.
     gpus: float = 0
 
 

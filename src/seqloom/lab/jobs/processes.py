@@ -14,9 +14,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+import torch
+
 from seqloom.lab.jobs import memory
-from seqloom.lab.jobs.call import read_result
-from seqloom.lab.jobs.environment import child_environment
+from seqloom.lab.jobs.call import child_environment, read_result
 from seqloom.lab.jobs.job import RESTARTS, Job, Result
 from seqloom.lab.jobs.worker import end_group
 
@@ -194,8 +195,6 @@ def choose_core(number: int, workers: int) -> int | None:
 
 def choose_gpus(number: int, workers: int) -> str | None:
     """Return CUDA_VISIBLE_DEVICES of a worker; None if there is no GPU."""
-    import torch
-
     count = torch.cuda.device_count()
     if count == 0:
         return None

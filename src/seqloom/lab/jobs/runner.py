@@ -20,7 +20,12 @@ from pathlib import Path
 from typing import Protocol
 
 from seqloom.core.errors import UserError
+from seqloom.lab.jobs.call import InThisProcess, read_result
+from seqloom.lab.jobs.cluster import Cluster
 from seqloom.lab.jobs.job import Job, Result
+from seqloom.lab.jobs.processes import InProcesses
+
+__all__ = ["Cluster", "Here", "Job", "Processes", "Result", "run"]
 
 
 @dataclass(frozen=True)
@@ -28,8 +33,6 @@ class Here:
     """Run jobs in this process, one after the other."""
 
     def open(self, folder: Path) -> Backend:
-        from seqloom.lab.jobs.call import InThisProcess
-
         return InThisProcess(folder)
 
 
@@ -44,40 +47,7 @@ class Processes:
             raise UserError(f"workers must be 1 or more, got {self.workers}")
 
     def open(self, folder: Path) -> Backend:
-        from seqloom.lab.jobs.processes import InProcesses
-
         return InProcesses(folder, self.workers)
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """Run jobs on a Ray cluster.
-
-    Attributes:
-        address: "auto", host:port or ray://host:port.
-        storage: Needed unless all machines share the folder of the jobs: a location that all machines reach and fsspec
-            supports (s3://bucket/path). Jobs' folders are copied there, to the machine that restarts a job, and at the
-            end to the folder.
-        copy_every: Seconds between copies to the storage.
-        at_once: The number of jobs that are submitted to Ray at a time. Default: as many as fit; set it for an
-            autoscaling cluster.
-    """
-
-    address: str = "auto"
-    storage: str | None = None
-    copy_every: float = 30.0
-    at_once: int | None = None
-
-    def check(self) -> None:
-        """Raise an error within seconds if no cluster answers at the address."""
-        from seqloom.lab.jobs.cluster import check_cluster
-
-        check_cluster(self.address)
-
-    def open(self, folder: Path) -> Backend:
-        from seqloom.lab.jobs.cluster import OnRay
-
-        return OnRay(folder, self)
 
 
 class Backend(Protocol):
@@ -135,8 +105,6 @@ def _run(
     before: Callable[[str], None] | None,
     seconds_left: Callable[[], float],
 ) -> Iterator[Result]:
-    from seqloom.lab.jobs.call import read_result
-
     keys: set[str] = set()
     running, more = 0, True
     job: Job | None = None  # waiting for room

@@ -31,12 +31,7 @@ MOST_RANKED_CLASSES = 10  # classes up to which AUROC and average precision are 
 
 
 class ForClassify(ForTask):
-    """Cross-entropy over classes.
-
-    Attributes:
-        decision: How scores become probabilities and a class, outside training.
-        class_weights: (K,) weights of the classes in the training loss, or None.
-    """
+    """Cross-entropy over classes."""
 
     streams = True
 
@@ -45,7 +40,7 @@ class ForClassify(ForTask):
     def __init__(self, model: nn.Module, smoothing: float = 0.0) -> None:
         super().__init__(model, smoothing)
         self.decision = Decision()
-        self.class_weights: Tensor | None = None
+        self.class_weights: Tensor | None = None  # (K,) in the training loss
 
     def scores(self, batch: Batch, state: Tensor | State | None = None) -> tuple[Tensor, None]:
         """Return the scores of a batch; outside training they are calibrated."""
@@ -145,11 +140,8 @@ class ClassifyKind(Kind):
     def choose_objective(
         self, task: Task, metric: str | None, class_weights: str | None = None, threshold: str | None = None
     ) -> Objective:
-        chosen, default = (
-            None if metric is None else self.find_metric(task, metric),
-            METRICS[self.list_metrics(task)[0]],
-        )
-        return choose_objective(task, chosen, default, class_weights, threshold)
+        chosen, default = None if metric is None else self.find_metric(task, metric), self.list_metrics(task)[0]
+        return choose_objective(task, chosen, METRICS[default], class_weights, threshold)
 
     def list_decided(self, task: Task) -> tuple[str, ...]:
         return _get_names(task)

@@ -25,7 +25,7 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from seqloom.core.errors import UserError
-from seqloom.lab.files import sealed
+from seqloom.lab.files import checkpoint, sealed
 from seqloom.lab.stats.metrics import Array
 
 FILE, FORMAT = "decision.json", 1
@@ -36,23 +36,15 @@ GOALS = ("recall", "precision", "accuracy")
 
 @dataclass(frozen=True)
 class Decision:
-    """The conversion of scores to probabilities and a class.
+    """The conversion of scores to probabilities and a class."""
 
-    Attributes:
-        positive: The class that counts as positive, of two.
-        temperature: T.
-        weights: The class weights w of the training; empty for none.
-        threshold: Minimum probability of the positive class to predict it; None for the class of highest score.
-        reject: Minimum probability of a class to predict it; 0 to predict always.
-        facts: The results on the validation rows, for the report.
-    """
-
-    positive: int = 1
-    temperature: float = 1.0
-    weights: tuple[float, ...] = ()
+    positive: int = 1  # the class that counts as positive, of two
+    temperature: float = 1.0  # T
+    weights: tuple[float, ...] = ()  # the class weights w of the training; empty for none
+    # Minimum probability of the positive class to predict it; None for the class of highest score.
     threshold: float | None = None
-    reject: float = 0.0
-    facts: dict[str, Any] = field(default_factory=dict)
+    reject: float = 0.0  # minimum probability of a class to predict it; 0 to predict always
+    facts: dict[str, Any] = field(default_factory=dict)  # the results on the validation rows, for the report
 
     def calibrate(self, z: Tensor) -> Tensor:
         """Return the log of unnormalised probabilities, (..., K)."""
@@ -73,8 +65,6 @@ class Decision:
 
 def save(folder: Path, decision: Decision) -> None:
     """Write the decision of a run to its folder."""
-    from seqloom.lab.files import checkpoint
-
     checkpoint.write_file(folder / FILE, sealed.dumps({"format": FORMAT, **asdict(decision)}))
 
 
@@ -82,7 +72,6 @@ def load(folder: Path, classes: int | None = None) -> Decision:
     """Read the decision of a run; the default if it has none.
 
     Args:
-        folder: The folder of the run.
         classes: The number of classes that the decision must fit; not checked by default.
 
     Raises:

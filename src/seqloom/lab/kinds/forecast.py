@@ -36,12 +36,7 @@ MAX_SEGMENT = 48  # time steps of a forecast that are read as one segment, if th
 
 
 class ForForecast(ForRegress):
-    """Squared error of a forecast.
-
-    Attributes:
-        order: Moves the targets to the front of the features, as Forecast expects; None if they are there.
-        intervals: The widths of a forecast's intervals; None before they have been fitted.
-    """
+    """Squared error of a forecast."""
 
     streams = False
     why_whole = "a forecast needs its whole past"
@@ -54,9 +49,9 @@ class ForForecast(ForRegress):
 
     def __init__(self, model: nn.Module, order: list[int]) -> None:
         super().__init__(model)
-        self.order = order if order != sorted(order) else None
+        self.order = order if order != sorted(order) else None  # moves the targets to the front, as Forecast expects
         self.segment = model.segment if isinstance(model, SegmentForecast) else 0
-        self.intervals: PredictionIntervals | None = None
+        self.intervals: PredictionIntervals | None = None  # before they have been fitted
 
     def scores(self, batch: Batch, state: Tensor | State | None = None) -> tuple[Tensor, None]:
         x = batch.x if self.order is None else batch.x[..., self.order]
@@ -174,9 +169,8 @@ class ForecastKind(Kind):
 
     def score(self, task: Task, batch: Batch, prediction: Prediction) -> Columns:
         """Return errors in the units of a single target, or in standard deviations of several ones."""
-        y, p = (
-            np.array(task.decode(v), dtype=np.float64) for v in (get_targets(batch), prediction.values)
-        )  # (B, S, K)
+        # (B, S, K)
+        y, p = (np.array(task.decode(v), dtype=np.float64) for v in (get_targets(batch), prediction.values))
         off = (prediction.values - get_targets(batch)).double().cpu().numpy()
         columns = sum_errors((p - y if task.target.size == 1 else off).reshape(len(batch), -1))
         columns["relative"] = sum_relative_errors(y, p)

@@ -36,31 +36,19 @@ class ColumnFacts(Protocol):
 
 @dataclass(frozen=True)
 class Form:
-    """The columns and the targets of a kind of task.
+    """The columns and the targets of a kind of task."""
 
-    Attributes:
-        target: What a target is; None if no kind was asked for.
-        needs: What the columns must be, for messages.
-        roles: The roles of an input and a target column that make such a task.
-        asked: The roles of columns that are also a target if this kind is asked for.
-        named: The roles of columns that are also a target if this kind is asked for and the column is named.
-        rank: Which kind is chosen if columns allow several: the lowest.
-        is_translated: Whether input and target are texts with lengths of their own.
-        reads_groups: Whether a group of rows of a table may be one example.
-        inputs: How many sequences of a row are compared with each other.
-        verb: What the kind does if its name is no verb, for messages.
-    """
-
-    target: Target | None
-    needs: str
-    roles: tuple[tuple[str, str], ...] = ()
-    asked: tuple[str, ...] = ()
+    target: Target | None  # what a target is; None if no kind was asked for
+    needs: str  # what the columns must be, for messages
+    roles: tuple[tuple[str, str], ...] = ()  # the roles of an input and a target column that make such a task
+    asked: tuple[str, ...] = ()  # the roles of columns that are also a target if this kind is asked for
+    # The roles of columns that are also a target if this kind is asked for and the column is named.
     named: tuple[str, ...] = ()
-    rank: int = 0
-    is_translated: bool = False
-    reads_groups: bool = False
-    inputs: int = 1
-    verb: str = ""
+    rank: int = 0  # which kind is chosen if columns allow several: the lowest
+    is_translated: bool = False  # whether input and target are texts with lengths of their own
+    reads_groups: bool = False  # whether a group of rows of a table may be one example
+    inputs: int = 1  # how many sequences of a row are compared with each other
+    verb: str = ""  # what the kind does if its name is no verb, for messages
 
     @property
     def is_per_row(self) -> bool:

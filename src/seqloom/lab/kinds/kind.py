@@ -48,86 +48,58 @@ MOST_LABELS = 20  # labels that a model card lists
 
 @dataclass(frozen=True, eq=False)
 class ScoredRows:
-    """The test rows of a task, scored with a model.
-
-    Attributes:
-        model: The model.
-        task: The task.
-        columns: The scores.
-        batch: Examples per batch.
-        is_late: Whether to stop with the results so far; called between predictions that take long.
-        shared: The scores of the test rows of all folds, for tables and curves of classes.
-    """
+    """The test rows of a task, scored with a model."""
 
     model: ForTask
     task: Task
-    columns: Columns
-    batch: int
-    is_late: Callable[[], bool]
-    shared: Columns
+    columns: Columns  # the scores
+    batch: int  # examples per batch
+    is_late: Callable[[], bool]  # whether to stop with the results so far; called between predictions that take long
+    shared: Columns  # the scores of the test rows of all folds, for tables and curves of classes
 
 
 class Kind(ABC):
-    """A kind of task.
+    """A kind of task."""
 
-    Attributes:
-        name: Its name on the command line and on disk.
-        command: The command that applies a run to new data.
-        metrics: The metrics from which a user may choose to rank models; the first that the data allow is the default.
-        selecting: The metrics that select the best weights of a training: the first that a validation computes,
-            otherwise the loss.
-        models: The layers to compare; when time is short, only the first ones.
-        topology: How many steps go in and how many targets come out, for `advise`.
-        noun: The name of one output.
-        padding: The padding of target sequences; None if a target is not a sequence of names.
-        has_classes: Whether each target is one of some classes.
-        aligns_text: Whether the target is a text in the order of the input's steps, without their places.
-        predicts_text: Whether targets are tokens of a text, which needs larger models.
-        separator: The separator of items of a prediction in a CSV field.
-        fewest_scored: Minimum number of held-out rows that a comparison scores, however long it takes.
-        baselines: The baselines to fit for comparison, the simplest first: keys of `baselines.registry.FITS`.
-        is_per_row: Whether each row has one target, read at its end: a class, labels or numbers.
-        reads_timespans: Whether the time between steps may be an input.
-        has_values: Whether targets are numbers; then no metric is a share of rows with Wilson's interval.
-        writes: Whether a model writes a text token by token, which takes longer than scoring it.
-        continues_text: Whether a model continues a text, which is read chunk by chunk with the state carried over; rows
-            have no prediction.
-        spans_rows: Whether a prediction is a table with one row for each step ahead.
-        explains_last: Whether the last output step is explained by default, not the first.
-        baseline_model: The class that gives a fitted baseline the loss and the predictions of this kind.
-        use: What a model does with its inputs, if it predicts names: "Classifies"; "" for other kinds.
-        pipeline: The Hugging Face Hub's name of such a task; "" if it has none.
-        decoder: What turns the output of an exported model into results: a key of `export.runner.results.DECODERS`;
-            "" if `seqloom export` does not write such models.
-        row: The name of a row of the held-out data.
-    """
-
-    name: ClassVar[Name]
-    command: ClassVar[str] = "predict"
+    name: ClassVar[Name]  # its name on the command line and on disk
+    command: ClassVar[str] = "predict"  # the command that applies a run to new data
+    # The metrics from which a user may choose to rank models; the first that the data allow is the default.
     metrics: ClassVar[tuple[str, ...]]
+    # The metrics that select the best weights of a training: the first that a validation computes, otherwise the
+    # loss.
     selecting: ClassVar[tuple[str, ...]] = ()
-    models: ClassVar[tuple[str, ...]] = WHOLE_SEQUENCE
-    topology: ClassVar[str]
-    noun: ClassVar[str] = "distinct token"
-    padding: ClassVar[int | None] = None
-    has_classes: ClassVar[bool] = False
+    models: ClassVar[tuple[str, ...]] = WHOLE_SEQUENCE  # the layers to compare; when time is short, only the first ones
+    topology: ClassVar[str]  # how many steps go in and how many targets come out, for `advise`
+    noun: ClassVar[str] = "distinct token"  # the name of one output
+    padding: ClassVar[int | None] = None  # the padding of target sequences; None if a target is not a sequence of names
+    has_classes: ClassVar[bool] = False  # whether each target is one of some classes
+    # Whether the target is a text in the order of the input's steps, without their places.
     aligns_text: ClassVar[bool] = False
-    predicts_text: ClassVar[bool] = False
-    separator: ClassVar[str] = " "
-    fewest_scored: ClassVar[int] = 1_000  # an accuracy of 90 % is then known to 2 points
+    predicts_text: ClassVar[bool] = False  # whether targets are tokens of a text, which needs larger models
+    separator: ClassVar[str] = " "  # the separator of items of a prediction in a CSV field
+    # Minimum number of held-out rows that a comparison scores, however long it takes; 1,000 show an accuracy of 90 %
+    # to 2 points.
+    fewest_scored: ClassVar[int] = 1_000
+    # The baselines to fit for comparison, the simplest first: keys of `baselines.registry.FITS`.
     baselines: ClassVar[tuple[str, ...]] = ()
-    is_per_row: ClassVar[bool] = False
-    reads_timespans: ClassVar[bool] = False
+    is_per_row: ClassVar[bool] = False  # whether each row has one target, read at its end: a class, labels or numbers
+    reads_timespans: ClassVar[bool] = False  # whether the time between steps may be an input
+    # Whether targets are numbers; then no metric is a share of rows with Wilson's interval.
     has_values: ClassVar[bool] = False
-    writes: ClassVar[bool] = False
+    writes: ClassVar[bool] = False  # whether a model writes a text token by token, which takes longer than scoring it
+    # Whether a model continues a text, which is read chunk by chunk with the state carried over; rows have no
+    # prediction.
     continues_text: ClassVar[bool] = False
-    spans_rows: ClassVar[bool] = False
-    explains_last: ClassVar[bool] = False
+    spans_rows: ClassVar[bool] = False  # whether a prediction is a table with one row for each step ahead
+    explains_last: ClassVar[bool] = False  # whether the last output step is explained by default, not the first
+    # The class that gives a fitted baseline the loss and the predictions of this kind.
     baseline_model: ClassVar[type[ForTask]]
-    use: ClassVar[str] = ""
-    pipeline: ClassVar[str] = ""
+    use: ClassVar[str] = ""  # what a model does with its inputs, if it predicts names: "Classifies"; "" for other kinds
+    pipeline: ClassVar[str] = ""  # the Hugging Face Hub's name of such a task; "" if it has none
+    # What turns the output of an exported model into results: a key of `export.runner.results.DECODERS`; "" if
+    # `seqloom export` does not write such models.
     decoder: ClassVar[str] = ""
-    row: ClassVar[str] = "row"
+    row: ClassVar[str] = "row"  # the name of a row of the held-out data
 
     # the model
 
@@ -200,7 +172,6 @@ class Kind(ABC):
         """Choose the metric and the class weights from the settings and from the targets of the training rows.
 
         Args:
-            task: The task.
             metric: The metric of the settings; None for the default.
             class_weights: "balanced" or "none"; None for the default.
             threshold: The threshold of the settings; None for the default.
@@ -245,8 +216,6 @@ class Kind(ABC):
         """Return the results of a batch in the words and units of the data.
 
         Args:
-            task: The task that encoded the batch.
-            prediction: The model's prediction for it.
             probabilities: Whether to return the probabilities of all classes.
             reject: Minimum probability of a class to predict it.
         """
@@ -256,8 +225,6 @@ class Kind(ABC):
         """Return the results of single steps of streams.
 
         Args:
-            task: The task of the model.
-            model: The model.
             scores: Its scores (N, K) after the steps; those of a classifier are not calibrated.
             probabilities: Whether to return the probabilities of all classes.
         """

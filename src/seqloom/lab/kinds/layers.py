@@ -78,13 +78,14 @@ def has_fixed_state(layer: nn.Module) -> bool:
     training = layer.training
     with torch.no_grad():
         x = torch.zeros(1, 5, cast(int, layer.input_size))
-        shapes = [[s.shape for s in _flatten(layer.eval()(x[:, :T])[1])] for T in (1, 2, 5)]
+        shapes = [[s.shape for s in list_states(layer.eval()(x[:, :T])[1])] for T in (1, 2, 5)]
     layer.train(training)
     return shapes[0] == shapes[1] == shapes[2]
 
 
-def _flatten(state: Tensor | State | None) -> list[torch.Tensor]:
-    return [state] if isinstance(state, torch.Tensor) else list(state or ())
+def list_states(state: Tensor | State | None) -> list[Tensor]:
+    """Return the tensors of a state, which may be a single one or None."""
+    return [state] if isinstance(state, Tensor) else list(state or ())
 
 
 class EmbedWithAttributes(nn.Module):
@@ -125,8 +126,6 @@ def build_reader(task: Task, settings: TrainSettings, timed: bool, pools: bool, 
     """Build a model with one output for a whole row.
 
     Args:
-        task: The task.
-        settings: The settings.
         timed: Whether the last input feature is a time span.
         pools: Whether the maximum and the mean over all steps are read by default; synthetic tokens are not, as they
             test what a state remembers to the end.

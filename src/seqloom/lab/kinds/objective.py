@@ -32,21 +32,13 @@ BALANCED = {"balanced_accuracy", "macro_f1", "f1", "auroc", "average_precision"}
 
 @dataclass(frozen=True)
 class Objective:
-    """The objective.
-
-    Attributes:
-        metric: The metric.
-        is_chosen: Whether it differs from the default of the kind, so that it also selects the best weights.
-        class_weights: "balanced" or "none".
-        threshold: The goal of the threshold, "" for none.
-        note: Why the defaults were changed, "" if they were not.
-    """
+    """The objective."""
 
     metric: Metric
-    is_chosen: bool = False
-    class_weights: str = "none"
-    threshold: str = ""
-    note: str = ""
+    is_chosen: bool = False  # whether it differs from the default of the kind, so that it also selects the best weights
+    class_weights: str = "none"  # "balanced" or "none"
+    threshold: str = ""  # the goal of the threshold, "" for none
+    note: str = ""  # why the defaults were changed, "" if they were not
 
 
 def choose_objective(
@@ -55,11 +47,7 @@ def choose_objective(
     """Choose the metric and the class weights of a task with classes; see `Kind.choose_objective`.
 
     Args:
-        task: The task.
-        metric: The metric of the settings, or None.
         default: The metric without settings, if the classes are balanced.
-        class_weights: "balanced" or "none"; None for the default.
-        threshold: The threshold of the settings; None for the default.
     """
     chosen = default if metric is None else metric
     share, without = _find_majority(task)
@@ -129,11 +117,6 @@ def balance_classes(task: Task) -> tuple[float, ...]:
     """Return for each class the weight n / (K n_k), so that all have the same total weight and the mean is 1."""
     counts = np.maximum(count_classes(task, "train"), 1)
     return tuple((counts.sum() / (len(counts) * counts)).tolist())
-
-
-def is_binary(task: Task) -> bool:
-    """Return whether a task has two classes."""
-    return isinstance(task.target, Classes) and task.target.size == 2
 
 
 def find_positive(task: Task, name: str | None) -> int:

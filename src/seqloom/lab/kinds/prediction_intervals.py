@@ -32,19 +32,12 @@ LEAST_UNIT = 0.1  # minimum unit relative to the median; a window without any ch
 
 @dataclass(frozen=True, eq=False)
 class PredictionIntervals:
-    """The width of a forecast's intervals in units of each window.
+    """The width of a forecast's intervals in units of each window."""
 
-    Attributes:
-        season: m, in steps.
-        floor: (K,) the least unit.
-        widths: By level in percent, (S, K); infinite where the validation has too few windows.
-        windows: How many validation windows there were.
-    """
-
-    season: int
-    floor: Tensor
-    widths: dict[int, Tensor]
-    windows: int
+    season: int  # m, in steps
+    floor: Tensor  # (K,) the least unit
+    widths: dict[int, Tensor]  # by level in percent, (S, K); infinite where the validation has too few windows
+    windows: int  # how many validation windows there were
 
     def describe(self) -> dict[str, Any]:
         """Return season, least unit and widths as JSON types; None for an infinite width."""
@@ -87,8 +80,6 @@ def fit_intervals(model: Any, task: Task, sizes: Sizes) -> PredictionIntervals |
 
     Args:
         model: A `ForForecast`.
-        task: The task with its data.
-        sizes: The size of a batch, as `Task.batches` takes it.
     """
     calendar = getattr(task.encoding, "times", None)
     seasons = getattr(calendar, "seasons", ())
@@ -126,7 +117,6 @@ def load(folder: Path, steps: int, targets: int) -> PredictionIntervals | None:
     """Read intervals.json from the folder of a run; None if there is none.
 
     Args:
-        folder: The folder of the run.
         steps: S, the steps of a forecast.
         targets: K, the number of forecast series.
 

@@ -69,10 +69,6 @@ def lengthen_forecasts(results: Iterable[Result], task: Task) -> Iterator[Result
 
     A row has the columns of its series, "target" if there are several, "date" (or "step", counted from 1, without time
     stamps), "forecast", and the ends of its intervals.
-
-    Args:
-        results: What `predict` yields, one for each series.
-        task: The task of the forecasts.
     """
     names = get_values(task).names
     for result in results:

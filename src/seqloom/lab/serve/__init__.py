@@ -9,9 +9,8 @@
     runs.py           the served runs by name; loads new checkpoints
     streams.py        the kept state of each stream, by token
     bodies.py         what the bodies of requests must be
-    app.py            the routes; stream_routes.py those of streams
+    app.py            the routes, and the server of some runs; stream_routes.py the routes of streams
     openapi.py        the description of the routes, with examples
-    server.py         the server of some runs, made of `lab.web`
 
 Nothing that a user sends is logged or stored on disk.
 """

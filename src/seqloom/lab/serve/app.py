@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from operator import attrgetter
 from pathlib import Path
@@ -24,6 +24,7 @@ from seqloom.lab.web.bodies import read_object
 from seqloom.lab.web.credentials import BearerToken
 from seqloom.lab.web.gate import CLIENT, FACTS, HEALTH_PATHS, TURN, Gate, Policy, ServerState
 from seqloom.lab.web.problems import RequestError, answer_problems, write_json
+from seqloom.lab.web.server import Server
 from seqloom.models.decoding.sampling import Sampling
 
 HERE = Path(__file__).parent
@@ -125,9 +126,6 @@ def build_app(runs: Runs, settings: ServeSettings, metrics: Metrics, token: str 
     """Build the ASGI application of a server.
 
     Args:
-        runs: The served runs.
-        settings: Limits.
-        metrics: Counts what happens.
         token: The bearer token that requests need; None for none.
     """
     streams, state = Streams(runs, settings, metrics), ServerState()
@@ -171,3 +169,21 @@ async def _drop_idle(streams: Streams, idle: float) -> None:
     while True:
         await asyncio.sleep(idle / SWEEPS_PER_IDLE_TIME)
         streams.drop_idle()
+
+
+def make_server(
+    runs: Runs, settings: ServeSettings, metrics: Metrics, token: str | None, when_ready: Callable[[str], None]
+) -> Server:
+    """Return a server that is ready to run.
+
+    Args:
+        token: The bearer token that requests need; None for none.
+        when_ready: Called with the address once the server answers.
+
+    Raises:
+        UserError: If the address, or the certificate, cannot be used.
+    """
+    app = build_app(runs, settings, metrics, token)
+    server = Server(app, when_ready)
+    metrics.connections.set_function(lambda: len(server.connections.all) + app.sockets.used)
+    return server

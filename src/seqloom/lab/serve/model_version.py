@@ -27,25 +27,15 @@ from seqloom.models.decoding.sampling import Sampling
 
 @dataclass(frozen=True, eq=False)
 class ModelVersion:
-    """A loaded checkpoint of a run.
+    """A loaded checkpoint of a run."""
 
-    Attributes:
-        name: The name under which the run is served.
-        run: The run.
-        model: Its model.
-        format: What its rows look like.
-        signature: Identifies the checkpoint.
-        stepper: Runs steps of streams; None if the run has none.
-        no_streams: Why it has no streams.
-    """
-
-    name: str
+    name: str  # the name under which the run is served
     run: Run
-    model: ForTask
-    format: RowFormat
-    signature: str
-    stepper: StreamStepper | None
-    no_streams: str
+    model: ForTask  # its model
+    format: RowFormat  # what its rows look like
+    signature: str  # identifies the checkpoint
+    stepper: StreamStepper | None  # runs steps of streams; None if the run has none
+    no_streams: str  # why it has no streams
 
     @property
     def trusted_code(self) -> str | bool:

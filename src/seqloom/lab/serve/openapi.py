@@ -44,9 +44,6 @@ def build_document(app: FastAPI, runs: Runs, settings: ServeSettings, needs_toke
     """Return the OpenAPI document for the checkpoints that are served now.
 
     Args:
-        app: The routes.
-        runs: The served runs.
-        settings: Limits.
         needs_token: Whether requests need the bearer token.
     """
     document: Document = get_openapi(

@@ -163,12 +163,8 @@ def _describe(task: Task, most: int) -> _Shape:
     if isinstance(task, WindowsTask):
         return _describe_table(task, most, shown)
     shape = _describe_input(encoding.x, most, shown)
-    columns, steps, examples, optional = (
-        dict(shape.columns),
-        dict(shape.steps),
-        dict(shape.examples),
-        set(shape.optional),
-    )
+    columns, steps, examples = (dict(part) for part in (shape.columns, shape.steps, shape.examples))
+    optional = set(shape.optional)
     if encoding.times is not None:
         columns[encoding.times.column] = _list_of(Stamp, most)
         optional.add(encoding.times.column)

@@ -54,11 +54,8 @@ class RunningReadout:
             after.append(high[rows, last])
         if name in ("mean", "max_mean"):
             total = y.double().cumsum(1)
-            n = (
-                torch.arange(1, y.shape[1] + 1, device=y.device, dtype=torch.float64)
-                .view(1, -1, 1)
-                .expand(len(y), -1, 1)
-            )
+            n = torch.arange(1.0, y.shape[1] + 1, device=y.device, dtype=torch.float64).view(1, -1, 1)
+            n = n.expand(len(y), -1, 1)
             if before:
                 total, n = total + next(old).unsqueeze(1), n + next(old).unsqueeze(1)
             parts.append((total / n).to(y))

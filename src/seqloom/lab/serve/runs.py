@@ -28,26 +28,15 @@ MOST_STREAMS_PER_CALL = 4096
 
 @dataclass(frozen=True)
 class CheckedRows:
-    """Rows of a request.
+    """Rows of a request."""
 
-    Attributes:
-        version: The checkpoint that predicts them.
-        rows: The rows, as objects of columns.
-        steps: The time steps of each row.
-    """
-
-    version: ModelVersion
-    rows: list[Any]
-    steps: list[int]
+    version: ModelVersion  # the checkpoint that predicts them
+    rows: list[Any]  # the rows, as objects of columns
+    steps: list[int]  # the time steps of each row
 
 
 class ServedRun:
-    """A run under a name.
-
-    Attributes:
-        name: The name that requests use.
-        version: The newest checkpoint.
-    """
+    """A run under the name that requests use; `version` is its newest checkpoint."""
 
     def __init__(self, version: ModelVersion, folder: Path, settings: ServeSettings, metrics: Metrics) -> None:
         self.name, self.version, self.folder, self.settings = version.name, version, folder, settings
@@ -186,8 +175,6 @@ def load_runs(places: Sequence[str], settings: ServeSettings, metrics: Metrics, 
 
     Args:
         places: Folders of runs or their names in runs/; "NAME=FOLDER" serves a run under another name.
-        settings: The settings of the server.
-        metrics: Counts what the runs do.
         trust: Whether Python code stored in the runs may be executed.
 
     Raises:

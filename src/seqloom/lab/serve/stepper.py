@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seqloom.core.cell import State
 from seqloom.core.errors import UserError
 from seqloom.lab.data.coders.series import SeriesCoder, check_range
 from seqloom.lab.data.pipeline.windows import WindowsTask
 from seqloom.lab.data.task import START, Batch, Task
 from seqloom.lab.kinds.for_task import ForTask, join_attributes
 from seqloom.lab.kinds.forms import describe_kind
+from seqloom.lab.kinds.layers import list_states
 from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.serve.row_format import WIDE
 from seqloom.lab.serve.running_readout import RunningReadout
@@ -36,26 +36,18 @@ Result = dict[str, Any]
 
 
 class Slot:
-    """The state of one stream.
-
-    Attributes:
-        steps: The number of steps since the start or the last reset.
-    """
+    """The state of one stream."""
 
     def __init__(self) -> None:
-        self.steps = 0
+        self.steps = 0  # since the start or the last reset
         self.index = -1  # row in the tensors of a RecurrentStepper
         self.state: Any = None  # the state, if it has no fixed size
 
 
 class StreamStepper:
-    """Base class: runs steps of streams; `open`, `reset` and `close` manage their states.
+    """Base class: runs steps of streams; `open`, `reset` and `close` manage their states."""
 
-    Attributes:
-        reads: Time steps that the model reads for each step.
-    """
-
-    reads = 1
+    reads = 1  # time steps that the model reads for each step
 
     def open(self) -> Slot:
         return Slot()
@@ -241,12 +233,12 @@ class LayerStepper(StreamStepper):
             y, inner = self.layer.step(vectors[:, 0], inner)
             summary, after = self.readout.read_step(y, extra)
             results = [[result] for result in self._build(self.model.model.head(summary), probabilities)]
-            return results, [*_flatten(inner), *after]
+            return results, [*list_states(inner), *after]
         lengths = batch.lengths.to(self.device)
         y, inner = self.layer(vectors, inner, lengths=lengths + starts)
         summary, after = self.readout.read_steps(y[:, int(starts) :], lengths, extra)
         results = self._choose(self.model.model.head(summary), lengths, probabilities)
-        return results, [*_flatten(inner), *after]
+        return results, [*list_states(inner), *after]
 
     def _split_state(self, state: list[Tensor] | None) -> tuple[Any, list[Tensor] | None]:
         """Return the state of the layer, in the form that it takes, and that of the readout."""
@@ -311,10 +303,6 @@ def _check(results: list[Result], scores: Tensor) -> list[Result]:
     return [one if is_finite(one) else dict.fromkeys(one) | {"error": NOT_FINITE} for one in results]
 
 
-def _flatten(state: Tensor | State | None) -> list[Tensor]:
-    return [state] if isinstance(state, Tensor) else list(state or ())
-
-
 def _lengthen(tensor: Tensor, dim: int, size: int) -> Tensor:
     """Pad a tensor with zeros to `size` rows in a dimension."""
     shape = list(tensor.shape)
@@ -334,7 +322,7 @@ def _probe_state(layer: Any, device: torch.device) -> tuple[list[int] | None, bo
     """
     small, large = (layer(torch.zeros(rows, T, layer.input_size, device=device))[1] for rows, T in ((2, 1), (3, 4)))
     dims = []
-    for a, b in zip(_flatten(small), _flatten(large), strict=True):
+    for a, b in zip(list_states(small), list_states(large), strict=True):
         changed = [d for d in range(a.dim()) if a.shape[d] != b.shape[d]] if a.dim() == b.dim() else []
         if len(changed) != 1 or (a.shape[changed[0]], b.shape[changed[0]]) != (2, 3):
             return None, isinstance(small, Tensor)

@@ -48,13 +48,7 @@ class Stream:
 
 
 class Streams:
-    """All streams of a server.
-
-    Args:
-        runs: The served runs.
-        settings: Limits.
-        metrics: Counts streams and steps.
-    """
+    """All streams of a server."""
 
     def __init__(self, runs: Runs, settings: ServeSettings, metrics: Metrics) -> None:
         self._runs, self._settings, self._metrics = runs, settings, metrics
@@ -173,8 +167,9 @@ class Streams:
             if not isinstance(found, RequestError):
                 for k, result in enumerate(found, before[n] + 1):
                     result["step"] = k
-                if listeners := jobs[n][0].listeners:
-                    _tell(listeners, found)
+                for listener in jobs[n][0].listeners:
+                    for result in found:
+                        _put(listener, result)
         run.count_steps(sum(len(found) for found in results if not isinstance(found, RequestError)))
         return answers
 
@@ -246,12 +241,6 @@ class Streams:
         """End all streams, as the server stops."""
         for stream in list(self._by_token.values()):
             self._drop(stream)
-
-
-def _tell(listeners: set[asyncio.Queue[Result | None]], results: list[Result]) -> None:
-    for listener in listeners:
-        for result in results:
-            _put(listener, result)
 
 
 def _put(queue: asyncio.Queue[Result | None], item: Result | None) -> None:

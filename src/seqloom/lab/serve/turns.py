@@ -19,21 +19,13 @@ MOST_PADDING = 2  # how many times longer a row may be than those of other jobs 
 
 @dataclass(eq=False)
 class RequestRows:
-    """The rows of one request.
+    """The rows of one request."""
 
-    Attributes:
-        key: Jobs with equal keys may share a call.
-        rows: The rows to run.
-        steps: The time steps of each row.
-        client: The client who sent it.
-        future: Receives the list of results.
-    """
-
-    key: Hashable
-    rows: Sequence[Any]
-    steps: Sequence[int]
-    client: str
-    future: asyncio.Future[list[Any]]
+    key: Hashable  # jobs with equal keys may share a call
+    rows: Sequence[Any]  # the rows to run
+    steps: Sequence[int]  # the time steps of each row
+    client: str  # the client who sent it
+    future: asyncio.Future[list[Any]]  # receives the list of results
     taken: int = 0  # rows that have been taken
     work: int = 0  # time steps of the rows that wait
     is_long: bool = False  # whether it had more steps than a call may have
@@ -49,17 +41,11 @@ class RequestRows:
 
 @dataclass(frozen=True, eq=False)
 class RequestPart:
-    """Rows of a job that run in one call.
-
-    Attributes:
-        job: The job.
-        rows: The rows.
-        first: How many rows of the job precede them.
-    """
+    """Rows of a job that run in one call."""
 
     job: RequestRows
     rows: Sequence[Any]
-    first: int
+    first: int  # how many rows of the job precede them
 
 
 @dataclass(eq=False)

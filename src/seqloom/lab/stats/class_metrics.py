@@ -6,7 +6,7 @@ A value is NaN where it is not defined, such as the AUROC of rows of one class.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,14 +61,10 @@ def average_precision(is_positive: Array, q: Array, w: Array) -> Array:
     return np.where(total > 0, area / np.where(total > 0, total, 1.0), np.nan)
 
 
-def macro_auroc(y: Array, q: Array, w: Array) -> Array:
-    """Return the mean over classes of the AUROC of each against the rest; q (n, K)."""
-    return _mean_over_classes([auroc(y == k, q[:, k], w) for k in range(q.shape[1])])
-
-
-def macro_average_precision(y: Array, q: Array, w: Array) -> Array:
-    """Return the mean over classes of the average precision of each against the rest; q (n, K)."""
-    return _mean_over_classes([average_precision(y == k, q[:, k], w) for k in range(q.shape[1])])
+def average_over_classes(metric: Callable[[Array, Array, Array], Array], y: Array, q: Array, w: Array) -> Array:
+    """Return the mean over classes of a metric such as `auroc` of each against the rest; q (n, K)."""
+    each = np.stack([metric(y == k, q[:, k], w) for k in range(q.shape[1])], 1)  # (R, K)
+    return _mean_where(np.nan_to_num(each), ~np.isnan(each))
 
 
 def describe_classes(names: Sequence[str], y: Array, p: Array) -> list[dict[str, str | int | float | None]]:
@@ -133,11 +129,6 @@ def _count_above(is_positive: Array, q: Array) -> tuple[Array, Array]:
     """Return the positive and the negative rows above every distinct threshold, from none to all."""
     positive, negative = _sum_by_score(is_positive, q, np.ones((1, len(q))))
     return tuple(np.concatenate([[0.0], np.cumsum(part[0, ::-1])]) for part in (positive, negative))  # type: ignore[return-value]
-
-
-def _mean_over_classes(values: list[Array]) -> Array:
-    each = np.stack(values, 1)  # (R, K)
-    return _mean_where(np.nan_to_num(each), ~np.isnan(each))
 
 
 def _mean_where(values: Array, known: Array) -> Array:

@@ -38,39 +38,24 @@ Array = np.ndarray[Any, Any]
 Columns = Mapping[str, Array]  # name -> (n, ...)
 DRAWS = 1000
 MAX_DRAWN_ROWS = 50_000_000  # over all draws: a very large split needs fewer draws
-SHORT_TITLES = {
-    "balanced_accuracy": "bal. acc.",
-    "average_precision": "avg. prec.",
-    "exact": "exact",
-    "cer": "CER",
-    "wer": "WER",
-}
+SHORT_TITLES = {"balanced_accuracy": "bal. acc.", "average_precision": "avg. prec."}
+SHORT_TITLES |= {"exact": "exact", "cer": "CER", "wer": "WER"}
 LARGEST_EXPONENT = 700.0  # exponent of a perplexity, below float64's overflow
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of rows.
+    """A metric of rows."""
 
-    Attributes:
-        name: Its name in files and flags.
-        title: Its name in headings and sentences.
-        needs: The columns it is computed from.
-        formula: Maps columns and weights (R, n) to (R,) values.
-        higher: Whether more is better.
-        percent: Whether it is a share between 0 and 1 (an error rate may exceed 1), written in percent.
-        others: The columns it is computed from instead, if there is another way.
-        share: The columns of the numerator and the denominator, if it is a share of rows in which each row counts once.
-    """
-
-    name: str
-    title: str
-    needs: tuple[str, ...]
-    formula: Callable[[Columns, Array], Array]
-    higher: bool = False
-    percent: bool = False
+    name: str  # its name in files and flags
+    title: str  # its name in headings and sentences
+    needs: tuple[str, ...]  # the columns it is computed from
+    formula: Callable[[Columns, Array], Array]  # maps columns and weights (R, n) to (R,) values
+    higher: bool = False  # whether more is better
+    percent: bool = False  # whether it is a share between 0 and 1 (an error rate may exceed 1), written in percent
+    # The columns of the numerator and the denominator, if it is a share of rows in which each row counts once.
     share: tuple[str, str] | None = None
-    others: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()  # the columns it is computed from instead, if there is another way
 
     @property
     def heading(self) -> str:
@@ -101,7 +86,6 @@ class Metric:
         """Format a difference without its unit: 1.8 for 1.8 percentage points.
 
         Args:
-            value: The difference.
             sign: Whether to keep a minus.
             half: Half of the interval that is printed beside it, whose decimals it gets; 0 if there is none.
         """
@@ -157,15 +141,13 @@ def _perplexity(c: Columns, w: Array) -> Array:
     return np.exp(np.minimum(_divide(w @ c["nats"], w @ c["targets"]), LARGEST_EXPONENT))
 
 
-def _auroc(c: Columns, w: Array) -> Array:
-    binary = "is_positive" in c
-    return classes.auroc(c["is_positive"], c["q"], w) if binary else classes.macro_auroc(c["y"], c["q"], w)
-
-
-def _average_precision(c: Columns, w: Array) -> Array:
-    if "is_positive" in c:
-        return classes.average_precision(c["is_positive"], c["q"], w)
-    return classes.macro_average_precision(c["y"], c["q"], w)
+def _rank(metric: Callable[[Array, Array, Array], Array]) -> Callable[[Columns, Array], Array]:
+    """Return the formula of a metric of ranks: of the positive class, or the mean over more than two classes."""
+    return lambda c, w: (
+        metric(c["is_positive"], c["q"], w)
+        if "is_positive" in c
+        else classes.average_over_classes(metric, c["y"], c["q"], w)
+    )
 
 
 _ALL = (
@@ -191,8 +173,8 @@ _ALL = (
         True,
         True,
     ),
-    Metric("auroc", "AUROC", ("y", "q"), _auroc, True, True),
-    Metric("average_precision", "average precision", ("y", "q"), _average_precision, True, True),
+    Metric("auroc", "AUROC", ("y", "q"), _rank(classes.auroc), True, True),
+    Metric("average_precision", "average precision", ("y", "q"), _rank(classes.average_precision), True, True),
     _rate("exact", "exact match", "exact", "rows", by_row=True),
     _f1("span_f1", "span F1", "spans"),
     Metric("mse", "MSE", ("square", "values"), _ratio("square", "values")),
@@ -223,9 +205,7 @@ def compute_scores(rows: Columns, intervals: bool = False, seed: int = 0, overla
     """Compute every metric that the columns allow.
 
     Args:
-        rows: Columns by name, one entry per row.
         intervals: Whether to compute 95% intervals.
-        seed: Seed of the bootstrap.
         overlap: Number of neighbouring rows that share steps of a series.
     """
     metrics = [metric for metric in METRICS.values() if metric.fits(rows)]

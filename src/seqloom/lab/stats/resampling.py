@@ -72,7 +72,6 @@ def explain_few_rows(rows: int, overlap: int, example: str = "row") -> str:
     """Explain in a sentence what few rows mean for the intervals; "" if there are enough.
 
     Args:
-        rows: Number of rows.
         overlap: Number of neighbouring rows that share steps of a series.
         example: What a row is called.
     """

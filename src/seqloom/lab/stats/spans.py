@@ -28,10 +28,3 @@ def count_spans(true: Sequence[str], predicted: Sequence[str]) -> tuple[int, int
     """Return how many spans of one row are correct, predicted and true."""
     there, claimed = find_spans(true), find_spans(predicted)
     return len(there & claimed), len(claimed), len(there)
-
-
-def span_f1(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
-    """Return 2 right / (predicted + true) over the spans of all rows, between 0 and 1."""
-    rows = [count_spans(t, p) for t, p in zip(true, predicted, strict=True)]
-    right, claimed, there = (sum(row[i] for row in rows) for i in range(3))
-    return 2 * right / max(1, claimed + there)

@@ -65,7 +65,6 @@ def change_decision(run: Run, model: ForTask, threshold: str | None, reject: str
 
     Args:
         run: The run; a goal such as recall=0.9 reads its validation rows again.
-        model: The model of the run.
         threshold: The new threshold, or None.
         reject: The new reject option, or None; "0" to predict always.
 

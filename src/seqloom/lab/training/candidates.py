@@ -99,7 +99,6 @@ def choose_candidates(kind: Kind, names: Sequence[str] = (), steps: int = 100) -
     """Return the candidates for a kind of task, or the named ones.
 
     Args:
-        kind: the kind of task.
         names: layers (`seqloom list layers`) or path/to/file.py:MyCell, with ":2" appended for two layers, or "all".
         steps: the typical sequence length, from which the depth of a TCN follows.
 
@@ -161,7 +160,6 @@ def propose_hyperparameters(
 
     Args:
         results: the settings tried so far, each with its value (lower is better) or None if it failed.
-        count: number of proposals.
     """
     optuna = require("optuna", "--tune", "tune")
     optuna.logging.set_verbosity(optuna.logging.ERROR)

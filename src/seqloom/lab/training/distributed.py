@@ -77,9 +77,8 @@ def join_processes(device: torch.device) -> Iterator[ProcessGroup]:
     try:
         yield ProcessGroup(dist.get_rank(), dist.get_world_size())
         if started_here:
-            dist.barrier(
-                device_ids=None if device.index is None else [device.index]
-            )  # so that all processes leave together
+            # so that all processes leave together
+            dist.barrier(device_ids=None if device.index is None else [device.index])
     finally:
         if started_here:
             dist.destroy_process_group()

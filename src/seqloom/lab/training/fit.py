@@ -57,7 +57,7 @@ def fit(
     Raises:
         UserError: If a setting is unknown or invalid, the data cannot be read, or the name is taken.
     """
-    training, reading = split_settings({"model": model, **settings})
+    training, reading = validate_settings(TrainSettings, {"model": model, **settings})
     task, source = open_data(data, reading)
     training, note = resolve_objective(task, training)
     if note:
@@ -90,19 +90,9 @@ def isolate_random() -> Iterator[None]:
 
 def check_model(task: Task, settings: TrainSettings) -> None:
     """Raise an error if the model cannot be built, before anything is written to disk."""
-    check_effects(task, settings)
+    kind_of(task).check_settings(task, settings)  # not checked when a stored run is loaded
     with torch.random.fork_rng(devices=[]):
         build(task, settings)
-
-
-def check_effects(task: Task, settings: TrainSettings) -> None:
-    """Raise a UserError if a setting would have no effect or cheat; not checked when a stored run is loaded."""
-    kind_of(task).check_settings(task, settings)
-
-
-def split_settings(settings: Mapping[str, Any]) -> tuple[TrainSettings, dict[str, Any]]:
-    """Split settings into validated ones of the training and those of reading the data."""
-    return validate_settings(TrainSettings, settings)
 
 
 def validate_settings(kind: type[S], settings: Mapping[str, Any]) -> tuple[S, dict[str, Any]]:

@@ -8,13 +8,15 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
+from typing import Annotated
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import Batch, Task
-from seqloom.lab.files import checkpoint
+from seqloom.lab.files import checkpoint, sealed
 from seqloom.lab.files.checkpoint import load_weights, weights_of
 from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.stats.metrics import is_better
@@ -23,7 +25,6 @@ from seqloom.lab.training.journal import Journal
 from seqloom.lab.training.model import build
 from seqloom.lab.training.optimiser import Schedule
 from seqloom.lab.training.progress import ProgressReport
-from seqloom.lab.training.resume_facts import check_resume
 from seqloom.lab.training.run import METRICS, Run
 from seqloom.lab.training.scoring import score
 from seqloom.lab.training.step import Stepper, restore_stepper, stepper_facts, stepper_tensors
@@ -33,6 +34,8 @@ TARGET_STEPS = 2500  # default number of steps for finite data, within these lim
 MIN_EPOCHS, MAX_EPOCHS = 10, 200
 MIN_EPOCHS_LARGE = 3  # for one target per row on much data, which overfits early
 LARGE_BATCHES, LARGE_TOKENS = 250, 8192  # data is large above this many batches of this many time steps
+Count = Annotated[int, Field(ge=0)]
+STRICT = ConfigDict(strict=True, extra="ignore")
 SYNC_STEPS = 10  # steps between the times at which several processes agree whether a checkpoint is due
 
 
@@ -79,18 +82,23 @@ class Training:
 
     def train(self) -> None:
         """Train from the last checkpoint to the end, then score the test split."""
-        journal_size = self._restore()
-        self.journal = None
-        if self.processes.is_first:
-            self.journal = Journal(self.run.folder / METRICS, journal_size, self.settings.tensorboard)
-        self.saved = time.perf_counter()
-        self.began = self.saved - self.at.seconds
-        try:
+        with self._record():
             with ProgressReport(self.processes.is_first, self.steps - self.at.step) as self.progress:
                 while not self.at.finished:
                     self._train_epoch()
                 self._average_checkpoints()
             self._score_test()
+
+    @contextmanager
+    def _record(self) -> Iterator[None]:
+        """Restore the last checkpoint, and write the journal while the block runs."""
+        size, self.journal = self._restore(), None
+        if self.processes.is_first:
+            self.journal = Journal(self.run.folder / METRICS, size, self.settings.tensorboard)
+        self.saved = time.perf_counter()
+        self.began = self.saved - self.at.seconds
+        try:
+            yield
         finally:
             if self.journal is not None:
                 self.journal.close()
@@ -221,7 +229,8 @@ class Training:
         if last is None:
             return 0
         facts = last.facts
-        check_resume(facts, last.folder)
+        with sealed.interpret(last.folder / checkpoint.FACTS):  # a value is missing, or no training wrote it
+            ResumeFacts.model_validate(facts)
         self.at = LoopState(**{f.name: facts[f.name] for f in fields(LoopState)})
         self.schedule.restore(facts["schedule"])
         restore_stepper(self.stepper, facts, last.tensors("weights"), last.tensors("training"))
@@ -271,3 +280,38 @@ def _group(batches: Iterable[Batch], size: int) -> Iterator[list[Batch]]:
     remaining = iter(batches)
     while group := list(itertools.islice(remaining, size)):
         yield group
+
+
+class ScheduleFacts(BaseModel):
+    """The state of a schedule."""
+
+    model_config = STRICT
+
+    decays: Count
+    waited: Count
+
+
+class ResumeFacts(BaseModel):
+    """What a training resumes from, in state.json of a checkpoint; numbers may be NaN where a training diverged."""
+
+    model_config = STRICT
+
+    step: Count
+    epoch: Count
+    batch: Count
+    seconds: float
+    validated: Count
+    waited: Count
+    best: float | None
+    best_loss: float | None
+    loss: float
+    targets: Count
+    finished: str | None
+    schedule: ScheduleFacts
+    parts: Annotated[int, Field(ge=1)]
+    scaler: dict[str, float]
+    averaged: Count
+    skipped: Count = 0
+    skipped_in_a_row: Count = 0
+    averaged_checkpoints: Count = 0
+    metrics: Count

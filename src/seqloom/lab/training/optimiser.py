@@ -112,11 +112,7 @@ class Average:
     def update(self, model: nn.Module) -> None:
         d = min(self.decay, (1 + self.steps) / (10 + self.steps))
         self.steps += 1
-        for name, w in weights_of(model).items():
-            if w.is_floating_point():
-                self.weights[name].lerp_(w, 1 - d)
-            else:
-                self.weights[name].copy_(w)
+        _approach(self.weights, weights_of(model), 1 - d)
 
 
 class CheckpointAverage:
@@ -130,8 +126,13 @@ class CheckpointAverage:
     def add(self, weights: Mapping[str, Tensor]) -> None:
         """Include these weights in the mean."""
         self.count += 1
-        for name, w in weights.items():
-            if w.is_floating_point():
-                self.weights[name].lerp_(w, 1 / self.count)
-            else:
-                self.weights[name].copy_(w)
+        _approach(self.weights, weights, 1 / self.count)
+
+
+def _approach(mean: dict[str, Tensor], weights: Mapping[str, Tensor], share: float) -> None:
+    """Move averages by a share of the way to these weights; whole numbers, such as counts, become theirs."""
+    for name, w in weights.items():
+        if w.is_floating_point():
+            mean[name].lerp_(w, share)
+        else:
+            mean[name].copy_(w)

@@ -24,7 +24,6 @@ def write_results(
     """Write results one by one and return their number.
 
     Args:
-        results: The results.
         out: The file. Default: standard output.
         form: "jsonl", "csv" or "lines". Default: from the file's suffix, otherwise "jsonl".
         separator: The separator of the items of a list in a CSV field.
@@ -34,10 +33,12 @@ def write_results(
         raise UserError(f"the format of results must be {' or '.join(FORMATS[:2])}, got {form!r}")
     count = 0
     with _open(out) as file:
-        if form == "csv":
-            put = _csv_writer(file, separator)
-        else:
-            put = _line_writer(file) if form == "lines" else _json_writer(file)
+        writers: dict[str, Callable[[Result], Any]] = {
+            "csv": _csv_writer(file, separator),
+            "lines": lambda result: file.write(" ".join(str(result["translation"]).splitlines()) + "\n"),
+            "jsonl": lambda result: file.write(json.dumps(result, ensure_ascii=False, allow_nan=False) + "\n"),
+        }
+        put = writers[form]
         for result in results:
             put(result)
             count += 1
@@ -61,15 +62,6 @@ def _open(out: Path | None) -> Iterator[IO[str]]:
         raise UserError(f"{out}: there is no folder {out.parent}")
     with write_atomically(out) as work, work.open("w", encoding="utf-8", newline="") as file:
         yield file
-
-
-def _json_writer(file: IO[str]) -> Callable[[Result], Any]:
-    return lambda result: file.write(json.dumps(result, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def _line_writer(file: IO[str]) -> Callable[[Result], Any]:
-    """Return a function that writes translations, one per line; line breaks inside become spaces."""
-    return lambda result: file.write(" ".join(str(result["translation"]).splitlines()) + "\n")
 
 
 def _csv_writer(file: IO[str], separator: str) -> Callable[[Result], Any]:

@@ -17,17 +17,7 @@ from torch import Tensor
 from seqloom.core.errors import UserError
 from seqloom.lab.data.pipeline.new_rows import iterate_rows
 from seqloom.lab.data.pipeline.windows import WindowsTask, describe_short
-from seqloom.lab.data.task import (
-    END,
-    PAD,
-    SPECIALS,
-    START,
-    UNKNOWN,
-    Batch,
-    DataSource,
-    Notes,
-    Task,
-)
+from seqloom.lab.data.task import END, PAD, SPECIALS, START, UNKNOWN, Batch, DataSource, Notes, Task
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.kinds.forms import describe_kind
 from seqloom.lab.kinds.generate import GenerateKind

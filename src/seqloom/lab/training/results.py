@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from seqloom.core.errors import UserError
+from seqloom.core.plurals import count
 from seqloom.lab.data.registry import reopen
-from seqloom.lab.data.task import DataSource
+from seqloom.lab.data.task import Batch, DataSource, Task
 from seqloom.lab.files import checkpoint
 from seqloom.lab.files.sealed import DamagedError
 from seqloom.lab.kinds.registry import KINDS, kind_of
@@ -19,19 +23,11 @@ from seqloom.lab.training.calibration import change_decision
 from seqloom.lab.training.folders import list_names
 from seqloom.lab.training.run import Run
 from seqloom.lab.training.scoring import score_split
-from seqloom.lab.training.unseen import list_unseen
 
+BATCH = 256  # rows that are compared at a time, to find those that a run was trained on
 FINISHED = "finished"  # prefix of the state of a run, followed by its reason in brackets
-NOT_METRICS = (
-    "step",
-    "epoch",
-    "split",
-    "lr",
-    "seconds",
-    "train_loss",
-    "rows",
-    "skipped",
-)  # other keys in a line of metrics.jsonl
+# Other keys in a line of metrics.jsonl.
+NOT_METRICS = ("step", "epoch", "split", "lr", "seconds", "train_loss", "rows", "skipped")
 
 
 def evaluate(
@@ -45,11 +41,9 @@ def evaluate(
     """Compute every metric of the run's kind, with 95% intervals.
 
     Args:
-        run: The trained run.
         data: A file with targets; its rows that were used for training are left out, with a warning. Default: the data
             from which the run took its training rows.
         split: The split to use. Default: "test", or "valid" if there is no test split.
-        device: Where the model runs.
         metric: Compute only this one.
         threshold: Least probability to predict the positive class, or a goal such as recall=0.9. Default: the run's.
 
@@ -150,15 +144,11 @@ def _select_metrics(line: Mapping[str, Any]) -> dict[str, Any]:
 
 def tabulate_results(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the metrics of one run as table rows: test and validation, or validation alone."""
-    if not document["test"]:
-        rows = tabulate_metrics({"metrics": document["valid"], "intervals": document["test_intervals"]})
-        return [
-            {"metric": row["metric"], "validation": row["value"], "95% interval": row["95% interval"]} for row in rows
-        ]
-    rows = tabulate_metrics({"metrics": document["test"], "intervals": document["test_intervals"]})
+    test, valid = document["test"], document["valid"]
+    rows = tabulate_metrics({"metrics": test or valid, "intervals": document["test_intervals"]})
     return [
-        {"metric": row["metric"], "test": row["value"], "95% interval": row["95% interval"]}
-        | ({"validation": _format(document["valid"].get(row["metric"]))} if document["valid"] else {})
+        {"metric": row["metric"], "test" if test else "validation": row["value"], "95% interval": row["95% interval"]}
+        | ({"validation": _format(valid.get(row["metric"]))} if test and valid else {})
         for row in rows
     ]
 
@@ -190,3 +180,57 @@ def _tabulate_run(folder: Path) -> dict[str, Any]:
         "test": run["test"].get(metric),
         "state": f"{FINISHED} ({run['finished']})" if run["finished"] else "unfinished",
     }
+
+
+def list_unseen(run: Run, task: Task, file: DataSource) -> tuple[set[int] | None, str]:
+    """Find the rows of another file that are not among the training rows of a run, by their encoded input and target.
+
+    Args:
+        task: The file, opened with the encoding of the run.
+        file: Its name, for messages.
+
+    Returns:
+        The rows of its split "test", and a warning. None and "" if all of them are new, or if the training data no
+        longer exist.
+
+    Raises:
+        UserError: If no row is new.
+    """
+    if kind_of(task).continues_text:  # its pieces depend on where the text begins
+        return None, ""
+    try:
+        trained = reopen(run.record["source"])
+    except UserError:
+        return None, ""
+    if trained.splits["train"].size is None:
+        return None, ""
+    known = {key for batch in trained.batches("train", batch=BATCH) for _, key in _identify_rows(batch)}
+    keys = [pair for batch in task.batches("test", batch=BATCH) for pair in _identify_rows(batch)]
+    unseen = {row for row, key in keys if key not in known}
+    if len(unseen) == len(keys):
+        return None, ""
+    if not unseen:
+        raise UserError(
+            f"{file}: the run was trained on all of its rows; evaluate the run without a file to score held-out rows"
+        )
+    seen = len(keys) - len(unseen)
+    equal = "equals a training row" if seen == 1 else "equal training rows"
+    verb = "is" if seen == 1 else "are"
+    return (
+        unseen,
+        f"{count(seen, 'row')} of {len(keys):,} in {file} {equal}, as the model reads them, and {verb} left out",
+    )
+
+
+def _identify_rows(batch: Batch) -> Iterator[tuple[int, bytes]]:
+    """Yield the position and a hash of each row, which do not depend on its padding."""
+    y_lengths = batch.lengths if batch.y_lengths is None else batch.y_lengths
+    for k, (row, steps, targets) in enumerate(
+        zip(batch.rows.tolist(), batch.lengths.tolist(), y_lengths.tolist(), strict=True)
+    ):
+        key = blake2b(batch.x[k, :steps].contiguous().numpy().tobytes(), digest_size=16)
+        if batch.y is not None:
+            y = batch.y[k]
+            is_sequence = y.dim() > 0 and not torch.is_floating_point(y)
+            key.update((y[:targets] if is_sequence else y).contiguous().numpy().tobytes())
+        yield row, key.digest()

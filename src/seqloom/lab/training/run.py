@@ -31,13 +31,15 @@ from seqloom.core.errors import UserError
 from seqloom.lab.data.registry import load_task
 from seqloom.lab.data.task import DataSource, Frame, Notes, Task, flatten_results, is_frame, make_frame
 from seqloom.lab.files import checkpoint, scratch, sealed, trust
-from seqloom.lab.files.checkpoint import Checkpoint
+from seqloom.lab.files.checkpoint import Checkpoint, check_finite, check_weights, load_weights
 from seqloom.lab.files.scratch import refuse_links
 from seqloom.lab.files.sealed import DamagedError
+from seqloom.lab.kinds.baselines.registry import build_baseline
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.kinds.registry import KINDS
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.layout import RUN_FILE
+from seqloom.lab.training.model import build, build_without_memory
 from seqloom.layers.registry import BI_PREFIX
 
 FORMAT = 1
@@ -121,8 +123,6 @@ class Run:
 
         Args:
             folder: The folder, which must not exist or be empty.
-            settings: The settings of the training.
-            task: The task, which is stored in the folder.
             source: Where the data came from, JSON-serialisable.
             baseline: For a baseline, its class and settings, JSON-serialisable.
 
@@ -293,15 +293,10 @@ class Run:
             which: The checkpoint, "best" or "last".
             device: The device of the model.
         """
-        from seqloom.lab.files.checkpoint import check_finite, check_weights, load_weights
-        from seqloom.lab.training.model import build, build_without_memory
-
         is_baseline = "baseline" in self.record
         loaded = self.checkpoint("best" if is_baseline else which, files=["weights"])
         assert loaded is not None
         if is_baseline:
-            from seqloom.lab.kinds.baselines.registry import build_baseline
-
             with sealed.interpret(self.folder / RUN_FILE):
                 model = build_baseline(self.task, self.record["baseline"], loaded.tensors("weights"))
             model.restore_decision(self.folder, self.task)

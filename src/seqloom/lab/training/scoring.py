@@ -33,9 +33,6 @@ def score(
     """Compute every metric of the task's kind on a whole split.
 
     Args:
-        model: The model.
-        task: The task.
-        split: The name of the split.
         batch: Examples per batch.
         tokens: Time steps per batch, instead of `batch`.
         intervals: Whether to compute 95% intervals.
@@ -100,7 +97,8 @@ def _score_batch(
     try:
         scores, after = model.scores(batch, state)
         kind = kind_of(task)
-        columns = score_loss(model, scores, batch) | kind.score(task, batch, model.choose(scores, batch))
+        columns = {"nats": to_array(model.row_losses(scores, batch)), "targets": to_array(model.count_targets(batch))}
+        columns |= kind.score(task, batch, model.choose(scores, batch))
         return (columns | kind.score_decoded(task, batch, model) if full else columns), after
     except torch.OutOfMemoryError:
         if len(batch) < 2 or state is not None:
@@ -108,8 +106,3 @@ def _score_batch(
     torch.cuda.empty_cache()
     halves = [_score_batch(model, task, batch.shard(k, 2), None, full)[0] for k in range(2)]
     return {name: np.concatenate([half[name] for half in halves]) for name in halves[0]}, None
-
-
-def score_loss(model: ForTask, scores: object, batch: Batch) -> Columns:
-    """Return the loss of each row and the number of its targets."""
-    return {"nats": to_array(model.row_losses(scores, batch)), "targets": to_array(model.count_targets(batch))}

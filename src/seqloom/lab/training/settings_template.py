@@ -17,15 +17,8 @@ from seqloom.lab.data.task import Task
 from seqloom.lab.kinds.settings import TrainSettings
 
 COMMENT_WIDTH = 100  # columns
-DETECTED = (
-    "input",
-    "target",
-    "known",
-    "group",
-    "time",
-    "split",
-    "kind",
-)  # detected properties of the data to write down
+# Detected properties of the data to write down.
+DETECTED = ("input", "target", "known", "group", "time", "split", "kind")
 MAX_COLUMNS = 20  # longer lists of columns are not written down
 
 
@@ -38,8 +31,6 @@ def build_template(
 
     Args:
         data: The data, as given on the command line.
-        task: The opened data.
-        settings: The settings of the training.
         reading: The given settings of reading the data.
         options: The given options of a built-in task.
     """

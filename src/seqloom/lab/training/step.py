@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 import torch
@@ -138,8 +138,7 @@ class Stepper:
             longest = max(batch.x.shape[1] for batch in batches)
             raise MemoryError(
                 f"a batch of {count(-(-largest // self.parts), 'row')} of {count(longest, 'step')} does not fit "
-                "into memory; "
-                "use smaller batches, shorter sequences or a smaller model"
+                "into memory; use smaller batches, shorter sequences or a smaller model"
             ) from error
         self.parts *= 2
         self.carried = {}
@@ -292,15 +291,14 @@ def find_not_finite(model: nn.Module, again: Callable[[], Tensor], batch_x: Tens
 
         return hook
 
-    hooks = [m.register_forward_hook(watch(name, type(m).__name__)) for name, m in model.named_modules() if name]
-    try:
+    with ExitStack() as stack:
+        for name, module in model.named_modules():
+            if name:
+                stack.enter_context(module.register_forward_hook(watch(name, type(module).__name__)))
         model.zero_grad(set_to_none=True)
         loss = again()
         if not outputs and bool(loss.isfinite()):
             loss.backward()
-    finally:
-        for hook in hooks:
-            hook.remove()
     if outputs:
         return outputs[0]
     if not bool(loss.isfinite()):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.task import Task
-from seqloom.lab.jobs.cpu import are_denormals_flushed
+from seqloom.lab.jobs.cpu import use_threads
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training.distributed import ProcessGroup, join_processes, local_device
 from seqloom.lab.training.loop import Training
@@ -58,8 +58,10 @@ def train(
         if processes.is_first:
             stack.enter_context(run.lock())
         processes.broadcast(None)  # wait until checkpoints are recovered
-        stack.enter_context(_prepare_torch(run.settings, device))
-        if not (run.finished and _is_tested(run, task)):
+        stack.enter_context(use_threads(run.settings.threads))
+        stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
+        must_test = "test" in task.splits
+        if not run.finished or (must_test and all(line.get("split") != "test" for line in run.metrics())):
             Training(task, run, device, processes).train()
         processes.broadcast(None)  # wait until the last file is written
         return run
@@ -116,22 +118,3 @@ def choose_device(settings: TrainSettings) -> torch.device:
         raise UserError(
             f"device {name!r} cannot be used: {reason}; the option --device takes cpu, cuda or cuda:1"
         ) from None
-
-
-@contextmanager
-def _prepare_torch(settings: TrainSettings, device: torch.device) -> Iterator[None]:
-    """Set the threads and flush denormals, which slow down a CPU; restore the random generators afterwards."""
-    threads, flushed = torch.get_num_threads(), are_denormals_flushed()
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
-    torch.set_flush_denormal(True)
-    try:
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.set_flush_denormal(flushed)
-
-
-def _is_tested(run: Run, task: Task) -> bool:
-    return "test" not in task.splits or any(line.get("split") == "test" for line in run.metrics())

@@ -38,9 +38,7 @@ async def receive_body(
     would see its connection reset and never receive the answer.
 
     Args:
-        receive: ASGI's function.
         length: The header Content-Length.
-        limit: Maximum number of bytes.
         receiving: Counts the bytes of bodies that are being received.
         client: Who sends the body.
         find_wait: Returns how many seconds to wait before more is received; see `Lane`.
@@ -105,17 +103,20 @@ def too_large(limit: int) -> RequestError:
 async def read_object(request: Request, kind: TypeAdapter[Any]) -> dict[str, Any]:
     """Return the body of a request.
 
-    Args:
-        request: The request.
-        kind: What the body must be.
-
     Raises:
         RequestError: 400 if it is not JSON, 415 if the request does not say that it is JSON, 422 if a field is wrong.
     """
     content = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content != JSON:
         raise RequestError(415, "the body must be JSON; send the header Content-Type: application/json")
-    return check_object(parse_json(await request.body()), kind)
+    document = parse_json(await request.body())
+    if not isinstance(document, dict):
+        raise RequestError(422, "the body must be a JSON object")
+    try:
+        checked: dict[str, Any] = kind.validate_python(document)
+    except ValidationError as error:
+        raise explain_invalid(error) from None
+    return checked
 
 
 def parse_json(body: bytes | str) -> Any:  # noqa: ANN401  # any JSON
@@ -124,14 +125,3 @@ def parse_json(body: bytes | str) -> Any:  # noqa: ANN401  # any JSON
         return from_json(body, allow_inf_nan=False, cache_strings="keys")
     except ValueError as error:
         raise RequestError(400, f"the body is not valid JSON: {error}") from None
-
-
-def check_object(document: Any, kind: TypeAdapter[Any]) -> dict[str, Any]:  # noqa: ANN401  # any JSON
-    """Return a document that has the fields of a body; 422 otherwise."""
-    if not isinstance(document, dict):
-        raise RequestError(422, "the body must be a JSON object")
-    try:
-        checked: dict[str, Any] = kind.validate_python(document)
-    except ValidationError as error:
-        raise explain_invalid(error) from None
-    return checked

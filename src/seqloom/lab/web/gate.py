@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic_core import to_json
-
 from seqloom.lab.web import logs
 from seqloom.lab.web.bodies import ClientLeftError, receive_body
 from seqloom.lab.web.clients import Clients, Shares
@@ -39,34 +37,23 @@ Headers = dict[bytes, bytes]
 
 @dataclass
 class ServerState:
-    """State that the parts of a server share.
+    """State that the parts of a server share."""
 
-    Attributes:
-        is_stopping: Whether the server has been asked to stop.
-        taken: Requests whose headers have arrived.
-        answered: Requests whose answer was written completely.
-        sockets: Functions that ask the open WebSockets to close.
-    """
-
-    is_stopping: bool = False
-    taken: int = 0
-    answered: int = 0
-    sockets: set[Callable[[], None]] = field(default_factory=set)
+    is_stopping: bool = False  # whether the server has been asked to stop
+    taken: int = 0  # requests whose headers have arrived
+    answered: int = 0  # requests whose answer was written completely
+    sockets: set[Callable[[], None]] = field(default_factory=set)  # functions that ask the open WebSockets to close
 
 
 @dataclass(frozen=True)
 class Policy:
-    """The policy in which servers differ.
+    """The policy in which servers differ."""
 
-    Attributes:
-        check: Raises a RequestError if the scope and the headers of a request lack the credentials.
-        observe: Called with the route, method, status and seconds of each request.
-        checks_host: Whether the Host header must name this machine if only this machine can connect.
-    """
-
+    # Raises a RequestError if the scope and the headers of a request lack the credentials.
     check: Callable[[Scope, Headers], None]
+    # Called with the route, method, status and seconds of each request.
     observe: Callable[[str, str, int, float], None] = lambda *_: None
-    checks_host: bool = True
+    checks_host: bool = True  # whether the Host header must name this machine if only this machine can connect
 
 
 class Hold:
@@ -90,14 +77,7 @@ class Hold:
 
 
 class Gate:
-    """An ASGI application around the routes.
-
-    Args:
-        app: The routes.
-        settings: Limits.
-        policy: The policy in which servers differ.
-        state: Shared with the server.
-    """
+    """An ASGI application around the routes."""
 
     def __init__(self, app: App, settings: WebSettings, policy: Policy, state: ServerState) -> None:
         self.app, self.settings, self.policy, self.state = app, settings, policy, state
@@ -147,17 +127,17 @@ class Gate:
         try:
             await self._pass_on(scope, receive, send_on, leave)
         except RequestError as problem:
-            await send_problem(send_on, problem)
+            await problem.response(scope, receive, send_on)
         except ClientLeftError:
             leave()
         except TimeoutError:
             if not status:
                 sentence = f"the answer took more than {self.settings.max_seconds:g} s; send fewer or shorter rows"
-                await send_problem(send_on, RequestError(503, sentence))
+                await RequestError(503, sentence).response(scope, receive, send_on)
         except Exception:
             logs.write("internal error", level=logging.ERROR, failed=True)
             if not status:
-                await send_problem(send_on, BUG)
+                await BUG.response(scope, receive, send_on)
         finally:
             shown = CLIENT_LEFT if has_left or not status else status
             self._record(scope, scope["method"], shown, time.perf_counter() - start)
@@ -289,22 +269,10 @@ def _is_host(host: str) -> bool:
         return False
 
 
-async def send_problem(send: Send, problem: RequestError) -> None:
-    """Answer a request with a problem."""
-    body = to_json(problem.document)
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    headers += [(name.lower().encode(), value.encode()) for name, value in problem.headers.items()]
-    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
 async def refuse_socket(scope: Scope, receive: Receive, send: Send, problem: RequestError) -> None:
     """Refuse a WebSocket with the status and the sentence of a problem."""
     await receive()  # websocket.connect
     if "websocket.http.response" not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": 1008})
-        return
-    body = to_json(problem.document)
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "websocket.http.response.start", "status": problem.status, "headers": headers})
-    await send({"type": "websocket.http.response.body", "body": body})
+    else:
+        await problem.response(scope, receive, send)

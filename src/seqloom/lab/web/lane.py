@@ -56,7 +56,6 @@ class Lane:
         """Wait until a body may be read.
 
         Args:
-            client: Who sent the body.
             size: Its bytes; a small one need not wait.
         """
         if size < LARGE:

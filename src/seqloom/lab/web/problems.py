@@ -12,28 +12,28 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from seqloom.core.plurals import shorten
+
 LONGEST_SENTENCE = 300  # characters; the rest of a message would repeat the user's data
 
 
 class RequestError(Exception):
-    """A problem with a request; the client receives {"error": sentence}.
-
-    Attributes:
-        status: The HTTP status.
-        sentence: What is wrong and what to do.
-        headers: Further headers of the response.
-    """
+    """A problem with a request: a status, and what is wrong and what to do; the client gets {"error": sentence}."""
 
     def __init__(self, status: int, sentence: str, headers: dict[str, str] | None = None) -> None:
-        sentence = " ".join(sentence.split())
-        shortened = sentence if len(sentence) <= LONGEST_SENTENCE else sentence[: LONGEST_SENTENCE - 3] + "..."
-        super().__init__(shortened)
-        self.status, self.sentence, self.headers = status, shortened, headers or {}
+        self.status, self.headers = status, headers or {}
+        self.sentence = shorten(" ".join(sentence.split()), LONGEST_SENTENCE)
+        super().__init__(self.sentence)
 
     @property
     def document(self) -> dict[str, Any]:
         """The body of the response."""
         return {"error": self.sentence}
+
+    @property
+    def response(self) -> Response:
+        """The answer to the request."""
+        return write_json(self.document, self.status, self.headers)
 
 
 BUG = RequestError(500, "internal error of the server; its log has the place")
@@ -75,19 +75,18 @@ def answer_problems(app: Starlette, sentences: Mapping[int, str]) -> None:
     """Make an application answer problems, and errors of its framework, with {"error": sentence}.
 
     Args:
-        app: The application.
         sentences: What to say for a status of the framework, such as 404.
     """
 
     async def answer_problem(_: Request, problem: Any) -> Response:  # noqa: ANN401  # as the framework passes it
-        return write_json(problem.document, problem.status, problem.headers)
+        return problem.response
 
     async def answer_http_error(_: Request, error: Any) -> Response:  # noqa: ANN401  # as the framework passes it
         document = {"error": sentences.get(error.status_code, str(error.detail))}
         return write_json(document, error.status_code, error.headers or {})
 
     async def answer_bug(_: Request, error: Exception) -> Response:
-        return write_json(BUG.document, BUG.status)
+        return BUG.response
 
     app.add_exception_handler(RequestError, answer_problem)
     app.add_exception_handler(HTTPException, answer_http_error)

@@ -38,7 +38,6 @@ class Server(uvicorn.Server):  # type: ignore[misc]
     `serve_site` runs it until SIGTERM or Ctrl-C, or until `should_exit` is set to True.
 
     Args:
-        app: The application.
         when_ready: Called with the address once the server answers.
         finish_seconds: Time for the requests that are being answered as it stops; by default what the settings allow
             each request.

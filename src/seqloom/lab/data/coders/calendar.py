@@ -119,11 +119,8 @@ class Calendar(Coder, key="calendar"):
             days = np.busday_offset(_to_days(stamps), steps, roll="backward")
         else:
             months = _to_months(stamps) + np.round(steps * self.step).astype(np.int64)
-            first = months.astype("datetime64[M]").astype("datetime64[D]")
-            last = (months + 1).astype("datetime64[M]").astype("datetime64[D]") - 1
-            of_month = (_to_days(stamps) - _to_months(stamps).astype("datetime64[M]").astype("datetime64[D]")).astype(
-                int
-            )
+            first, last = _find_first_days(months), _find_first_days(months + 1) - 1
+            of_month = (_to_days(stamps) - _find_first_days(_to_months(stamps))).astype(int)
             days = last if self.month_end else np.minimum(first + of_month, last)
         return days.astype("datetime64[s]").astype(np.float64) + within
 
@@ -181,8 +178,8 @@ def _infer_months(column: str, stamps: Array, series: Sequence[Array], spans: Ar
     if spans.min() < SHORTEST_MONTH or len(np.unique(stamps % DAY)) > 1:
         return None
     days, months = _to_days(stamps), _to_months(stamps)
-    of_month = (days - months.astype("datetime64[M]").astype("datetime64[D]")).astype(int)
-    is_end = bool(((months + 1).astype("datetime64[M]").astype("datetime64[D]") - 1 == days).all())
+    of_month = (days - _find_first_days(months)).astype(int)
+    is_end = bool((_find_first_days(months + 1) - 1 == days).all())
     if not is_end and len(np.unique(of_month)) > 1:
         return None
     step = int(_find_tick(np.concatenate([np.diff(_to_months(one)) for one in series])))
@@ -191,6 +188,10 @@ def _infer_months(column: str, stamps: Array, series: Sequence[Array], spans: Ar
 
 def _to_days(stamps: Array) -> Array:
     return np.floor(stamps / DAY).astype(np.int64).astype("datetime64[D]")
+
+
+def _find_first_days(months: Array) -> Array:
+    return months.astype("datetime64[M]").astype("datetime64[D]")
 
 
 def _to_months(stamps: Array) -> Array:

@@ -157,8 +157,6 @@ class StepSetCoder(LabelSetCoder, key="step sets"):
     A target has one more value at each step: the number of labels that do not occur in training.
 
     Args:
-        column: The column.
-        names: The labels.
         merge: Whether labels that differ only by case or blanks are one.
         is_input: Whether to encode inputs.
         shifted: Whether the target is the next step of the input, so that a model must not look ahead.

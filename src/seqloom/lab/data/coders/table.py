@@ -24,7 +24,6 @@ class TableCoder(Coder, key="table"):
     no feature.
 
     Args:
-        columns: The columns.
         known: Those of them whose future is known.
         categories: The values of the categorical ones.
         scale: Mean and deviation of the others.
@@ -58,7 +57,7 @@ class TableCoder(Coder, key="table"):
 
     def fit(self, frame: pl.DataFrame) -> None:
         """Fit the scale and collect the categories of the training rows."""
-        for name in [n for n in self.columns if is_categorical(frame.schema[n])]:
+        for name in [n for n in self.columns if isinstance(frame.schema[n], (pl.String, pl.Categorical, pl.Enum))]:
             counts = (
                 frame[name].cast(pl.String).drop_nulls().value_counts().sort("count", name, descending=[True, False])
             )
@@ -89,11 +88,6 @@ class TableCoder(Coder, key="table"):
             for value in known
         ]
         return np.concatenate([np.nan_to_num(filled), masks, *flags], 1).astype(np.float32)
-
-
-def is_categorical(dtype: pl.DataType) -> bool:
-    """Return whether a column of this type holds names."""
-    return dtype == pl.String or isinstance(dtype, (pl.Categorical, pl.Enum))
 
 
 def fill_gaps(values: Array, first: Array, season: int) -> Array:

@@ -134,11 +134,7 @@ class SubwordCoder(Coder, key="subwords"):
     def fit(self, frames: Iterable[pl.DataFrame]) -> None:
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-        common: dict[str, Any] = {
-            "vocab_size": self.size,
-            "special_tokens": list(SPECIALS),
-            "show_progress": False,
-        }
+        common: Any = {"vocab_size": self.size, "special_tokens": list(SPECIALS), "show_progress": False}
         unknown = SPECIALS[UNKNOWN]
         if self.unit == "bpe":
             self._tokenizer = Tokenizer(models.BPE(unk_token=unknown))
@@ -150,7 +146,8 @@ class SubwordCoder(Coder, key="subwords"):
             [pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()]
         )
         self._tokenizer.decoder = decoders.Metaspace()
-        self._tokenizer.train_from_iterator(self._read_texts(frames), trainer)
+        texts = (text for frame in frames for text in self._prepare(frame[self.column]))
+        self._tokenizer.train_from_iterator(texts, trainer)
         if self.unit == "unigram":
             self._tokenizer = Tokenizer.from_str(_sort_pieces(self._tokenizer.to_str()))
 
@@ -159,10 +156,6 @@ class SubwordCoder(Coder, key="subwords"):
         """The trained tokenizer as JSON."""
         tokenizer: dict[str, Any] = json.loads(self._tokenizer.to_str())
         return tokenizer
-
-    def _read_texts(self, frames: Iterable[pl.DataFrame]) -> Iterator[str]:
-        for frame in frames:
-            yield from self._prepare(frame[self.column])
 
     def _prepare(self, texts: pl.Series) -> list[str]:
         texts = texts.fill_null("")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from seqloom.lab.data.pipeline.row_filter import find_usable, has_step_sets, joi
 from seqloom.lab.data.pipeline.source import Source
 from seqloom.lab.data.pipeline.splits import split_rows
 from seqloom.lab.data.pipeline.stream import build_stream
+from seqloom.lab.data.pipeline.tables import build_windows
 from seqloom.lab.data.pipeline.task_plan import TableRequest, TaskPlan
 from seqloom.lab.data.task import END, UNSEEN, Notes, Split
 from seqloom.lab.kinds.forms import find_kind
@@ -47,8 +49,6 @@ Array = np.ndarray[Any, Any]
 
 
 def build_files(source: Source, options: Reading, work: Path) -> None:
-    from seqloom.lab.data.pipeline.tables import build_windows
-
     notes = Notes()
     columns = describe_columns(source)
     options = resolve_names(options, columns, notes)
@@ -198,15 +198,20 @@ def _check_classes(source: Source, encoding: Encoding, index: dict[str, Array]) 
             f"class {name!r} ({count(sizes[name], 'training row')}) may be a misspelt {other!r} ({sizes[other]:,}); "
             "if so, correct it in the file"
         )
+    for name, rows, row in _list_unseen(index, ids == UNSEEN):
+        label = source.frame().select(column).slice(row, 1).collect().item()
+        notes.warn(
+            f"rows of {name!r} with a label that does not occur in training: {rows} "
+            f"(first: {source.place(row)}, {label!r}); they count as wrong"
+        )
+
+
+def _list_unseen(index: dict[str, Array], is_unseen: Array) -> Iterator[tuple[str, int, int]]:
+    """Yield each split with such rows, their number, and the first of them."""
     for name, rows in index.items():
-        unseen = rows[ids[rows] == UNSEEN]
+        unseen = rows[is_unseen[rows]]
         if len(unseen):
-            row = int(unseen[0])
-            label = source.frame().select(column).slice(row, 1).collect().item()
-            notes.warn(
-                f"rows of {name!r} with a label that does not occur in training: {len(unseen)} "
-                f"(first: {source.place(row)}, {label!r}); they count as wrong"
-            )
+            yield name, len(unseen), int(unseen[0])
 
 
 def _check_label_sets(source: Source, coder: LabelSetCoder, index: dict[str, Array], notes: Notes) -> None:
@@ -223,15 +228,11 @@ def _check_label_sets(source: Source, coder: LabelSetCoder, index: dict[str, Arr
         values, lengths = coder.encode(frame)  # (sum of lengths, K + 1)
         row = np.repeat(np.arange(len(lengths)), lengths)
         counts.append(np.bincount(row, weights=values[:, -1], minlength=len(lengths)))
-    unseen = np.concatenate(counts)
-    for name, rows in index.items():
-        wrong = rows[unseen[rows] > 0]
-        if len(wrong):
-            place = source.place(int(wrong[0]))
-            notes.warn(
-                f"rows of {name!r} with a label that does not occur in training: {len(wrong)} (first: {place}); "
-                "such labels count as not found"
-            )
+    for name, rows, first in _list_unseen(index, np.concatenate(counts) > 0):
+        notes.warn(
+            f"rows of {name!r} with a label that does not occur in training: {rows} (first: {source.place(first)}); "
+            "such labels count as not found"
+        )
 
 
 def _suggest_label_sets(coder: LabelCoder, notes: Notes) -> None:

@@ -46,8 +46,6 @@ def find_or_build(key: str, build: Callable[[Path], None], notes: Notes) -> Path
     process leaves nothing that looks complete.
 
     Args:
-        key: The name of the folder.
-        build: Fills the folder that it is given.
         notes: Receives a warning if a damaged folder is replaced.
     """
     place = cache_home() / key

@@ -26,36 +26,11 @@ TIME_WORDS = frozenset((*TIMES, "ts", "unix", "epoch", "utc", "created", "update
 UNIX_UNITS = (1, 10**3, 10**6, 10**9)  # seconds, milliseconds, microseconds, nanoseconds
 CALENDAR = ("year", "month")  # a time stamp if unique, else a number beside days and hours
 TOKEN_NAMES = ("tokens", "words", "form")
-TEXTS = (
-    "text",
-    "texts",
-    "sentence",
-    "sentences",
-    "utterance",
-    "transcript",
-    "document",
-)  # contain text, even with few distinct values
-LIKELY_TEXTS = frozenset(
-    (
-        "review",
-        "comment",
-        "message",
-        "body",
-        "content",
-        "question",
-        "answer",
-        "query",
-        "prompt",
-        "tweet",
-        "headline",
-        "description",
-        "abstract",
-        "summary",
-        "dialogue",
-        "premise",
-        "hypothesis",
-        "title",
-    )
+# Columns with such names contain text, even with few distinct values; with the others, if it looks like text.
+TEXTS = ("text", "texts", "sentence", "sentences", "utterance", "transcript", "document")
+LIKELY_TEXTS = (
+    *("review", "comment", "message", "body", "content", "question", "answer", "query", "prompt", "tweet"),
+    *("headline", "description", "abstract", "summary", "dialogue", "premise", "hypothesis", "title"),
 )
 FEW_NAMES = 20  # a column with a likely name, single words and at most this many distinct values is still a label
 FEWEST_ROWS_OF_PHRASE = 5  # phrases that occur less often on average, and are more than FEW_NAMES, are texts

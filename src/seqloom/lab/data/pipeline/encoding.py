@@ -96,10 +96,6 @@ class Encoding:
             **coders,
         )
 
-    def copy_for(self, name: str) -> Encoding:
-        """Return an encoding with the same coders for another source, without splits and notes."""
-        return replace(self, name=name, splits={}, notes=Notes())
-
 
 @keep
 def _make_adapter(kind: Any) -> TypeAdapter[Any]:  # noqa: ANN401  # any annotation
@@ -128,7 +124,7 @@ class FileTask(Task):
         key = cache.digest(str(RECORD_FORMAT), source.fingerprint, *facts)
 
         def build(work: Path) -> None:
-            copy = encoding.copy_for(source.name)
+            copy = replace(encoding, name=source.name, splits={}, notes=Notes())
             self.build_other(source, copy, work)
             copy.save(work)
 

@@ -253,11 +253,6 @@ def have_order(rows: pl.DataFrame, numbers: Sequence[str], labels: Sequence[str]
 
     Either a column of numbers is autocorrelated after the mean of each label is subtracted (a table may only be sorted
     by its label), or a label tends to repeat that of the previous row. True if there are too few rows to tell.
-
-    Args:
-        rows: The table, in file order.
-        numbers: Columns of numbers.
-        labels: Columns of labels.
     """
     rows = rows.head(MOST_ROWS)
     if len(rows) < FEWEST_ROWS:

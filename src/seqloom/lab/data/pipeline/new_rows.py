@@ -35,32 +35,30 @@ LINE_SUFFIXES = (".txt", ".text")
 Rows = Iterator[list[Any]]
 
 
-def iterate_rows(task: Task, data: DataSource | Iterable[Any], chunk: int = CHUNK) -> Rows:
-    """Yield rows for `task.encode`, `chunk` at a time, in order.
+def iterate_rows(task: Task, data: DataSource | Iterable[Any]) -> Rows:
+    """Yield rows for `task.encode`, some at a time, in order.
 
     Args:
-        task: The task that will encode the rows.
         data: A path in any format that training reads, a frame, or rows: inputs themselves, or dicts of columns. A
             text file has one input per line, unless the model was trained on one long text.
-        chunk: Rows per list.
 
     Raises:
         UserError: If the data do not exist, hold no rows or cannot be read.
     """
     if type(data).__name__ == "DataFrame":  # iterating over a frame would yield its columns
-        return _read_ahead("the frame", task.read_rows(cast(Frame, data), chunk))
+        return _read_ahead("the frame", task.read_rows(cast(Frame, data), CHUNK))
     if isinstance(data, Mapping):
         raise UserError(f"a dict of {', '.join(map(str, data))} is one row; give a list of rows, or a frame")
     if not isinstance(data, (str, Path)):
-        return _chunk(data, chunk)
+        return _chunk(data, CHUNK)
     path = Path(data)
     if not path.exists():
         raise UserError(f"{path}: no such file; give a file, or - for standard input")
     if not path.is_file() and not path.is_dir():  # reading a pipe would wait for its writer
         raise UserError(f"{path} is a pipe or a device; give its rows on standard input, with - in its place")
     if path.is_file() and (path.suffix in LINE_SUFFIXES or _is_side_of_pair(task, path)):
-        return _chunk(_read_text_file(task, path), chunk)
-    return _read_ahead(path, task.read_rows(path, chunk))
+        return _chunk(_read_text_file(task, path), CHUNK)
+    return _read_ahead(path, task.read_rows(path, CHUNK))
 
 
 def _is_side_of_pair(task: Task, path: Path) -> bool:
@@ -70,18 +68,16 @@ def _is_side_of_pair(task: Task, path: Path) -> bool:
     return path.suffix.removeprefix(".") in task.encoding.plan.input
 
 
-def read_stdin_rows(task: Task, form: str | None = None, chunk: int = CHUNK) -> Rows:
+def read_stdin_rows(task: Task, form: str | None) -> Rows:
     """Yield rows from standard input.
 
     Args:
-        task: The task that will encode the rows.
         form: A format such as "csv", read as a whole file; None reads one input per line as lines arrive.
-        chunk: Rows per list; 1 on a terminal.
     """
     if form is None:
         lines = iter(sys.stdin.readline, "")  # iterating over stdin would wait for a block
-        return _chunk(_parse_lines(task, lines, "standard input"), 1 if sys.stdin.isatty() else chunk)
-    return _read_stream(task, sys.stdin.buffer, form.removeprefix("."), chunk)
+        return _chunk(_parse_lines(task, lines, "standard input"), 1 if sys.stdin.isatty() else CHUNK)
+    return _read_stream(task, sys.stdin.buffer, form.removeprefix("."))
 
 
 def _chunk(rows: Iterable[Any], chunk: int) -> Rows:
@@ -126,14 +122,14 @@ def _read_ahead(path: Path | str, pieces: Iterator[list[dict[str, Any]]]) -> Row
     return iterate()
 
 
-def _read_stream(task: Task, stream: IO[bytes], form: str, chunk: int) -> Rows:
+def _read_stream(task: Task, stream: IO[bytes], form: str) -> Rows:
     """Copy a stream to a temporary file and yield its rows."""
     make_private(cache_home())
     with scratch.make_folder(cache_home() / "stdin") as folder:
         path = folder / f"stdin.{form}"
         with path.open("wb") as file:
             shutil.copyfileobj(stream, file)
-        yield from task.read_rows(path, chunk)
+        yield from task.read_rows(path, CHUNK)
 
 
 def make_frame(rows: Sequence[Any], coder: InputCoder, times: TimesCoder | None = None) -> pl.DataFrame:

@@ -90,9 +90,6 @@ def join_long_rows(source: Source, plan: TaskPlan, work: Path, piece: int | None
     """Write a long table, with one step per row, as a table with one row per group.
 
     Args:
-        source: The long table.
-        plan: Names the columns.
-        work: The folder for the new table.
         piece: Steps of a row if the plan has no group; None for all steps.
     """
     parts = []
@@ -110,8 +107,6 @@ def join_steps(frame: pl.DataFrame, plan: TaskPlan, label: str, piece: int | Non
 
     Args:
         frame: One step per row; target columns may be absent.
-        plan: Names the columns.
-        label: The file's name in messages.
         piece: Steps of a row if the plan has no group; None for all steps.
     """
     group = plan.group or "_piece"

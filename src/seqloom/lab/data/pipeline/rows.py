@@ -17,6 +17,7 @@ from seqloom.core.errors import UserError
 from seqloom.core.plurals import count
 from seqloom.lab.data.pipeline.build import build_other_rows
 from seqloom.lab.data.pipeline.encoding import Encoding, FileTask
+from seqloom.lab.data.pipeline.new_rows import make_attributes_frame, make_frame
 from seqloom.lab.data.pipeline.ragged import Ragged
 from seqloom.lab.data.pipeline.reading import make_reading
 from seqloom.lab.data.pipeline.row_filter import sample_rows
@@ -81,8 +82,6 @@ class RowsTask(FileTask):
         return np.asarray(self._data["y"].values[self._index[split]], dtype=np.int64)
 
     def encode(self, rows: Sequence[Any]) -> Batch:
-        from seqloom.lab.data.pipeline.new_rows import make_attributes_frame, make_frame
-
         encoding, limit = self.encoding, self.encoding.options.limit
         frame = make_frame(rows, encoding.x, encoding.times)
         x = Ragged.from_lengths(*encoding.x.encode(frame))
@@ -195,8 +194,6 @@ def read_original(
 
     Args:
         source: {"data": ..., "options": {...}}, as returned by `open_data`.
-        task: The task that was opened from it.
-        split: The name of the split.
         positions: Positions in the split, as in `Batch.rows`.
 
     Returns:

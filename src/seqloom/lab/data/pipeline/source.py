@@ -88,8 +88,6 @@ def read_source(path: DataSource, options: Reading, notes: Notes) -> Source:
 
     Args:
         path: A path, "hf:name", a frame, a pair of paths, or a dict from splits to paths or frames.
-        options: Which parts of a file to read, and how.
-        notes: Receives remarks for the user.
     """
     if isinstance(path, str) and path.startswith(HUB_PREFIX):
         parts = [

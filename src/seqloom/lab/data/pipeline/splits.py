@@ -42,12 +42,8 @@ def split_rows(
     """Assign rows to splits: keep the splits of the data and create those that are missing.
 
     Args:
-        source: All rows.
-        plan: Names the columns.
         usable: (N,) bool, the rows to assign.
         is_text: Whether the input is text, so that near duplicates can be found.
-        options: Shares and seed of the splits.
-        notes: Receives remarks for the user.
 
     Returns:
         Split -> row numbers; "train" first, then "valid", "test" and further splits.

@@ -38,19 +38,12 @@ MOST_GROWTH = 4  # times as many rows as before; with more gaps the table is not
 
 @dataclass(frozen=True)
 class TimeTable:
-    """Rows sorted by series and time; on a regular grid if the calendar is regular.
+    """Rows sorted by series and time; on a regular grid if the calendar is regular."""
 
-    Attributes:
-        frame: The columns of the plan, and the stamps in seconds in the column STAMP.
-        ranges: The first row and the end of each series.
-        calendar: The frequency; None without time stamps.
-        names: The name of each series, "" for a single one.
-    """
-
-    frame: pl.DataFrame
-    ranges: Ranges
-    calendar: Calendar | None
-    names: list[str]
+    frame: pl.DataFrame  # the columns of the plan, and the stamps in seconds in the column STAMP
+    ranges: Ranges  # the first row and the end of each series
+    calendar: Calendar | None  # the frequency; None without time stamps
+    names: list[str]  # the name of each series, "" for a single one
 
     @property
     def first(self) -> Array:
@@ -63,9 +56,7 @@ def read_table(source: Source, plan: TaskPlan, calendar: Calendar | None, notes:
 
     Args:
         source: The table; the column of the group may be absent, then it is one series.
-        plan: The columns and their uses.
         calendar: The frequency. Default: inferred from the rows.
-        notes: Receives how many rows were added.
     """
     present = source.frame().collect_schema().names()
     group = plan.group if plan.group in present else None  # new rows may be one series
@@ -108,13 +99,12 @@ def build_windows(source: Source, encoding: Encoding, work: Path) -> None:
     encoding.y = ValuesCoder(plan.target)
     encoding.y.fit([table.frame[train]])
     if len(plan.target) > 1 and not encoding.options.target:
-        several = (
-            f"{len(plan.target)} columns are forecast; choose some with target=..., and name inputs whose future is"
+        encoding.notes.say(
+            f"{len(plan.target)} columns are forecast; choose some with target=..., and name inputs whose future is "
+            "known with known=..."
         )
-        encoding.notes.say(f"{several} known with known=...")
-    unit = (
-        f"the units of {plan.target[0]!r}" if len(plan.target) == 1 else "standard deviations of each training column"
-    )
+    one = len(plan.target) == 1
+    unit = f"the units of {plan.target[0]!r}" if one else "standard deviations of each training column"
     encoding.notes.say(f"errors are in {unit}")
     write_windows(source, table, encoding, borders, work)
 
@@ -256,9 +246,7 @@ def _shrink_windows(options: Reading, sizes: Mapping[str, int], notes: Notes) ->
     The horizon becomes at most half of the shortest split, and the window half of the training rows.
 
     Args:
-        options: With `lookback` and `horizon`.
         sizes: Rows of the longest series in each split.
-        notes: Receives a remark if the window is changed.
     """
     back, ahead, train = options.lookback, options.horizon, sizes["train"]
     shortest = min(sizes.values())
@@ -282,7 +270,6 @@ def infer_calendar(column: pl.Series, stamps: Array, ranges: Ranges) -> Calendar
     Args:
         column: The time stamps as they are written.
         stamps: The same in seconds.
-        ranges: The rows of each series.
     """
     series = [stamps[a:b] for a, b in ranges]
     distinct = [np.unique(one) for one in series]
@@ -301,10 +288,6 @@ def put_on_grid(
 
     Args:
         frame: Rows sorted by series and time, with their stamps in seconds in the column STAMP.
-        ranges: The rows of each series.
-        calendar: The frequency.
-        group: The column that names the series.
-        notes: Receives how many rows were averaged or added.
     """
     frame, ranges = _average_repeats(frame, ranges, calendar, group, notes)
     stamps = frame[STAMP].to_numpy()

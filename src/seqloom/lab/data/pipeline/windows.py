@@ -35,11 +35,6 @@ class WindowsTask(FileTask):
     """Windows over a table: x is `lookback` steps of all inputs, y the `horizon` steps of the targets that follow.
 
     Validation and test windows may look back across their border, but forecast only steps on their own side.
-
-    Attributes:
-        calendar: The frequency of the steps; None without time stamps.
-        series_names: The names of the series, in the order of `Batch.series`.
-        units: (series, K) the mean absolute change of the scaled targets in a season, for the MASE.
     """
 
     def __init__(self, encoding: Encoding, data: Path | None = None) -> None:
@@ -58,9 +53,9 @@ class WindowsTask(FileTask):
             self._starts = {name: np.load(data / f"split.{i}.npy") for i, name in enumerate(self.splits)}
             self._stamps = np.load(data / STAMPS_FILE) if self.calendar is not None else None
             series = pl.read_ipc(data / SERIES_FILE)
-            self.series_names: list[str] = series["name"].to_list()
+            self.series_names: list[str] = series["name"].to_list()  # in the order of `Batch.series`
             self._first = series["first"].to_numpy()
-            self.units: Array = np.load(data / UNITS_FILE)
+            self.units: Array = np.load(data / UNITS_FILE)  # (series, K) mean change in a season, for the MASE
             self.overlap = min(self.horizon, self._find_longest_run())
 
     def iterate(self, one: Pass, skip: int) -> Iterator[Batch]:

@@ -21,18 +21,8 @@ from seqloom.lab.data.readers.frames import decode_utf8, read_blocks, scan_frame
 csv.field_size_limit(1 << 30)  # a field may be a whole book
 SUFFIXES = (".csv", ".tsv", ".tab")
 NO_VALUE = ("na", "n/a", "n.a.", "#n/a", "nan", "null", "none")
-MISSING = (
-    *NO_VALUE,
-    *map(str.upper, NO_VALUE),
-    "NaN",
-    "Null",
-    "None",
-    "?",
-    "-",
-    "--",
-    ".",
-    "",
-)  # in a column of numbers
+# In a column of numbers.
+MISSING = (*NO_VALUE, *map(str.upper, NO_VALUE), "NaN", "Null", "None", "?", "-", "--", ".", "")
 DECIMAL_COMMA = r"^[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+$"
 GERMAN_NUMBER = r"^[-+]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?$"  # any number in a column with decimal commas
 LIST = r"^\[(\s*|[-+\d.eE,\s\[\]]*\d[-+\d.eE,\s\[\]]*)\]$"
@@ -47,19 +37,12 @@ MOST_TITLES = 10  # rows with a title above the header
 
 @dataclass(frozen=True)
 class TableLayout:
-    """The form of a table.
+    """The form of a table."""
 
-    Attributes:
-        separator: The separator between fields.
-        names: The names of the columns.
-        lines: The number of lines before the first row.
-        start: The byte at which the first row begins.
-    """
-
-    separator: str
-    names: list[str]
-    lines: int
-    start: int
+    separator: str  # the separator between fields
+    names: list[str]  # the names of the columns
+    lines: int  # the number of lines before the first row
+    start: int  # the byte at which the first row begins
 
 
 def scan(path: Path, options: Reading, sample: int | None = SAMPLE) -> pl.LazyFrame:
@@ -67,7 +50,9 @@ def scan(path: Path, options: Reading, sample: int | None = SAMPLE) -> pl.LazyFr
     layout = find_layout(path, options)
     if not any(block.strip() for block in read_blocks(path, start=layout.start)):
         return pl.LazyFrame(schema=dict.fromkeys(layout.names, pl.String))
-    guess = _scan_untyped(path, layout, sample)
+    quote = '"' if _has_quotes(path) else None
+    common: dict[str, Any] = {"has_header": False, "separator": layout.separator, "quote_char": quote}
+    guess = pl.scan_csv(path, skip_lines=layout.lines, new_columns=layout.names, infer_schema_length=sample, **common)
     guessed = guess.collect_schema()  # True and TRUE are names: as a boolean, they would lose their spelling
     schema = pl.Schema({name: pl.String if kind == pl.Boolean else kind for name, kind in guessed.items()})
     guess = guess.with_columns(pl.col(pl.Boolean).cast(pl.String))
@@ -75,10 +60,9 @@ def scan(path: Path, options: Reading, sample: int | None = SAMPLE) -> pl.LazyFr
     texts = _replace_commas(some, [name for name, kind in schema.items() if kind == pl.String], layout.separator)
     numbers = _find_numbers(some, texts)
     lists = _find_lists(some, [name for name in texts if name not in numbers])
-    common: dict[str, Any] = {"has_header": False, "separator": layout.separator, "quote_char": _find_quote(path)}
 
     def frames() -> Iterator[pl.DataFrame]:
-        for block in read_blocks(path, _find_quote(path) is not None, layout.start):
+        for block in read_blocks(path, _has_quotes(path), layout.start):
             frame = pl.read_csv(_drop_blank_lines(block) if len(schema) > 1 else block, schema=schema, **common)
             yield frame.with_columns(
                 *(texts[name].replace(MISSING, None).cast(pl.Float64) for name in numbers),
@@ -97,21 +81,9 @@ def _drop_blank_lines(block: bytes) -> bytes:
     return b'"'.join(parts)
 
 
-def _find_quote(path: Path) -> str | None:
-    """Return the quotation mark of a .csv; fields of other tables have none."""
-    return '"' if path.suffix == ".csv" else None
-
-
-def _scan_untyped(path: Path, layout: TableLayout, sample: int | None) -> pl.LazyFrame:
-    return pl.scan_csv(
-        path,
-        separator=layout.separator,
-        quote_char=_find_quote(path),
-        has_header=False,
-        skip_lines=layout.lines,
-        new_columns=layout.names,
-        infer_schema_length=sample,
-    )
+def _has_quotes(path: Path) -> bool:
+    """Return whether fields may be in quotation marks, as in a .csv."""
+    return path.suffix == ".csv"
 
 
 def _replace_commas(guess: pl.LazyFrame, names: list[str], separator: str) -> dict[str, pl.Expr]:
@@ -254,7 +226,7 @@ def _split_lines(lines: list[str], separator: str, path: Path) -> list[list[str]
 
 
 def _make_reader(lines: Iterable[str], separator: str, path: Path, strict: bool = False) -> Any:  # noqa: ANN401  # csv's
-    quoting: Any = csv.QUOTE_NONE if _find_quote(path) is None else csv.QUOTE_MINIMAL
+    quoting: Any = csv.QUOTE_MINIMAL if _has_quotes(path) else csv.QUOTE_NONE
     return csv.reader(lines, delimiter=separator, quoting=quoting, strict=strict)
 
 
@@ -279,7 +251,6 @@ def diagnose(path: Path, options: Reading) -> None:
         lines: list[str] = []  # lines of the current row
         text = io.TextIOWrapper(raw, encoding="utf-8", errors="surrogateescape", newline="")
         reader = _make_reader(_remember(text, lines), layout.separator, path, strict=True)
-        is_quoted = bool(_find_quote(path))
         for fields in _check_quotes(reader, path, layout.lines):
             if not fields:  # an empty line; there may be millions
                 before += 1
@@ -294,7 +265,7 @@ def diagnose(path: Path, options: Reading) -> None:
                     raise UserError(f"{path}: line {start} opens a quote that extends to line {before}; close it")
                 cure = "put fields that hold the separator in quotes" if len(fields) > width else "complete the row"
                 raise UserError(f"{place} has {count(len(fields), 'field')}, the first line has {width}; {cure}")
-            if is_quoted and "".join(lines).count('"') % 2:
+            if _has_quotes(path) and "".join(lines).count('"') % 2:
                 raise UserError(
                     f"{place} has a quotation mark within a field; put the field in quotes and double the mark"
                 )

@@ -135,10 +135,6 @@ def fit_bigram(task: Task) -> ForTask:
     return wrap(task, Bigram(log_p=_back_off(_count_pairs(task, rows)).log()))
 
 
-def can_fit_bigram(task: Task) -> bool:
-    return task.target.size <= LARGEST_VOCABULARY
-
-
 def _count_pairs(task: Task, rows: int) -> Tensor:
     """Count (rows, K) how often each y occurs with each token; with one row, how often it occurs at all."""
     K = task.target.size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -27,9 +27,6 @@ from seqloom.lab.kinds.baselines.module import BaselineModule, iterate_split, wr
 from seqloom.lab.kinds.for_task import ForTask, get_targets
 from seqloom.lab.stats.class_metrics import macro_f1_of_labels
 from seqloom.lab.stats.metrics import Array
-
-if TYPE_CHECKING:  # takes long to import
-    pass
 
 SERIES_C, TEXT_C = (0.01, 0.1, 1.0), (1.0, 10.0)  # inverse regularisation strengths of scikit-learn
 LABELS_C = (1.0, 10.0, 100.0)  # rare labels need less regularisation to be predicted at all
@@ -126,7 +123,6 @@ def fit_logistic(task: Task, weights: Sequence[float] = (), features: FeatureMap
     """Fit a logistic regression; for text one against the rest, which is much faster on sparse features.
 
     Args:
-        task: the data.
         weights: a weight for each class, or none.
         features: what is computed from a row; by default the n-grams of a text, or the values of a series.
     """
@@ -164,12 +160,7 @@ def fit_overlap(task: Task, weights: Sequence[float] = ()) -> ForTask:
 
 
 def fit_labels(task: Task, features: FeatureMap | None = None) -> ForTask:
-    """Fit a logistic regression for each label of a multi-label task, independent of the others.
-
-    Args:
-        task: the data.
-        features: as in `fit_logistic`.
-    """
+    """Fit a logistic regression for each label of a multi-label task, independent of the others."""
     from sklearn.linear_model import LogisticRegression
 
     features, f, y = _fit_features(task, features)

@@ -40,14 +40,11 @@ class BaselineModule(nn.Module):
 
     Args:
         **values: Tensors, which become buffers, and the attributes in `fields`.
-
-    Attributes:
-        size: The number of fitted values, for the table: those of the buffers in `fitted`.
     """
 
     by_name: ClassVar[dict[str, type[BaselineModule]]] = {}
     fields: ClassVar[tuple[str, ...]] = ()  # attributes that are settings: numbers, texts, lists
-    fitted: ClassVar[tuple[str, ...]] = ()
+    fitted: ClassVar[tuple[str, ...]] = ()  # buffers whose numbers of values add up to `size`, for the table
     reads_letters = False  # whether a tagger needs the letters of each word
     reads_attributes = False  # whether the input includes the attributes of the row
 

@@ -85,7 +85,7 @@ FITS: dict[str, BaselineEntry] = {
         "window + CRF", window.fit_window_crf, lambda task: _is_text(task) and task.target.size <= MOST_TAGS
     ),
     "unigram": _describe("unigram", counts.fit_unigram),
-    "bigram": _describe("bigram", counts.fit_bigram, counts.can_fit_bigram),
+    "bigram": _describe("bigram", counts.fit_bigram, lambda task: task.target.size <= counts.LARGEST_VOCABULARY),
     "mean of past": _describe("mean of the past", naive.fit_mean_of_past),
     "last value": _describe("last value", naive.fit_last_value),
     "season": _describe("seasonal naive", naive.fit_seasonal),
@@ -99,8 +99,6 @@ def build_baseline(task: Task, description: Mapping[str, Any], arrays: Mapping[s
     """Build a saved baseline again.
 
     Args:
-        task: the task of its run.
         description: what `describe_baseline` returned; it can only name one of the classes of this folder.
-        arrays: what was fitted.
     """
     return wrap(task, BaselineModule.by_name[description["class"]].build(arrays, description["settings"]))

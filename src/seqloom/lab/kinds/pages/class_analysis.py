@@ -25,13 +25,7 @@ RELIABILITY_BINS = 10
 
 
 def analyse_classes(names: tuple[str, ...], columns: Columns, decision: Decision) -> list[PageBlock]:
-    """Return the blocks of a classifier.
-
-    Args:
-        names: the classes.
-        columns: the scores of the test rows.
-        decision: how the classifier chooses a class.
-    """
+    """Return the blocks of a classifier."""
     blocks = [tabulate_classes(names, columns["y"], columns["p"]), draw_confusions(names, columns["y"], columns["p"])]
     if "is_positive" in columns:
         blocks += _draw_curves(names[decision.positive], columns["is_positive"], columns["q"])

@@ -23,14 +23,7 @@ SERIES_METRICS = ("mae", "rmse", "smape", "mase", *(f"coverage_{level}" for leve
 
 
 def analyse_forecasts(model: ForTask, task: Task, columns: Columns, batch: int) -> list[PageBlock]:
-    """Return report blocks on the forecasts of the test windows.
-
-    Args:
-        model: the model.
-        task: the task.
-        columns: the scores of the test windows.
-        batch: windows per batch.
-    """
+    """Return report blocks on the forecasts of the test windows."""
     blocks: list[PageBlock] = []
     if isinstance(task, WindowsTask) and "of_series" in columns:
         blocks += _draw_forecasts(model, task, columns["of_series"])
@@ -54,11 +47,8 @@ def draw_window(task: WindowsTask, window: Batch, prediction: Prediction, positi
     """Draw one window: what came before, the truth, and the forecast with its intervals.
 
     Args:
-        task: the task.
         window: a batch of this window alone.
-        prediction: its forecast.
         position: its place in the test split.
-        title: the title of the chart.
     """
     assert window.y is not None and isinstance(task.target, Values)
     target, S = task.target.names[0], task.horizon
