@@ -43,7 +43,7 @@ def main() -> None:
         }
         for form in args.forms.split(","):
             calls[f"x w^T, {form}"] = (form, lambda p=parts: exact.multiply(p[0], p[1]))
-            calls[f"d^T x, {form}"] = (form, lambda p=parts: exact.multiply_turned(p[2], p[0]))
+            calls[f"d^T x, {form}"] = (form, lambda p=parts: exact.multiply_transposed(p[2], p[0]))
         true = {"x w^T": x[:4096].double().mm(weight.double().t()), "d^T x": d.double().t().mm(x.double())}
         for name, (form, call) in calls.items():
             if form:
