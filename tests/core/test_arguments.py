@@ -10,7 +10,8 @@ from torch import nn
 
 import seqloom
 from seqloom.core import renamed
-from seqloom.core.arguments import list_parameters
+from seqloom.core.arguments import check_value, list_parameters
+from seqloom.core.errors import UserError
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.layers import registry
 from seqloom.layers.layer import Layer
@@ -175,3 +176,9 @@ def test_one_name_has_one_meaning_in_every_signature():
 @pytest.mark.parametrize("name", [n for n in CLASSES if issubclass(getattr(seqloom, n), Layer)])
 def test_a_layer_takes_batch_first_or_says_why_not(name):
     assert "batch_first" in list_arguments(name) or "There is no `batch_first`" in getattr(seqloom, name).__doc__
+
+
+def test_sizes_have_31_bits():
+    check_value("GRU: hidden_size", 2**31 - 1, int)
+    with pytest.raises(UserError, match=r"^GRU: hidden_size must be at most 2,147,483,647, got 2147483648$"):
+        check_value("GRU: hidden_size", 2**31, int)
