@@ -194,7 +194,7 @@ def test_a_repeated_call_has_second_derivatives():
 
 
 @pytest.mark.parametrize("is_loaded", [True, False])
-def test_a_plan_from_disk_that_cannot_be_compared_runs_without_a_lean_pass(is_loaded, monkeypatch):
+def test_a_plan_from_disk_that_cannot_be_compared_runs_without_passes(is_loaded, monkeypatch):
     def fail(*_):
         raise RuntimeError("a program does not fit")
 
