@@ -23,7 +23,7 @@ class CellPass {
     BEFORE,
     RUN,
     MULTIPLY,
-    SUM,
+    REDUCE,
     POINTWISE,
     COPY,
     FILL
@@ -187,8 +187,8 @@ class CellPass {
         return run_program();
       case MULTIPLY:
         return multiply();
-      case SUM:
-        return sum();
+      case REDUCE:
+        return reduce();
       case POINTWISE:
         return compute();
       case COPY:
@@ -317,23 +317,39 @@ class CellPass {
     });
   }
 
-  void sum() {
+  // the sum of some rows, or their largest or smallest values
+  void reduce() {
+    enum Kind { ADD, LARGEST, SMALLEST };
     const View to = next_result(), from = next_view();
-    require(to.rows == 1 && to.columns == from.columns);
+    const int64_t kind = next(ADD, SMALLEST);
+    require(to.rows == 1 && to.columns == from.columns && (kind == ADD || from.rows));
+    if (kind == ADD) return add_rows(to.p, from);
+    for (int64_t j = 0; j < to.columns; j++) {
+      const T* p = from.p + j * from.along;
+      T most = *p;
+      for (int64_t i = 1; i < from.rows; i++) {
+        const T x = p[i * from.by];
+        if ((kind == LARGEST ? x > most : x < most) || x != x) most = x;
+        if (most != most) break;
+      }
+      to.p[j] = most;
+    }
+  }
+  void add_rows(T* to, const View& from) const {
     constexpr int64_t some = 128;  // rows that are added up one by one
-    std::fill_n(to.p, to.columns, T(0));
+    std::fill_n(to, from.columns, T(0));
     for (int64_t k = 0; k < from.rows; k += some) {
       const int64_t part = std::min(some, from.rows - k);
       int64_t j = 0;
-      for (; from.along == 1 && j + N<T> <= to.columns; j += N<T>) {
+      for (; from.along == 1 && j + N<T> <= from.columns; j += N<T>) {
         V<T> s{};
         for (int64_t i = k; i < k + part; i++) s += ::load(from.p + i * from.by + j);
-        ::store(to.p + j, ::load(to.p + j) + s);
+        ::store(to + j, ::load(to + j) + s);
       }
-      for (; j < to.columns; j++) {
+      for (; j < from.columns; j++) {
         T s = 0;
         for (int64_t i = k; i < k + part; i++) s += from.p[i * from.by + j * from.along];
-        to.p[j] += s;
+        to[j] += s;
       }
     }
   }

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from seqloom.compiler.evaluation import Step, keep_same
-from seqloom.compiler.nodes import COPIES, POINT
+from seqloom.compiler.nodes import CONSTANTS, COPIES, POINT, SUMS
 from seqloom.compiler.plan import Value
 from seqloom.core.checks import are_contiguous, read_moved
 from seqloom.core.memory import empty, empty_like
@@ -86,9 +86,17 @@ class _Translator:
         t: View = given[0] if given and isinstance(given[0], View) else View(-1, (), ())
         if step.function is keep_same or name in COPIES:
             return t
+        if name in CONSTANTS:
+            return writer.repeat(_read_constant(name, given), self.list_sizes(self.plan.values.get(step.node)))
+        if name == "_to_copy":
+            source = self.plan.values.get(step.references[0][1])
+            require(source is not None and source.is_truth, "a value is converted to another type")
+            return t  # truth values are numbers here
         require(not named, f"{name} has a named argument")
         if name == "permute":
             return t.permute(rest[0])
+        if name == "expand":
+            return t.expand(self.list_sizes(self.plan.values.get(step.node)))
         if name == "reshape":
             return t.reshape(rest[0])
         if name in ("unsqueeze", "squeeze"):
@@ -107,8 +115,8 @@ class _Translator:
         if name == "addmm":
             product = writer.multiply(rest[0], rest[1])
             return writer.compute("add", [product, t], product.sizes)
-        if name == "sum":
-            return self._sum(t, *rest)
+        if name in SUMS:
+            return self._reduce(SUMS[name], t, *rest)
         return self._compute(step, name, given)
 
     def _join(self, step: Step, parts: Sequence[View], dim: int) -> View:
@@ -118,18 +126,22 @@ class _Translator:
             at += part.sizes[dim]
         return whole
 
-    def _sum(self, t: View, dims: Sequence[int] | None = None, keeps: bool = False) -> View:
+    def _reduce(self, kind: str, t: View, dims: Sequence[int] | None = None, keeps: bool = False) -> View:
         dims = sorted({d % len(t.sizes) for d in dims or range(len(t.sizes))})
         for d in dims:
-            t = self.writer.sum(t, d)
+            t = self.writer.reduce(t, d, kind)
         return t if keeps else t.reshape([s for d, s in enumerate(t.sizes) if d not in dims])
 
     def _compute(self, step: Step, name: str, given: Sequence[Any]) -> View:
-        operator = POINT.get(name)
-        require(operator is not None, f"the engine has no {name}")
-        assert operator is not None
         require(all(isinstance(v, (View, int, float)) for v in given), f"{name} has an unusual argument")
         truths = [n for _, n in step.references if (v := self.plan.values.get(n)) is not None and v.is_truth]
+        if name == "pow":
+            operator, given = ("mul", [given[0]] * 2) if given[1] == 2 else ("pow", given)
+        elif name == "rsub":
+            operator, given = "sub", given[::-1]
+        else:
+            operator = POINT.get(name) or ""
+        require(bool(operator), f"the engine has no {name}")
         require(not truths or operator in _TRUTHS, f"{name} of truth values")
         return self.writer.compute(operator, given, self.list_sizes(self.plan.values.get(step.node)))
 
@@ -172,6 +184,15 @@ class _Translator:
 def _name(function: Callable[..., object]) -> str:
     """Return the name of an operator without its overload."""
     return getattr(function, "__name__", "").partition(".")[0]
+
+
+def _read_constant(name: str, given: Sequence[Any]) -> float:
+    """Return the number that a constant is filled with."""
+    if "ones" in name or "zeros" in name:
+        return float("ones" in name)
+    value = given[{"scalar_tensor": 0, "new_full": 2}.get(name, 1)]
+    require(isinstance(value, (int, float)), "a constant is computed")
+    return float(value)
 
 
 def _find_part(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import struct
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from seqloom.compiler import ir
 from seqloom.compiler.plan import UnfitError
 from seqloom.core.memory import empty
 from seqloom.kernels.cpu.engine import TYPES, ThreadSplit, load_library
@@ -26,7 +28,7 @@ from seqloom.kernels.cpu.nest_code import CODES
 ALL = -1  # a size: the packed rows of all steps
 SHARED, PACKED, STATES = range(3)  # rows of a buffer: one, all packed ones, or those of the batch before these
 # As csrc/cell_pass.hpp lists them.
-LOAD, STORE, BEGIN, END, BEGIN_REVERSE, END_REVERSE, BEFORE, RUN, MULTIPLY, SUM, POINTWISE, COPY, FILL = range(13)
+LOAD, STORE, BEGIN, END, BEGIN_REVERSE, END_REVERSE, BEFORE, RUN, MULTIPLY, REDUCE, POINTWISE, COPY, FILL = range(13)
 MOST_RESULTS = 62  # one bit of a number for each
 SLACK = 32  # elements after a buffer that full vectors may reach
 _OUT_OF_MEMORY = 1  # what seqloom_cell_pass returns
@@ -93,6 +95,12 @@ class View(NamedTuple):
         more = len(sizes) - len(self.sizes)
         require(more >= 0, "a value has more dimensions than the result")
         return self._replace(sizes=(1,) * more + self.sizes, strides=(1,) * more + self.strides)
+
+    def expand(self, sizes: Sequence[int]) -> View:
+        """Repeat the elements of dimensions of size 1."""
+        view = self.broadcast(sizes)
+        pairs = zip(view.sizes, sizes, view.strides, strict=True)
+        return view._replace(sizes=tuple(sizes), strides=tuple(by if mine == s else 0 for mine, s, by in pairs))
 
 
 def list_strides(sizes: Sequence[int]) -> tuple[int, ...]:
@@ -186,8 +194,8 @@ class PassWriter:
         self.add(to.buffer, [left, right], MULTIPLY, *self._result(to), *self._matrix(left), *self._matrix(right))
         return to
 
-    def sum(self, view: View, dim: int) -> View:
-        """Return the sum over one dimension, which stays with size 1."""
+    def reduce(self, view: View, dim: int, kind: str) -> View:
+        """Return the sum, the maximum or the minimum over one dimension, which stays with size 1."""
         sizes = tuple(1 if d == dim else s for d, s in enumerate(view.sizes))
         rest = [s for s in sizes if s != 1]
         view = view.permute([dim, *(d for d in range(len(sizes)) if d != dim)])
@@ -195,12 +203,13 @@ class PassWriter:
         require(len(view.sizes) == 2, "a sum over a value of more than two dimensions")
         to = self.make(rest or [1])
         row = to._replace(sizes=(1, *to.sizes), strides=(1, *to.strides))
-        self.add(to.buffer, [view], SUM, *self._result(row), *self._matrix(view))
+        words = [*self._result(row), *self._matrix(view), ir.REDUCTIONS.index(kind)]
+        self.add(to.buffer, [view], REDUCE, *words)
         return to.reshape(sizes)
 
     def compute(self, operator: str, operands: Sequence[View | float], sizes: Sequence[int]) -> View:
         """Return the result of a pointwise operator, of this shape."""
-        views = [self._number(v) if not isinstance(v, View) else v for v in operands]
+        views = [v if isinstance(v, View) else self.repeat(v, ()) for v in operands]
         kept = [d for d, s in enumerate(sizes) if s != 1]
         views = [v.broadcast(sizes) for v in views]
         if len(kept) > 2:
@@ -220,10 +229,11 @@ class PassWriter:
         self.add(to.buffer, views, POINTWISE, *self._result(to), CODES[operator], *words)
         return to.reshape(sizes)
 
-    def _number(self, value: float) -> View:
-        """Return a number as a value of size 1."""
-        self.numbers.append(float(value))
-        return View(self.add_buffer(SHARED, 1, "numbers", len(self.numbers) - 1), (1, 1), (1, 1))
+    def repeat(self, number: float, sizes: Sequence[int]) -> View:
+        """Return a number as a value of this shape."""
+        self.numbers.append(float(number))
+        buffer = self.add_buffer(SHARED, 1, "numbers", len(self.numbers) - 1)
+        return View(buffer, tuple(sizes), (0,) * len(sizes))
 
     def run(self, encoded: Encoded, buffers: Sequence[tuple[View | None, bool]]) -> None:
         """Run a program on values, and on None for memory of its own; True for transposed weights."""
@@ -281,14 +291,12 @@ class _Args(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("B", "steps", "time_first", "columns")),
-        *((name, ctypes.c_void_p) for name in ("lengths", "code")),
-        *(("length", ctypes.c_int64), ("constants", ctypes.c_void_p)),
-        *((name, ctypes.c_int64) for name in ("numbers", "many")),
+        *(("code", ctypes.c_void_p), ("length", ctypes.c_int64), ("constants", ctypes.c_void_p)),
+        *(("numbers", ctypes.c_int64), ("many", ctypes.c_int64), ("lengths", ctypes.c_void_p)),
     ]
 
 
 ARGS_SIZE = ctypes.sizeof(_Args)
-_AT_LENGTHS = _Args.lengths.offset // 8
 
 
 @cache
@@ -329,11 +337,10 @@ class CellPass:
         self.numbers = torch.tensor(writer.numbers or [0.0], dtype=dtype, device="cpu")
         self.nothing = empty(0, dtype=dtype, device="cpu")  # stands for an absent tensor: its address is 0
         self.type_number, self.threads, self.rows = TYPES[dtype], split.threads, B
-        self.many = len(writer.tensors)
-        code, length = self.code.buffer_info()
-        constants = self.constants.data_ptr(), len(self.constants)
-        head = B, T, is_time_first, split.columns, 0, code, length, *constants, self.many
-        self.template = array("q", [*map(int, head), *[0] * (2 * self.many)])
+        many, constants = len(writer.tensors), (self.constants.data_ptr(), len(self.constants))
+        head = B, T, is_time_first, split.columns, *self.code.buffer_info(), *constants, many
+        self.head = struct.pack(f"{len(head)}q", *head)
+        self.pack = struct.Struct(f"{1 + 2 * many}q").pack  # faster than filling a structure or an array
 
     def run(self, tensors: Sequence[Any], lengths: Tensor | None) -> None:
         """Run the pass.
@@ -346,12 +353,9 @@ class CellPass:
             UnfitError: If the code does not fit the tensors.
             MemoryError: If the engine cannot allocate memory.
         """
-        args, first = self.template[:], ARGS_SIZE // 8
-        args[first : first + self.many] = array("q", map(_address, tensors))
-        args[first + self.many :] = array("q", map(_count, tensors))
-        if lengths is not None:
-            args[_AT_LENGTHS] = _address(lengths)
-        result = self.run_engine(self.type_number, self.threads, args.tobytes())
+        first = 0 if lengths is None else _address(lengths)
+        args = self.head + self.pack(first, *map(_address, tensors), *map(_count, tensors))
+        result = self.run_engine(self.type_number, self.threads, args)
         if result == _OUT_OF_MEMORY:
             raise MemoryError(f"the CPU engine could not allocate memory for a cell with batch {self.rows}")
         if result:
