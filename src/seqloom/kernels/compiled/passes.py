@@ -281,7 +281,7 @@ class PassScan:
         self.train = self._write_forward(compiled.train, encoded[1], is_saved=True)
         self.results = ["dx", *(f"dstate {i}" for i in self.states), *(f"d{name}" for name in self.weights)]
         self.reverse = self._write_reverse(compiled.prepare_reverse(wanted), encoded[2], wanted)
-        self.has_gradient = [f"d{name}" in wanted for name in self.weights]
+        self.has_dx, self.has_gradient = "dx" in wanted, [f"d{name}" in wanted for name in self.weights]
 
     def _prepare(self, writer: PassWriter, encoded: Encoded, *, skips_results: bool) -> CellPass:
         split = split_threads(self.B, encoded.hidden)
@@ -407,7 +407,7 @@ class PassScan:
             weights = read_moved(weights, self.shapes, self.dtype, self.y_like.device)
         nothing = self.reverse.nothing
         pulls = [nothing if d is None else d.contiguous() for d in grads]
-        dx = empty_like(call.x) if needs.x else None
+        dx = empty_like(call.x) if needs.x and self.has_dx else None
         states = [
             empty_like(like) if need else None for like, need in zip(self.state_likes, needs.states, strict=False)
         ]
