@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -76,8 +77,8 @@ class _PreparedCell:
             self.passes = None  # a program from disk does not fit; the call that needs it finds another one
 
     def _find_passes(self, compiled: Compiled, stack: Stack) -> PassScan | None:
-        """Return the passes for short calls in one direction; None if the cell has none."""
-        if stack.ways == 2 or len(stack.cells) > 1:
+        """Return the passes for short calls in one direction, given the cell as a stack; None if it has none."""
+        if stack.ways == 2:
             return None
         encoded, plan = encode_plan(compiled.plan), compiled.plan
         weights = [w.detach() for w in read_tensors(self.cell, self.names).values()]
@@ -176,8 +177,11 @@ class CompiledStack:
         self.h_shapes, self.B, self.T, self.ways = stack.state_shapes, stack.B, stack.T, stack.ways
         self.is_single, self.is_batch_first = len(stack.shape) == 2, stack.is_batch_first
         found = [choice.run for choice in choices if isinstance(choice.run, Found)]
-        parts = zip(stack.cells, stack.names, found, strict=True)
-        self.cells = [_PreparedCell(*part, stack) for part in parts]
+        self.cells = []
+        for cell, names, code in zip(stack.cells, stack.names, found, strict=True):
+            shape = torch.Size((*stack.shape[:-1], cell.input_size))
+            alone = replace(stack, cells=[cell], names=[names], shape=shape)
+            self.cells.append(_PreparedCell(cell, names, code, alone))
 
     @property
     def dictionaries(self) -> list[Items] | None:
@@ -205,6 +209,21 @@ class CompiledStack:
             return None
         return self._run(x, states, weights, train, lengths)
 
+    def _run_passes(
+        self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], train: bool, lengths: Tensor | None
+    ) -> tuple[Tensor, Any] | None:
+        """Run one cell after the other in as few calls of the engine as possible; None if a cell cannot."""
+        ends = []
+        for i, cell in enumerate(self.cells):
+            before = states if len(self.cells) == 1 else [s.narrow(0, i, 1) for s in states]
+            result = cell.run_passes(x, before, weights, lengths, train)
+            if result is None:
+                return None
+            x, *end = result
+            ends.append(end)
+        last = ends[0] if len(ends) == 1 else [torch.cat(part) for part in zip(*ends, strict=True)]
+        return x, last[0] if len(last) == 1 else tuple(last)
+
     def _run(
         self,
         x: Tensor,
@@ -215,30 +234,29 @@ class CompiledStack:
     ) -> tuple[Tensor, Any] | None:
         if any(cell.found.is_unfit for cell in self.cells):
             return None
-        if len(self.cells) == 1:
-            try:
-                result = self.cells[0].run_passes(x, states, weights, lengths, train)
-            except UnfitError:
-                self.cells[0].found.is_unfit = True
-                return None
-            if result is not None:
-                y, *end = result
-                return y, end[0] if len(end) == 1 else tuple(end)
+        given = x, states, weights, train, lengths
+        try:
+            return (self._run_passes(*given) if self.ways == 1 else None) or self._run_programs(*given)
+        except UnfitError:  # a plan from disk does not fit; the general path finds another one
+            for cell in self.cells:
+                cell.found.is_unfit = True
+            return None
+
+    def _run_programs(
+        self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], train: bool, lengths: Tensor | None
+    ) -> tuple[Tensor, Any]:
+        """Run the programs of all cells, with torch between them."""
         y = x.unsqueeze(0) if self.is_single else x if self.is_batch_first else x.transpose(0, 1)
         ends: list[Sequence[Tensor]] = []
-        try:
-            for begin in range(0, len(self.cells), self.ways):
-                outputs = []
-                for i in range(begin, begin + self.ways):
-                    cell, rows = self.cells[i], y if i == begin else reverse_steps(zero_padding(y, lengths), lengths)
-                    state = tuple(s[i].view(self.B, *s.shape[1 + (not self.is_single) :]) for s in states)
-                    out, *end = cell.run(rows, state, weights, lengths, train)
-                    outputs.append(out if i == begin else reverse_steps(out, lengths))
-                    ends.append(end)
-                y = outputs[0] if self.ways == 1 else torch.cat(outputs, -1)
-        except UnfitError:  # a plan from disk does not fit; the general path finds another one
-            cell.found.is_unfit = True
-            return None
+        for begin in range(0, len(self.cells), self.ways):
+            outputs = []
+            for i in range(begin, begin + self.ways):
+                cell, rows = self.cells[i], y if i == begin else reverse_steps(zero_padding(y, lengths), lengths)
+                state = tuple(s[i].view(self.B, *s.shape[1 + (not self.is_single) :]) for s in states)
+                out, *end = cell.run(rows, state, weights, lengths, train)
+                outputs.append(out if i == begin else reverse_steps(out, lengths))
+                ends.append(end)
+            y = outputs[0] if self.ways == 1 else torch.cat(outputs, -1)
         if len(ends) == 1:
             last = ends[0] if self.is_single else [s.unsqueeze(0) for s in ends[0]]
         else:
