@@ -145,8 +145,8 @@ class _Translator:
         require(not truths or operator in _TRUTHS, f"{name} of truth values")
         return self.writer.compute(operator, given, self.list_sizes(self.plan.values.get(step.node)))
 
-    def list_buffers(self, encoded: Encoded, states: Sequence[int], gradients: Sequence[int]) -> None:
-        """Add the program on its buffers."""
+    def add_program(self, encoded: Encoded, states: Sequence[int], gradients: Sequence[int]) -> None:
+        """Add the program, on the buffers of states and gradients and on the values that are known."""
         buffers: list[tuple[View | None, bool]] = []
         for i, s in enumerate(self.stage.sources):
             if s.kind in ("state", "gradient"):
@@ -252,7 +252,6 @@ class PassScan:
         self.shapes, self.dtype = [w.shape for w in weights], weights[0].dtype
         require(all(w.dtype == self.dtype for w in weights), "the weights differ in type")
         require({n.partition("_")[0] for n in plan.inputs} <= {"x", "state", "dy", "dafter"}, "it has other inputs")
-        self.shape = (*stack.shape[:-1], plan.values[plan.inputs["x"]].sizes[-1])
         cell = stack.cells[0]
         firsts = cell.initial_state(empty(stack.B, 1, device="cpu"))
         self.forms = [s.shape for s in firsts]  # (B, ...), as the cell has them
@@ -284,6 +283,7 @@ class PassScan:
         self.has_dx, self.has_gradient = "dx" in wanted, [f"d{name}" in wanted for name in self.weights]
 
     def _prepare(self, writer: PassWriter, encoded: Encoded, *, skips_results: bool) -> CellPass:
+        """Return the pass that a writer has; refuse products for which torch's operators are as fast."""
         split = split_threads(self.B, encoded.hidden)
         for operation in writer.operations:
             if operation.words[0] == cell_pass.MULTIPLY:
@@ -293,7 +293,7 @@ class PassScan:
                 require(rows * columns * inner <= MOST_PRODUCTS, "torch's products are as fast")
         return CellPass(writer, self.B, self.T, self.is_time_first, self.dtype, split, skips_results)
 
-    def _add_leaves(self, translator: _Translator, states: Sequence[int], gradients: Sequence[int]) -> None:
+    def _add_leaves(self, translator: _Translator, gradients: Sequence[int]) -> None:
         """Add the weights and the inputs that a stage needs, other than states before a step."""
         writer = translator.writer
         for node, kind, name in translator.stage.leaves:
@@ -320,6 +320,7 @@ class PassScan:
                 writer.add(t.buffer, [View(states[i], (), ())], cell_pass.BEFORE, t.buffer, states[i])
 
     def _add_after(self, translator: _Translator, states: Sequence[int]) -> None:
+        """Add the states after each step that a stage needs."""
         for node, i in translator.stage.after:
             sizes = translator.list_sizes(translator.plan.values.get(node))
             translator.known[node] = translator.writer.view_states(states[i], sizes)
@@ -332,11 +333,11 @@ class PassScan:
         states = [
             writer.add_buffer(STATES, n, memory, at * is_saved) for n, at in zip(self.sizes, self.places, strict=True)
         ]
-        self._add_leaves(translator, states, [])
+        self._add_leaves(translator, [])
         for i, name in zip(states, first, strict=True):
             writer.add(i, [], cell_pass.BEGIN, i, writer.tensors.index(name))
         translator.evaluate(stage.first)
-        translator.list_buffers(encoded, states, [])
+        translator.add_program(encoded, states, [])
         self._add_before(translator, states)
         self._add_after(translator, states)
         translator.evaluate(stage.then)
@@ -359,7 +360,7 @@ class PassScan:
         translator = _Translator(self.scan, stage, writer, {})
         states = [writer.add_buffer(STATES, n, "memory", at) for n, at in zip(self.sizes, self.places, strict=True)]
         gradients = [writer.add_buffer(STATES, size) for size in self.sizes]
-        self._add_leaves(translator, states, gradients)
+        self._add_leaves(translator, gradients)
         self._add_before(translator, states)
         self._add_after(translator, states)
         for node, place in self.saved.items():
@@ -372,7 +373,7 @@ class PassScan:
         for i, buffer in enumerate(gradients):
             writer.add(buffer, [], cell_pass.BEGIN_REVERSE, buffer, writer.tensors.index(f"dend {i}"))
         translator.evaluate(stage.first)
-        translator.list_buffers(encoded, states, gradients)
+        translator.add_program(encoded, states, gradients)
         translator.evaluate(stage.then)
         for name in wanted:
             if name == "dx":
