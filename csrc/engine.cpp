@@ -2,6 +2,7 @@
 // that different builds of one template are never linked together. scan.hpp describes the threads.
 #include "attn_rnn_backward.hpp"
 #include "backward.hpp"
+#include "cell_pass.hpp"
 #include "forward.hpp"
 #include "gru.hpp"
 #include "input_product.hpp"
@@ -106,6 +107,19 @@ EXPORT int seqloom_machine(int dtype, int threads, const MachineArgs* args) {
   }
   return 0;
 }
+
+// Runs a pass of a compiled cell for float (0) or double (1). Returns 0, 1 if out of memory, or 3 if the code
+// does not fit the tensors.
+EXPORT int seqloom_cell_pass(int dtype, int threads, const PassArgs* args) {
+  try {
+    return dtype ? CellPass<double>::run(*args, threads) : CellPass<float>::run(*args, threads);
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+}
+
+// The size of its arguments.
+EXPORT int64_t seqloom_cell_pass_size() { return sizeof(PassArgs); }
 
 // A version number that changes with the format of programs.
 EXPORT int64_t seqloom_machine_version() { return sizeof(MachineArgs) + 1000 * Operators<float>::count; }

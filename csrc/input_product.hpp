@@ -5,16 +5,27 @@
 #include "panels.hpp"
 #include "rows.hpp"
 
+// Rows of K values, or a matrix: its first element, and the stride between rows.
+template <class T>
+struct Lines {
+  const T* p;
+  int64_t by;
+};
+
 // Multiply `count` rows of K values with a matrix of (columns, K) if transposed, else of (K, columns).
 template <class T>
-inline void multiply_tight(const T* rows, int64_t count, int64_t K, const T* weight, bool transposed,
-                           int64_t columns, T* out) {
+inline void multiply_lines(Lines<T> rows, int64_t count, int64_t K, Lines<T> weight, bool transposed,
+                           int64_t columns, T* out, int threads = 1) {
   const int64_t code[] = {0, 0, 0, 0, 1, K, columns, 1};
   Reader reader{code};
   Product<T> product(reader);
-  product.pack(Team(), weight, transposed);
-  Buffer<T> room(product.room(), false);
-  product.run(Team(), rows, K, out, columns, count, room);
+  const int64_t room = product.room();
+  Buffer<T> rooms(room * threads, false);
+  run_threads(threads, [&](const Team& team) {
+    product.pack(team, weight.p, transposed, weight.by);
+    team.wait();
+    product.run(team, rows.p, rows.by, out, columns, count, rooms + team.member * room);
+  });
 }
 
 template <class T>
@@ -22,7 +33,8 @@ void project_input(const Args& a) {
   const int64_t rows = a.B * a.T;
   const T* bias = (const T*)a.input_w[1];
   T* x = (T*)a.x;
-  multiply_tight((const T*)a.input, rows, a.inputs, (const T*)a.input_w[0], true, a.width, x);
+  const Lines<T> input{(const T*)a.input, a.inputs}, weight{(const T*)a.input_w[0], a.inputs};
+  multiply_lines(input, rows, a.inputs, weight, true, a.width, x);
   for (int64_t i = 0; bias && i < rows; i++)
     for (int64_t j = 0; j < a.width; j++) x[i * a.width + j] += bias[j];
 }
@@ -31,7 +43,10 @@ void project_input(const Args& a) {
 template <class T>
 void differentiate_input(const Args& a) {
   const int64_t rows = a.B * a.T, K = a.inputs, width = a.width, stride = padded_size<T>(K);
-  if (a.dinput) multiply_tight((const T*)a.dx, rows, width, (const T*)a.input_w[0], false, K, (T*)a.dinput);
+  if (a.dinput) {
+    const Lines<T> dx{(const T*)a.dx, width}, weight{(const T*)a.input_w[0], K};
+    multiply_lines(dx, rows, width, weight, false, K, (T*)a.dinput);
+  }
   if (!a.dinput_w[0] && !a.dinput_w[1]) return;
   Buffer<T> d(rows * width + N<T>), x(rows * stride, stride != K), sum(round_up(width, N<T>));
   int64_t count = 0;

@@ -24,17 +24,21 @@ struct Product {
 
   // from: (heads, K, columns), or (heads, columns, K) if transposed
   void pack(const Team& team, const T* from, bool transposed) {
+    pack(team, from, transposed, transposed ? K : columns);
+  }
+  // the same with a stride of `by` between rows
+  void pack(const Team& team, const T* from, bool transposed, int64_t by) {
     const Span mine = team.share(heads * panels);
     for (int64_t i = mine.lo; i < mine.hi; i++) {
       const int64_t head = i / panels, n = i % panels * PANEL<T>;
       const int64_t some = std::min<int64_t>(PANEL<T>, columns - n);
       T* to = w + i * depth * PANEL<T>;
       if (transposed) {
-        pack_transposed(to, from + (head * columns + n) * K, K, some, K);
+        pack_transposed(to, from + (head * columns + n) * by, by, some, K);
         continue;
       }
       for (int64_t k = 0; k < K; k++)
-        std::memcpy(to + k * PANEL<T>, from + (head * K + k) * columns + n, some * sizeof(T));
+        std::memcpy(to + k * PANEL<T>, from + (head * K + k) * by + n, some * sizeof(T));
     }
   }
 

@@ -29,7 +29,7 @@ ADDRESS = f"{FLAGS} -fsanitize=address,undefined -fno-sanitize-recover=undefined
 THREAD = f"{FLAGS} -fsanitize=thread"
 # By folder: tests that pass memory to the engine, in many shapes.
 ENGINE_FILES = {
-    "kernels": ("every_kernel", "cpu_threads", "bound_step", "linear_kernels", "kept_memory"),
+    "kernels": ("every_kernel", "cpu_threads", "bound_step", "cell_pass", "linear_kernels", "kept_memory"),
     "compiler": ("compiled", "compiled_layers", "function_rules", "machine", "prepared_calls", "storage", "validation"),
     "layers": (
         *("contract", "derivatives", "drop_in", "drop_in_cells", "drop_in_dropout", "dropouts", "formats"),

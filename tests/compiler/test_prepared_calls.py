@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import seqloom
+from cells import CELLS, FastWeights, HeadsGRU, Slots
 from seqloom.core.cell import Cell
 from seqloom.kernels.compiled import kernel, packing, prepared
 from seqloom.kernels.compiled.prepared import CompiledStack
@@ -65,20 +66,24 @@ def make_layer(kind=Gated, **settings):
     return seqloom.Recurrent(kind, 3, 8, **settings)
 
 
-def compute(layer, x, lengths):
-    """Return outputs, last state and all gradients, and what a call without gradients returns."""
-    x = x.clone().requires_grad_()
-    y, h = layer(x, lengths=lengths)
-    gradients = torch.autograd.grad(y.square().sum() + h.sin().sum(), [x, *layer.parameters()])
+def compute(layer, x, lengths, calls=1):
+    """Return outputs, last states and all gradients of calls in turn, and what a call without gradients returns."""
+    x, state, results = x.clone().requires_grad_(), None, []
+    for _ in range(calls):
+        y, state = layer(x, state, lengths)
+        results += [y, *(state if isinstance(state, tuple) else (state,))]
+    loss = results[0].square().sum() + sum(t.sin().sum() for t in results[1:])
+    gradients = torch.autograd.grad(loss, [x, *layer.parameters()], allow_unused=True)
     with torch.no_grad():
-        return [y, h, *gradients, *layer(x, lengths=lengths)]
+        return [*results, *gradients, *layer(x, lengths=lengths), layer(x, state, lengths)[0] if calls > 1 else None]
 
 
-def check(layer, x, lengths):
+def check(layer, x, lengths, calls=1):
     """Compare a layer with the loop."""
     slow = copy.deepcopy(layer)
     slow.kernel = "loop"
-    torch.testing.assert_close(compute(layer, x, lengths), compute(slow, x, lengths), rtol=1e-4, atol=1e-5)
+    results = compute(layer, x, lengths, calls), compute(slow, x, lengths, calls)
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
 
 
 def warm(layer, x, lengths=None):
@@ -89,7 +94,9 @@ def warm(layer, x, lengths=None):
         assert bound_call.load_bind() is None or layer._plans.find(vars(layer), x, None) is not None
 
 
-@pytest.mark.parametrize("settings", [{}, {"batch_first": True}, {"num_layers": 2, "bidirectional": True}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"batch_first": True}, {"num_layers": 2}, {"num_layers": 2, "bidirectional": True}], ids=str
+)
 @pytest.mark.parametrize("lengths", [None, [6, 0, 2]], ids=["equal", "lengths"])
 @pytest.mark.parametrize("kind", [Gated, WithModules])
 def test_repeated_calls_have_the_loops_values_and_gradients(kind, settings, lengths):
@@ -98,6 +105,35 @@ def test_repeated_calls_have_the_loops_values_and_gradients(kind, settings, leng
     for _ in range(3):
         check(layer, x, lengths)
     assert {type(plan) for plan in layer._plans.plans.values()} == {CompiledStack}
+    has_passes = [cell.passes is not None for plan in layer._plans.plans.values() for cell in plan.cells]
+    assert all(has_passes) if "bidirectional" not in settings else not any(has_passes)
+
+
+SHORT = [cell for cell in CELLS if cell not in (HeadsGRU, Slots, FastWeights)]  # values of more than two dimensions
+
+
+@pytest.mark.parametrize("lengths", [None, [6, 0, 2]], ids=["equal", "lengths"])
+@pytest.mark.parametrize("kind", SHORT, ids=lambda kind: kind.__name__)
+def test_a_short_call_of_a_cell_is_one_call_of_the_engine_with_the_loops_results(kind, lengths):
+    layer, x = seqloom.Recurrent(kind, 3, 5, kernel="compiled", dtype=torch.float64), torch.randn(6, 3, 3).double()
+    check(layer, x, lengths, calls=2)
+    check(layer, x[:, 0].contiguous(), None)
+    assert all(cell.passes is not None for plan in layer._plans.plans.values() for cell in plan.cells)
+
+
+def test_outputs_and_inputs_of_a_short_call_may_be_changed_in_place():
+    layer, x = make_layer(), torch.randn(6, 3, 3)
+    warm(layer, x)
+    expected = torch.autograd.grad(layer(x)[0].exp().sum(), [*layer.parameters()])
+    y, h = layer(x)
+    with torch.no_grad():
+        h.zero_()
+    torch.testing.assert_close(torch.autograd.grad(y.exp_().sum(), [*layer.parameters()]), expected)
+    layer(x)
+    y, _ = layer(x)
+    x.zero_()
+    with pytest.raises(RuntimeError, match="changed in place"):
+        y.sum().backward()
 
 
 CHANGES = {
@@ -194,7 +230,7 @@ def test_a_repeated_call_has_second_derivatives():
 
 
 @pytest.mark.parametrize("is_loaded", [True, False])
-def test_a_plan_from_disk_that_cannot_be_compared_runs_without_a_lean_pass(is_loaded, monkeypatch):
+def test_a_plan_from_disk_that_cannot_be_compared_runs_without_passes(is_loaded, monkeypatch):
     def fail(*_):
         raise RuntimeError("a program does not fit")
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from seqloom.compiler.flags import read_flags
@@ -98,18 +98,19 @@ class Guards:
         for place in self.places:
             values = {name: place.look_up(name) for name in place.read.names}
             fast = [n for n, v in values.items() if place.read.kind in ("global", "class") and _is_fixed(v)]
+            wrapped = [n for n, v in values.items() if place.read.kind == "class" and _is_wrapped(v)]
             absent = [n for n, v in values.items() if place.read.kind == "global" and v is MISSING]
             if absent:
                 self._absent.append((place.space.keys(), frozenset(absent)))
-            if fast:
-                self._add_fast(place, fast, values)
-            rest = set(values) - {*fast, *absent}
+            if fast or wrapped:
+                self._add_fast(place, [*fast, *wrapped, *(f"{n}.__wrapped__" for n in wrapped)], values)
+            rest = set(values) - {*fast, *wrapped, *absent}
             self._frozen += [(place, n, freeze(values[n])) for n in values if n in rest]
 
     def _add_fast(self, place: GuardedRead, names: list[str], values: Mapping[str, object]) -> None:
         get: Any = operator.itemgetter if place.read.kind == "global" else operator.attrgetter
         if place.read.kind == "class":
-            values = {n: getattr(place.space, n) for n in names}
+            values = {n: operator.attrgetter(n)(place.space) for n in names}
         names = [*names, names[-1]]  # with two names or more a getter returns a tuple
         numbers = any(isinstance(values[n], (int, float, complex)) for n in names)  # 1, 1.0 and True are equal
         self._same.append((get(*names), place.space, names, tuple(values[n] for n in names), numbers))
@@ -198,6 +199,14 @@ def _is_fixed(value: object) -> bool:
     if isinstance(value, ModuleType):
         return True
     return isinstance(freeze(value), Same)
+
+
+def _is_wrapped(value: object) -> bool:
+    """Return whether a value is a library's function behind a decorator of a library: both are compared by identity."""
+    if not isinstance(value, FunctionType):
+        return False
+    frozen = freeze(value)
+    return isinstance(frozen, tuple) and len(frozen) == 2 and all(isinstance(part, Same) for part in frozen)
 
 
 def _are_equal(now: Sequence[object], values: Sequence[object]) -> bool:

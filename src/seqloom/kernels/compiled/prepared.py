@@ -6,7 +6,8 @@ What a step reads is compared in every call, as in `compile_cell`; only the sear
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,13 +20,17 @@ from seqloom.core.cell import Cell, State
 from seqloom.core.checks import are_contiguous, has_memory
 from seqloom.core.job import ScanJob, reverse_steps, zero_padding
 from seqloom.core.weights import read_tensors
-from seqloom.kernels.autograd import Call, run_prepared
+from seqloom.kernels.autograd import Call, Prepared, run_prepared
 from seqloom.kernels.compiled.kernel import Found, encode_plan
-from seqloom.kernels.compiled.lean import LeanScan, why_not_lean
+from seqloom.kernels.compiled.passes import PassScan
 from seqloom.kernels.compiled.run import Compiled, CompiledScan
+from seqloom.kernels.cpu.cell_pass import UnsupportedPassError
 from seqloom.kernels.dispatch import Choice
 from seqloom.kernels.fused import flatten_loop
 from seqloom.kernels.stack import Stack
+
+# Largest difference that another order of sums may cause, relative to the largest value of a result.
+CLOSE = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 
 def why_not_stack(choices: Sequence[Choice]) -> str | None:
@@ -63,47 +68,60 @@ class _PreparedCell:
             and {"start", "initial_state"}.isdisjoint(own)
         )
         try:
-            self.lean = self._find_lean(found.code, stack)
+            self.passes = self._find_passes(found.code, stack)
+        except UnsupportedPassError:
+            self.passes = None
         except Exception:
             if not plan.is_loaded:
                 raise
-            self.lean = None  # a program from disk does not fit; the call that needs it finds another one
+            self.passes = None  # a program from disk does not fit; the call that needs it finds another one
 
-    def _find_lean(self, compiled: Compiled, stack: Stack) -> LeanScan | None:
-        """Return the lean pass for short calls in one direction; None if the cell has none."""
-        encoded, many = encode_plan(compiled.plan), stack.B * stack.T
-        pairs = [(compiled.infer, encoded[compiled.plan.infer]), (compiled.train, encoded[compiled.plan.train])]
-        if stack.ways == 2 or len(stack.shape) == 2 or any(why_not_lean(*pair, many) for pair in pairs):
+    def _find_passes(self, compiled: Compiled, stack: Stack) -> PassScan | None:
+        """Return the passes for short calls in one direction, given the cell as a stack; None if it has none."""
+        if stack.ways == 2:
             return None
-        lean = LeanScan(self.scan, (pairs[0][1], pairs[1][1]), not stack.is_batch_first)
-        return lean if self._is_same(lean, stack) else None
-
-    @torch.no_grad()
-    def _is_same(self, lean: LeanScan, stack: Stack) -> bool:
-        """Return whether a lean pass computes and saves what the programs do, which were checked against the loop."""
+        encoded, plan = encode_plan(compiled.plan), compiled.plan
         weights = [w.detach() for w in read_tensors(self.cell, self.names).values()]
         if not weights or not are_contiguous(weights):
-            return False
+            return None
+        passes = PassScan(self.scan, (encoded[plan.infer], encoded[plan.train], encoded[plan.reverse]), weights, stack)
+        return passes if self._is_same(passes, weights, stack) else None
+
+    @torch.no_grad()
+    def _is_same(self, passes: PassScan, weights: Sequence[Tensor], stack: Stack) -> bool:
+        """Return whether passes compute what the programs do, which were checked against the loop."""
         draws = torch.Generator().manual_seed(0)
-        shape = (*stack.shape[:-1], self.cell.input_size)
-        x = torch.randn(*shape, generator=draws, dtype=weights[0].dtype, device="cpu")
-        rows = x.transpose(0, 1) if lean.is_time_first else x
-        start, lengths = self.cell.start(rows), torch.arange(stack.B, device="cpu") % (stack.T + 1)
-        for train, many in itertools.product((False, True), (None, stack.T - lengths)):
-            given = () if self.starts_from_zeros else start
-            y, *last = self._list_results(lean, Call(x, given, weights, lengths=many, train=train))
-            others = self._list_results(self.scan, Call(rows, start, weights, lengths=many, train=train))
-            mine = [y.transpose(0, 1) if lean.is_time_first else y, *last]
-            pairs = zip(mine, others, strict=True)
-            if not all(torch.allclose(a, b, rtol=1e-5, atol=1e-6, equal_nan=True) for a, b in pairs):
+
+        def draw(shape: Sequence[int]) -> Tensor:
+            return torch.randn(*shape, generator=draws, dtype=weights[0].dtype, device="cpu")
+
+        def turn(t: Tensor) -> Tensor:
+            """Convert an input or an output from the layer's form to (B, T, ...)."""
+            return t.view(stack.T, stack.B, -1).transpose(0, 1) if passes.is_time_first else t
+
+        x = draw((*stack.shape[:-1], self.cell.input_size))
+        lengths = stack.T - torch.arange(stack.B, device="cpu") % (stack.T + 1)
+        start = [s + draw(s.shape) for s in self.cell.start(turn(x))]
+        given = [s.view(like.shape) for s, like in zip(start, passes.state_likes, strict=True)]
+        pulls = [draw(like.shape) for like in (passes.y_like, *passes.state_likes)]
+        theirs = [turn(pulls[0]), *(d.view(s.shape) for d, s in zip(pulls[1:], start, strict=True))]
+        for train, many in itertools.product((False, True), (None, lengths)):
+            mine = self._list_results(passes, Call(x, given, weights, lengths=many, train=train), pulls, turn)
+            others = self._list_results(self.scan, Call(turn(x), start, weights, lengths=many, train=train), theirs)
+            if not all(map(_are_close, mine, others)):
                 return False
         return True
 
     @staticmethod
-    def _list_results(scan: CompiledScan, call: Call) -> list[Tensor]:
-        """Return the outputs, the last states and what the backward pass reads."""
-        results, saved = scan.forward(call)
-        return [*results, *(() if saved is None else (saved.rows, *saved.states, *saved.values))]
+    def _list_results(
+        scan: Prepared, call: Call, pulls: Sequence[Tensor], turn: Callable[[Tensor], Tensor] = Tensor.detach
+    ) -> list[Any]:
+        """Return the outputs, the last states and all gradients."""
+        (y, *last), saved = scan.forward(call)
+        if saved is None:
+            return [turn(y), *last]
+        found = scan.backward(call, saved, pulls, call.name([True] * len(call.tensors)))
+        return [turn(y), *last, found.x if found.x is None else turn(found.x), *found.states, *found.weights]
 
     def _find_loop(self, call: Call) -> Any:  # noqa: ANN401  # a function of tensors
         state = call.states or self.cell.start(call.x)
@@ -122,18 +140,27 @@ class _PreparedCell:
         call = Call(x, state or self.cell.start(x), self.read_weights(own), lengths=lengths, train=train)
         return run_prepared(self.scan, call)
 
-    def run_lean(
+    def run_passes(
         self, x: Tensor, state: Sequence[Tensor], own: Sequence[Tensor], lengths: Tensor | None, train: bool
     ) -> tuple[Tensor, ...] | None:
-        """Return the outputs and the last states of x, in the layer's order; None if the cell has no lean form."""
-        if self.lean is None:
+        """Return the outputs and the last states of x, in the layer's form; None if the cell has no passes."""
+        if self.passes is None:
             return None
         weights = self.read_weights(own)
         if self.places is None and not (are_contiguous(weights) and all(map(has_memory, weights))):
             return None
         if not state and not self.starts_from_zeros:
-            state = self.cell.start(x.transpose(0, 1) if self.lean.is_time_first else x)
-        return run_prepared(self.lean, Call(x, state, weights, lengths=lengths, train=train))
+            rows = x.unsqueeze(0) if x.dim() == 2 else x.transpose(0, 1) if self.passes.is_time_first else x
+            state = [s.view(like.shape) for s, like in zip(self.cell.start(rows), self.passes.state_likes, strict=True)]
+        return run_prepared(self.passes, Call(x, state, weights, lengths=lengths, train=train))
+
+
+def _are_close(mine: Tensor | None, other: Tensor | None) -> bool:
+    """Return whether a result of passes is that of the programs, but for the order of sums."""
+    if mine is None or other is None:
+        return mine is other
+    most = float(other.nan_to_num(0, 0, 0).abs().max()) * CLOSE[mine.dtype]
+    return torch.allclose(mine, other.reshape(mine.shape), rtol=0, atol=most, equal_nan=True)
 
 
 class CompiledStack:
@@ -150,8 +177,11 @@ class CompiledStack:
         self.h_shapes, self.B, self.T, self.ways = stack.state_shapes, stack.B, stack.T, stack.ways
         self.is_single, self.is_batch_first = len(stack.shape) == 2, stack.is_batch_first
         found = [choice.run for choice in choices if isinstance(choice.run, Found)]
-        parts = zip(stack.cells, stack.names, found, strict=True)
-        self.cells = [_PreparedCell(*part, stack) for part in parts]
+        self.cells = []
+        for cell, names, code in zip(stack.cells, stack.names, found, strict=True):
+            shape = torch.Size((*stack.shape[:-1], cell.input_size))
+            alone = replace(stack, cells=[cell], names=[names], shape=shape)
+            self.cells.append(_PreparedCell(cell, names, code, alone))
 
     @property
     def dictionaries(self) -> list[Items] | None:
@@ -179,6 +209,21 @@ class CompiledStack:
             return None
         return self._run(x, states, weights, train, lengths)
 
+    def _run_passes(
+        self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], train: bool, lengths: Tensor | None
+    ) -> tuple[Tensor, Any] | None:
+        """Run one cell after the other in as few calls of the engine as possible; None if a cell cannot."""
+        ends = []
+        for i, cell in enumerate(self.cells):
+            before = states if len(self.cells) == 1 else [s.narrow(0, i, 1) for s in states]
+            result = cell.run_passes(x, before, weights, lengths, train)
+            if result is None:
+                return None
+            x, *end = result
+            ends.append(end)
+        last = ends[0] if len(ends) == 1 else [torch.cat(part) for part in zip(*ends, strict=True)]
+        return x, last[0] if len(last) == 1 else tuple(last)
+
     def _run(
         self,
         x: Tensor,
@@ -189,30 +234,29 @@ class CompiledStack:
     ) -> tuple[Tensor, Any] | None:
         if any(cell.found.is_unfit for cell in self.cells):
             return None
-        if len(self.cells) == 1:
-            try:
-                result = self.cells[0].run_lean(x, [s.squeeze(0) for s in states], weights, lengths, train)
-            except UnfitError:
-                self.cells[0].found.is_unfit = True
-                return None
-            if result is not None:
-                y, *end = result
-                return y, end[0].unsqueeze(0) if len(end) == 1 else tuple(s.unsqueeze(0) for s in end)
+        given = x, states, weights, train, lengths
+        try:
+            return (self._run_passes(*given) if self.ways == 1 else None) or self._run_programs(*given)
+        except UnfitError:  # a plan from disk does not fit; the general path finds another one
+            for cell in self.cells:
+                cell.found.is_unfit = True
+            return None
+
+    def _run_programs(
+        self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], train: bool, lengths: Tensor | None
+    ) -> tuple[Tensor, Any]:
+        """Run the programs of all cells, with torch between them."""
         y = x.unsqueeze(0) if self.is_single else x if self.is_batch_first else x.transpose(0, 1)
         ends: list[Sequence[Tensor]] = []
-        try:
-            for begin in range(0, len(self.cells), self.ways):
-                outputs = []
-                for i in range(begin, begin + self.ways):
-                    cell, rows = self.cells[i], y if i == begin else reverse_steps(zero_padding(y, lengths), lengths)
-                    state = tuple(s[i].view(self.B, *s.shape[1 + (not self.is_single) :]) for s in states)
-                    out, *end = cell.run(rows, state, weights, lengths, train)
-                    outputs.append(out if i == begin else reverse_steps(out, lengths))
-                    ends.append(end)
-                y = outputs[0] if self.ways == 1 else torch.cat(outputs, -1)
-        except UnfitError:  # a plan from disk does not fit; the general path finds another one
-            cell.found.is_unfit = True
-            return None
+        for begin in range(0, len(self.cells), self.ways):
+            outputs = []
+            for i in range(begin, begin + self.ways):
+                cell, rows = self.cells[i], y if i == begin else reverse_steps(zero_padding(y, lengths), lengths)
+                state = tuple(s[i].view(self.B, *s.shape[1 + (not self.is_single) :]) for s in states)
+                out, *end = cell.run(rows, state, weights, lengths, train)
+                outputs.append(out if i == begin else reverse_steps(out, lengths))
+                ends.append(end)
+            y = outputs[0] if self.ways == 1 else torch.cat(outputs, -1)
         if len(ends) == 1:
             last = ends[0] if self.is_single else [s.unsqueeze(0) for s in ends[0]]
         else:

@@ -222,7 +222,7 @@ class Stages:
             tensors.append(t)
         self.run_program(stage.scan, tensors, packing)
         for s, t in stored:
-            known[s.node] = as_node(s.value, t, N)
+            known[s.node] = _as_node(s.value, t, N)
         if not is_reverse:  # a forward program writes the states
             for n, kind, name in stage.leaves:
                 if kind == "before":
@@ -304,7 +304,7 @@ def as_rows(value: Value | None, t: Tensor, N: int) -> Tensor:
     return t.unflatten(d, (N, value.sizes[d])).movedim(d, 0).reshape(N, math.prod(value.sizes)).contiguous()
 
 
-def as_node(value: Value | None, t: Tensor, N: int) -> Tensor:
+def _as_node(value: Value | None, t: Tensor, N: int) -> Tensor:
     """Return (N, elements per row) in a node's own shape and kind."""
     assert value is not None
     d = value.batch

@@ -177,18 +177,11 @@ def run_trusted(
         UnfitError: If a buffer is too short.
         MemoryError: If the engine cannot allocate memory.
     """
-    transposed = array("B", bytes(len(buffers)))
+    transposed, split = array("B", bytes(len(buffers))), split or split_threads(rows.B, encoded.hidden)
     for i in encoded.factors:
         weight = buffers[i]
         assert weight is not None
         transposed[i] = not weight.is_contiguous()
-    run_addresses(encoded, buffers, transposed, rows, split or split_threads(rows.B, encoded.hidden))
-
-
-def run_addresses(
-    encoded: Encoded, buffers: Sequence[Tensor | None], transposed: array[int], rows: Rows, split: ThreadSplit
-) -> None:
-    """Run a program as `run_trusted` does; `transposed` says for each buffer whether it is read as a transpose."""
     engine = load_library()
     assert isinstance(engine, ctypes.CDLL)
     many, address = len(buffers), Tensor.data_ptr
