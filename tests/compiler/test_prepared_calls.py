@@ -171,6 +171,17 @@ def _change_module(layer):
     layer.cells[0].of_state = nn.Linear(8, 16)
 
 
+class Twice(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def _change_kind_of_module(layer):
+    """Put a module of another kind with the same weight in place of one."""
+    other, cell = Twice(8, 16, bias=False), layer.cells[0]
+    other.weight, cell.of_state = cell.of_state.weight, other
+
+
 def _remove_bias(layer):
     layer.cells[0].of_input.bias = None
 
@@ -181,7 +192,10 @@ def _reverse_units(layer):
     module.weight.data, module.bias.data = module.weight.data.flip(0).contiguous(), module.bias.data.flip(0)
 
 
-@pytest.mark.parametrize("change", [_change_parameter, _change_memory, _change_module, _remove_bias, _reverse_units])
+OF_MODULES = [_change_parameter, _change_memory, _change_module, _change_kind_of_module, _remove_bias, _reverse_units]
+
+
+@pytest.mark.parametrize("change", OF_MODULES)
 def test_a_repeated_call_follows_the_modules_of_a_cell(change):
     layer, x = make_layer(WithModules), torch.randn(6, 3, 3)
     warm(layer, x)

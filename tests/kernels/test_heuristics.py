@@ -1,7 +1,10 @@
 """The rules that choose a kernel on a GPU."""
 
+from pathlib import Path
+
 import pytest
 
+from research.pages.kernel_rules import kernel_rules
 from seqloom.kernels import heuristics
 from seqloom.kernels.heuristics import GPU_RULES, rank_kernels
 from seqloom.kernels.registry import list_kernels
@@ -73,3 +76,8 @@ def test_layers_that_cudnn_runs_beside_each_other_count():
     sizes = "float32", 1024, 64, 128, True
     assert [rank_kernels("lstm", *sizes, layers=n)[0] for n in (1, 2, 3)] == ["grid", "aten", "aten"]
     assert rank_kernels("gru", *sizes, layers=3)[0] == "grid"
+
+
+def test_the_table_of_the_kernels_has_every_rule():
+    readme = Path(heuristics.__file__).with_name("README.md").read_text()
+    assert kernel_rules() in readme

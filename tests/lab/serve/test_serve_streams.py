@@ -196,6 +196,14 @@ def test_there_is_a_limit_on_streams(folder):
         assert site.client.post("/v1/stream", json={}).status_code == 201
 
 
+def test_several_steps_are_limited_and_one_is_not(folder):
+    with (site := open_site([folder / "cups"], max_steps=1)).client:
+        path = f"/v1/stream/{start(site.client, 'cups')}/steps"
+        answer = site.client.post(path, json={"steps": ["mint", "honey"]})
+        assert answer.status_code == 413 and "reads at most 1 of a stream at a time" in answer.text
+        assert site.client.post(path, json={"steps": ["mint honey"]}).status_code == 200
+
+
 CELLS = ["gru", "lstm", "min_gru", "attn_rnn", "transformer", "hybrid", "tcn"]
 
 

@@ -28,9 +28,9 @@ REQUEST = (
 
 
 @contextmanager
-def serve(folder, token=None, **settings):
+def serve(folder, token=None, grace=0.1, **settings):
     """Run a server in a thread; yields it and its port."""
-    parts = open_site([folder / "cups"], token, port=0, grace=0.1, **settings)
+    parts = open_site([folder / "cups"], token, port=0, grace=grace, **settings)
     ready = threading.Event()
     server = make_server(parts.runs, parts.settings, parts.metrics, token, lambda _: ready.set())
     thread = threading.Thread(target=server.serve_site)
@@ -142,6 +142,16 @@ def test_a_stop_finishes_what_was_taken(folder):
     assert answers[0][0] == 200
     with pytest.raises(ConnectionError):
         ask(port)
+
+
+def test_a_server_that_stops_answers_until_its_grace_ends(folder):
+    with serve(folder, grace=60) as (server, port):
+        server.should_exit = True
+        while not server._state.is_stopping:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        assert ask(port, "POST", "/v1/predict", BODY)[0] == 200
+        server.force_exit = True
 
 
 def make_certificate(folder):

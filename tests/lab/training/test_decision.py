@@ -4,7 +4,7 @@ import torch
 
 from seqloom.core.errors import UserError
 from seqloom.lab.kinds import decision as decisions
-from seqloom.lab.kinds.decision import Decision, fit_decision, log_loss, parse_goal
+from seqloom.lab.kinds.decision import Decision, _choose_threshold, fit_decision, log_loss, parse_goal
 
 
 def overconfident(n=4000, factor=3.0):
@@ -113,3 +113,16 @@ def test_unseen_classes_do_not_count():
     z, y = overconfident()
     y[:100] = -1
     assert np.isfinite(fit_decision(Decision(), z, y).temperature)
+
+
+def test_without_rows_all_would_be_kept():
+    facts = fit_decision(Decision(), torch.zeros(2, 3), torch.full((2,), -1), reject="0.9").facts
+    assert facts["kept"] == 1.0 and "accuracy_of_kept" not in facts
+
+
+@pytest.mark.parametrize(
+    ("goal", "value", "expected"), [("precision", 0.9, 0.25), ("recall", 0.9, 0.25), ("f1", 0, 0.25)]
+)
+def test_a_threshold_lies_between_two_probabilities(goal, value, expected):
+    p, is_positive = np.array([0.3, 0.1, 0.4, 0.2]), np.array([True, False, True, False])
+    assert _choose_threshold(p, is_positive, goal, value) == pytest.approx(expected)
