@@ -310,6 +310,7 @@ class SeriesFeatures(FeatureMap, key="series"):
 
     def _describe(self, x: Array) -> Array:
         """Map (T, D) to features; a series of another length is interpolated at evenly spaced points."""
+        x = x.astype(np.float64)  # of standardised series, means are smaller than the rounding errors of float32
         rough = np.abs(np.diff(x, axis=0)).mean(0) if len(x) > 1 else np.zeros(x.shape[1])
         summary = [x.mean(0), x.std(0), x.min(0), x.max(0), x[0], x[-1], rough]
         at = np.linspace(0, len(x) - 1, self.points)
