@@ -46,7 +46,7 @@ def make_traceable(model: ForTask) -> ForTask:
     return model
 
 
-class Table(nn.Module):
+class SearchTable(nn.Module):
     """An ascending table of integers (N,), searched by bisection."""
 
     def __init__(self, values: Tensor) -> None:
@@ -141,7 +141,7 @@ class NgramProduct(nn.Module):
     def __init__(self, features: Ngrams, W: Tensor) -> None:
         super().__init__()
         self.base, self.orders = features.base, features.orders
-        self.known = Table(torch.from_numpy(features.known))
+        self.known = SearchTable(torch.from_numpy(features.known))
         self.product = SparseProduct(torch.from_numpy(features.idf), W)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
@@ -265,7 +265,7 @@ class RocketGraph(nn.Module):
 
     def __init__(self, rocket: Rocket) -> None:
         super().__init__()
-        (n, K, D), counts = rocket.channels.shape, rocket.counts.tolist()
+        (_, K, D), counts = rocket.channels.shape, rocket.counts.tolist()
         parts = [(i, at) for i, count in enumerate(counts) for at in range(0, count, BIASES)]  # dilation, first bias
         most = int(rocket.channels.sum(2).max())
         order = (~rocket.channels).to(torch.uint8).argsort(dim=2, stable=True)[..., :most]  # channels that are added up
@@ -386,7 +386,7 @@ class WindowGraph(nn.Module):
 
     def __init__(self, tagger: window.WindowTagger) -> None:
         super().__init__()
-        self.known = Table(tagger.known)
+        self.known = SearchTable(tagger.known)
         for name in ("W", "b", "lower", "kinds"):
             self.register_buffer(name, getattr(tagger, name))
         self.batch_steps = MOST_VALUES // (MOST_TEMPLATES * len(tagger.b))

@@ -17,8 +17,8 @@ from seqloom.lab.data.coders.text import JoinedTextCoder
 from seqloom.lab.data.registry import load_task
 from seqloom.lab.data.task import SPECIALS, Task, Tokens
 from seqloom.lab.export.description import write_tokenizer
-from seqloom.lab.files.checkpoint import check_finite, check_weights, load_weights, weights_of
 from seqloom.lab.files import sealed
+from seqloom.lab.files.checkpoint import check_finite, check_weights, load_weights, weights_of
 from seqloom.lab.kinds import decision, prediction_intervals
 from seqloom.lab.kinds.baselines.registry import build_baseline
 from seqloom.lab.kinds.for_task import ForTask

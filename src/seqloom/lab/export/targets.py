@@ -16,8 +16,8 @@ from seqloom.lab.data.task import Task
 from seqloom.lab.export.check import Predict, compare_predictions
 from seqloom.lab.export.description import write_description
 from seqloom.lab.export.graph import ExportGraph, make_graph
-from seqloom.lab.export.runner.model import BATCH_STEPS, Model
 from seqloom.lab.export.int8 import compress_onnx, store_as_int8
+from seqloom.lab.export.runner.model import BATCH_STEPS, Model
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.training.predict import predict_pieces
 from seqloom.tools.onnx.export import export_onnx
