@@ -186,7 +186,7 @@ class LetterProduct(nn.Module):
         every = torch.arange(B)  # one unknown n-gram in each row, so that there is at least one
         row, column = (
             torch.cat([owner // T, every]),
-            torch.cat([column, torch.full_like(every, len(self.product.idf) - 1)]),
+            torch.cat([column, torch.full_like(every, len(self.product.get_buffer("idf")) - 1)]),
         )
         return self.product(row, column, B)
 
@@ -394,7 +394,9 @@ class WindowGraph(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor, letters: Tensor | None = None) -> Tensor:
         real, W = make_mask(lengths, x.shape[1]), self.get_buffer("W")
         if letters is None:
-            words, at_step, near = mix(x, 1), [], []
+            words = mix(x, 1)
+            at_step: list[Tensor] = []
+            near: list[Tensor] = []
         else:
             words, at_step, near = self._spell(letters)
         around = {k: shift(words, real, k) for k in range(-window.WINDOW, window.WINDOW + 1)}
