@@ -20,6 +20,7 @@ from seqloom.lab.export.hub_folder import read_hub_folder
 from seqloom.lab.export.runner.model import Model
 from seqloom.lab.kinds.baselines import window
 from seqloom.lab.kinds.baselines.boosting import LagTrees
+from seqloom.lab.kinds.baselines.features import Ngrams
 from seqloom.lab.kinds.baselines.registry import LETTERS, ROCKET, baselines
 from seqloom.lab.training.predict import predict_pieces
 from seqloom.lab.training.run import Run
@@ -173,6 +174,16 @@ def test_the_level_of_a_window_does_not_depend_on_the_rows_beside_it(open_kind):
     for k in range(len(batch.x)):
         one = slice(k, k + 1)
         assert torch.equal(model.model(batch.x[one], batch.lengths[one], batch.future[one])[0], together[k])
+
+
+def test_ngrams_of_a_row_do_not_depend_on_its_place_in_a_batch():
+    x = np.random.default_rng(0).integers(4, 9, (12, 5))
+    lengths, features = np.full(12, 5), Ngrams(9, (1, 2))
+    fitted = features.fit([(x[:6], lengths[:6]), (x[6:], lengths[6:])])
+    together = features(x, lengths).toarray()
+    assert features.known.min() > 0 and np.allclose(fitted.toarray(), together)
+    for k in range(12):
+        assert np.array_equal(features(x[k : k + 1], lengths[k : k + 1]).toarray()[0], together[k])
 
 
 @pytest.fixture(scope="module")
