@@ -39,7 +39,7 @@ def check_streamable(model: ForTask, task: Task) -> None:
     instead = "use --to onnx"
     if not model.streams:
         raise UserError(f"{model.why_whole}, which a stream in C does not keep; {instead}")
-    layer = model.model.layer
+    layer = getattr(model.model, "layer", model.model)  # a baseline has no layer
     if not isinstance(layer, Recurrent):
         raise UserError(f"--to c writes recurrent cells, and {type(layer).__name__} is not one; {instead}")
     if layer.bidirectional:

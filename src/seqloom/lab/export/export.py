@@ -43,6 +43,11 @@ def export_run(run: Run, to: Target, out: Path | str, *, int8: bool = False, lic
     if int8 and to == "safetensors":
         raise UserError("--int8 is for onnx, pt2 and c; safetensors keeps the weights as they were trained")
     check_exportable(run)
+    if int8 and "baseline" in run.record:
+        raise UserError(
+            f"--int8 stores the matrices of layers, and {run.folder} is a baseline ({run.settings.model}), "
+            "which has none; export it without --int8"
+        )
     model, loss = run.model("best"), {}
     if int8:
         from seqloom.lab.export.int8 import measure_loss, round_weights

@@ -13,6 +13,7 @@ from seqloom.core.errors import UserError
 from seqloom.lab.data.coders.audio import AudioCoder
 from seqloom.lab.data.coders.labels import StepSetCoder
 from seqloom.lab.data.task import Batch, Features, Task, Tokens
+from seqloom.lab.export.baselines import make_traceable
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.kinds.forms import describe_kind
 from seqloom.lab.kinds.registry import KINDS, kind_of
@@ -62,11 +63,6 @@ class ExportGraph:
 def check_exportable(run: Run) -> None:
     """Raise a UserError if a run cannot be exported; with what to do instead."""
     task, name = run.task, run.settings.model
-    if "baseline" in run.record:
-        raise UserError(
-            f"{run.folder} is a baseline ({name}), which has no layers to export; choose a trained model "
-            f"(`seqloom runs {run.folder.parent}` lists them)"
-        )
     kind = kind_of(task)
     if not kind.decoder:
         names = [one.name for one in KINDS.values() if one.decoder]
@@ -99,6 +95,7 @@ def make_graph(model: ForTask, task: Task) -> ExportGraph:
         model: The trained model, in eval mode.
         task: Its task; `check_exportable` has accepted it.
     """
+    model = make_traceable(model)
     B, T, w = EXAMPLE_ROWS, EXAMPLE_STEPS, getattr(model, "segment", 0)
     rows, steps = Dim("rows", min=1, max=MOST_ROWS), Dim("steps", min=1, max=MOST_STEPS // (w or 1))
     lengths = torch.tensor([T, T - 3, 1]) * (w or 1)

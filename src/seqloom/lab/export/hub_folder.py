@@ -9,6 +9,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from seqloom.cells.lookup import split_name
 from seqloom.core.errors import UserError
@@ -16,8 +17,10 @@ from seqloom.lab.data.coders.text import JoinedTextCoder
 from seqloom.lab.data.registry import load_task
 from seqloom.lab.data.task import SPECIALS, Task, Tokens
 from seqloom.lab.export.description import write_tokenizer
+from seqloom.lab.files import sealed
 from seqloom.lab.files.checkpoint import check_finite, check_weights, load_weights, weights_of
 from seqloom.lab.kinds import decision, prediction_intervals
+from seqloom.lab.kinds.baselines.registry import build_baseline
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.kinds.registry import kind_of
 from seqloom.lab.kinds.settings import TrainSettings
@@ -59,8 +62,11 @@ def write_hub_folder(run: Run, model: ForTask, folder: Path, licence: str = "") 
         "labels": list(getattr(task.target, "names", ())),
         "settings": run.settings.model_dump(),
     }
+    if "baseline" in run.record:
+        config["baseline"] = run.record["baseline"]
     (folder / CONFIG).write_text(json.dumps(config, indent=1, ensure_ascii=False), encoding="utf-8")
-    save_file({k: v.contiguous() for k, v in weights_of(model).items()}, folder / WEIGHTS, {"format": "pt"})
+    weights = model.model.arrays() if "baseline" in config else weights_of(model)
+    save_file({k: v.contiguous() for k, v in weights.items()}, folder / WEIGHTS, {"format": "pt"})
     task.save(folder / TASK)
     for name in (decision.FILE, prediction_intervals.FILE):
         if (run.folder / name).is_file():
@@ -103,16 +109,25 @@ def read_hub_folder(folder: Path) -> tuple[ForTask, Task]:
         ) from None
     task = load_task(folder / TASK)
     try:
-        if split_name(settings.model.removeprefix(BI_PREFIX)) is not None:
-            raise UserError(f"{CONFIG} names a cell from a file, which is never executed; export it to ONNX")
-        check_weights(build_without_memory(task, settings), tensors)
-        check_finite(tensors)
-        model = build(task, settings)
-        load_weights(model, tensors)
+        if "baseline" in config:
+            with sealed.interpret(folder / CONFIG):
+                model = build_baseline(task, config["baseline"], tensors)
+        else:
+            model = _build(task, settings, tensors)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
     model.restore_decision(folder, task)
     return model.eval(), task
+
+
+def _build(task: Task, settings: TrainSettings, tensors: dict[str, Tensor]) -> ForTask:
+    if split_name(settings.model.removeprefix(BI_PREFIX)) is not None:
+        raise UserError(f"{CONFIG} names a cell from a file, which is never executed; export it to ONNX")
+    check_weights(build_without_memory(task, settings), tensors)
+    check_finite(tensors)
+    model = build(task, settings)
+    load_weights(model, tensors)
+    return model
 
 
 def write_card(run: Run, licence: str = "") -> str:
@@ -129,13 +144,16 @@ def write_card(run: Run, licence: str = "") -> str:
     header += ["tags:", "- seqloom", f"- {json.dumps(settings.model.rpartition(':')[2])}", f"- {task.kind}"]
     use = kind.describe_use(task, getattr(task.input, "unit", "numbers"))
     sizes = ", ".join(f"{split} {facts['size']:,}" for split, facts in record["data"].items() if facts["size"])
+    built = f"`{settings.model}`"
+    if "baseline" not in record:
+        built += f", {settings.hidden} units, layers: {settings.layers}"
     example = f"print(model.predict([{_write_example(task)}]))"
     load = 'model = Pretrained.from_pretrained("FOLDER_OR_REPOSITORY")'
     code = ["```python", "from seqloom.lab.export.hub import Pretrained", "", load, example, "```"]
     parts = [
         "\n".join(["---", *header, "---"]),
         f"# {run.name}",
-        f"{use} Model: `{settings.model}`, {settings.hidden} units, layers: {settings.layers}. Trained with seqloom.",
+        f"{use} Model: {built}. Trained with seqloom.",
         "## Data",
         f"{record['task']['name']} ({sizes} examples), read as a task of kind {record['task']['kind']}.",
         "## Metrics",

@@ -17,6 +17,7 @@ from seqloom.lab.export.check import Predict, compare_predictions
 from seqloom.lab.export.description import write_description
 from seqloom.lab.export.graph import ExportGraph, make_graph
 from seqloom.lab.export.int8 import compress_onnx, store_as_int8
+from seqloom.lab.export.runner.model import BATCH_STEPS, Model
 from seqloom.lab.kinds.for_task import ForTask
 from seqloom.lab.training.predict import predict_pieces
 from seqloom.tools.onnx.export import export_onnx
@@ -54,12 +55,17 @@ def write_onnx(model: ForTask, task: Task, folder: Path, int8: bool) -> dict[str
         written = onnx.load(file)
         compress_onnx(written)
         onnx.save(written, file)
-    about = write_description(model, task, folder, file=file.name)
+    about = write_description(model, task, folder, file=file.name, **_limit_batches(graph, task))
     write_runner(folder)
-    from seqloom.lab.export.runner.model import Model
-
     runner = Model(folder)
     return _compare(model, task, graph, about, lambda rows: runner.predict(list(rows), probabilities=True))
+
+
+def _limit_batches(graph: ExportGraph, task: Task) -> dict[str, int]:
+    """Return the number of steps in a batch of the runner, for baselines whose tensors are much larger than a step."""
+    module = graph.module.inner.model
+    steps = getattr(module, "batch_steps", None) or getattr(module, "batch_rows", 0) * task.lookback
+    return {"batch_steps": steps} if 0 < steps < BATCH_STEPS else {}
 
 
 def write_pt2(model: ForTask, task: Task, folder: Path, int8: bool) -> dict[str, Any]:

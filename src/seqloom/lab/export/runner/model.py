@@ -64,7 +64,7 @@ class Model:
         inputs = [{k: v[:limit] if k in ("x", "letters") else v for k, v in one.items()} for one in inputs]
         order = sorted((len(one["x"]), k) for k, one in enumerate(inputs) if len(one["x"]))
         while order:
-            size = max(1, min(len(order), BATCH_STEPS // order[-1][0]))
+            size = max(1, min(len(order), self.about.get("batch_steps", BATCH_STEPS) // order[-1][0]))
             order, some = order[:-size], [k for _, k in order[-size:]]
             for k, result in zip(some, self._predict_batch([inputs[k] for k in some], probabilities), strict=True):
                 results[k] = result

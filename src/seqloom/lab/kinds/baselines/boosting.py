@@ -55,14 +55,16 @@ class LagTrees(BaselineModule):
 
     def forward(self, x: Tensor, lengths: Tensor, future: Tensor | None = None) -> Tensor:
         S, K, _ = self.sizes
-        parts = []
-        steps = torch.arange(S, device=x.device)
         windows = max(1, ROWS_AT_ONCE // (S * K))
-        for at in range(0, len(x), windows):
-            some = slice(at, at + windows)
-            rows, level = make_rows(x[some], lengths[some], None if future is None else future[some], steps, self)
-            parts.append(level + self.predict_rows(rows.flatten(0, 2)).view(rows.shape[:3]))
-        return torch.cat(parts).to(x.dtype)
+        parts = [slice(at, at + windows) for at in range(0, len(x), windows)]
+        known = [None if future is None else future[part] for part in parts]
+        return torch.cat([self.forecast(x[p], lengths[p], f) for p, f in zip(parts, known, strict=True)])
+
+    def forecast(self, x: Tensor, lengths: Tensor, future: Tensor | None = None) -> Tensor:
+        """Return the forecasts (B, S, K) of all windows at once."""
+        steps = torch.arange(self.sizes[0], device=x.device)
+        rows, level = make_rows(x, lengths, future, steps, self)
+        return (level + self.predict_rows(rows.flatten(0, 2)).view(rows.shape[:3])).to(x.dtype)
 
     def predict_rows(self, rows: Tensor) -> Tensor:
         """Return the sum of all trees for rows (N, features)."""
@@ -71,7 +73,7 @@ class LagTrees(BaselineModule):
         first = nodes * torch.arange(trees, device=rows.device)  # offset of each tree in flat arrays
         feature, threshold = self.feature.flatten().long(), self.threshold.flatten()
         next_node = (torch.stack([self.left, self.right], -1) + first.view(-1, 1, 1)).flatten()
-        node = first.expand(len(rows), trees)
+        node = first.expand(rows.shape[0], trees)
         for _ in range(DEPTH):
             goes_right = rows.gather(1, feature[node]) > threshold[node]
             node = next_node[2 * node + goes_right]
@@ -95,10 +97,12 @@ def make_rows(
         sizes: Has `sizes` and `seasons`, as `LagTrees` does.
     """
     (_, K, F), seasons = sizes.sizes, sizes.seasons
-    B, n = len(x), len(steps)
+    B, n = x.shape[0], len(steps)
     z, end = x[..., :K], lengths.view(B, 1)
     span = seasons[0] if seasons else LEVEL
-    level = _take(z, end - 1 - torch.arange(span, device=x.device)).mean(1, keepdim=True)  # (B, 1, K)
+    # Thresholds are values of training rows, so a level must not depend on the order of a sum.
+    ends = _take(z, end - 1 - torch.arange(span, device=x.device))
+    level = ends.double().mean(1, keepdim=True).to(x.dtype)  # (B, 1, K)
     recent = _take(z, end - 1 - torch.arange(RECENT, device=x.device)) - level
     columns = [recent[:, None, r].expand(B, n, K) for r in range(RECENT)]
     for m in seasons:

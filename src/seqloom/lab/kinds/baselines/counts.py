@@ -25,7 +25,7 @@ class Constant(BaselineModule):
     fitted = ("scores",)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        return self.scores.expand(len(x), *self.scores.shape)
+        return self.scores.expand(x.shape[0], *self.scores.shape)
 
 
 class Unigram(BaselineModule):
@@ -63,7 +63,7 @@ class ConstantText(BaselineModule):
     fitted = ("ids",)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        return self.ids.expand(len(x), -1)
+        return self.ids.expand(x.shape[0], -1)
 
 
 def fit_majority(task: Task) -> ForTask:

@@ -104,6 +104,7 @@ class Ngrams(FeatureMap, key="n-grams"):
         ends = np.cumsum([int(r[-1]) + 1 for r, _ in pieces])  # the rows up to each piece
         row = np.concatenate([r + end - int(r[-1]) - 1 for (r, _), end in zip(pieces, ends, strict=True)])
         code = np.concatenate([c for _, c in pieces])
+        row, code = row[code >= 0], code[code >= 0]  # the marks of last rows are not n-grams
         self.known, inverse, counts = np.unique(code, return_inverse=True, return_counts=True)
         frequent = np.argsort(-counts, kind="stable")[:MOST_NGRAMS]
         frequent = np.sort(frequent[counts[frequent] > 1]) if len(counts) > self.base else np.arange(len(counts))
@@ -116,7 +117,7 @@ class Ngrams(FeatureMap, key="n-grams"):
     def __call__(self, x: Array, lengths: Array) -> csr_matrix:
         row, code = self._codes(x, lengths)
         at = np.searchsorted(self.known, code).clip(max=len(self.known) - 1)
-        return weigh(self._matrix(row, np.where(self.known[at] == code, at, -1), len(x)), self.idf)[0]
+        return weigh(self._matrix(row, np.where((self.known[at] == code) & (code >= 0), at, -1), len(x)), self.idf)[0]
 
     def _codes(self, x: Array, lengths: Array) -> Rows:
         """Return the row and the code of each n-gram; a last entry of code -1 marks the last row."""
@@ -310,6 +311,7 @@ class SeriesFeatures(FeatureMap, key="series"):
 
     def _describe(self, x: Array) -> Array:
         """Map (T, D) to features; a series of another length is interpolated at evenly spaced points."""
+        x = x.astype(np.float64)  # of standardised series, means are smaller than the rounding errors of float32
         rough = np.abs(np.diff(x, axis=0)).mean(0) if len(x) > 1 else np.zeros(x.shape[1])
         summary = [x.mean(0), x.std(0), x.min(0), x.max(0), x[0], x[-1], rough]
         at = np.linspace(0, len(x) - 1, self.points)

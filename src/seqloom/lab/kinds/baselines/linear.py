@@ -70,8 +70,12 @@ class Linear(BaselineModule):
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         f = _extract(self.features, x.cpu().numpy(), lengths.cpu().numpy(), self.attributes)
         z = torch.from_numpy(np.asarray(f @ self.W.cpu().numpy().T.astype(np.float64))) + self.b.cpu()
+        return self.link_scores(z).to(x.device)
+
+    def link_scores(self, z: Tensor) -> Tensor:
+        """Turn z = W f + b (B, K) into scores (B, outputs)."""
         if self.classes is None:
-            return z.float().to(x.device)
+            return z.float()
         if len(self.b) == 1:
             z = torch.cat([torch.zeros_like(z), z], 1)
         if self.link == "one against the rest" and len(self.b) > 1:
@@ -79,9 +83,9 @@ class Linear(BaselineModule):
             p = p / p.sum(1, keepdim=True)
         else:
             p = z.softmax(1)
-        scores = torch.full((len(x), self.outputs), ABSENT_SCORE, dtype=torch.float64)
-        scores[:, self.classes] = p.clamp(min=1e-13).log()
-        return scores.float().to(x.device)
+        log_p = p.clamp(min=1e-13).log()
+        scores = log_p.new_full((z.shape[0], self.outputs), ABSENT_SCORE)
+        return scores.index_copy(1, torch.tensor(self.classes, device=z.device), log_p).float()
 
     def arrays(self) -> dict[str, Tensor]:
         return {"W": self.W, "b": self.b, **{f"features.{k}": v for k, v in self.features.arrays().items()}}

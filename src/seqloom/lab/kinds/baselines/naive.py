@@ -33,7 +33,7 @@ class Naive(BaselineModule):
         self.size = int(how == "season")
 
     def forward(self, x: Tensor, lengths: Tensor, future: Tensor | None = None) -> Tensor:
-        B, S, K = len(x), self.horizon, self.targets
+        B, S, K = x.shape[0], self.horizon, self.targets
         x = x[..., :K]
         if self.how == "mean":
             real = make_mask(lengths, x.shape[1]).unsqueeze(-1)
@@ -64,7 +64,7 @@ class Ridge(BaselineModule):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None, future: Tensor | None = None) -> Tensor:
         x, T = x[..., : self.targets], self.W.shape[1]
-        if lengths is not None and (x.shape[1] != T or bool((lengths < T).any())):
+        if lengths is not None:
             at = lengths.unsqueeze(1) - T + torch.arange(T, device=x.device)  # (B, T)
             x = x.gather(1, at.clamp(min=0).unsqueeze(-1).expand(-1, -1, self.targets))
         last = x[:, -1:]
