@@ -9,6 +9,7 @@ from comparison import Base
 import seqloom
 import seqloom.cells
 from cells import CELLS, JANET, LEM, SLSTM, Ageing, Dual, Leaky, Normed, Pointwise, Slots, TwoSizes
+from seqloom.cells.lookup import find_cell
 from seqloom.compiler import evaluation
 from seqloom.core.cell import Cell
 from seqloom.core.job import ScanJob
@@ -64,6 +65,12 @@ def test_a_compiled_cell_gives_the_results_of_the_loop(kind):
     check(cell, make_job(cell, B=1, T=5, lengths=None))
     check(cell, make_job(cell, T=1, lengths=None))
     check(cell, make_job(cell, B=2, T=3, lengths=(0, 0)))
+
+
+def test_time_spans_are_compiled():
+    cell = find_cell("cfc")(D, H, dtype=torch.float64)
+    assert "dt" in cell.takes
+    check(cell, make_job(cell, options=("dt",)))
 
 
 @pytest.mark.sample(3)

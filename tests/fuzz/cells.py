@@ -254,7 +254,9 @@ class Writer:
     def reduce(self) -> None:
         name, shape = self.pick()
         kind = self.draw.random()
-        if kind < 0.25 and shape[-1] > 1:  # the norm of one unit is nothing but rounding
+        if shape[-1] == 1:  # the norm or softmax of one unit is nothing but rounding
+            kind += 0.5
+        if kind < 0.25:
             norm = self.module(f"nn.LayerNorm({shape[-1]}, eps=0.01, elementwise_affine={kind < 0.2})")
             self.add(f"{norm}({name})", shape)
         elif kind < 0.5:

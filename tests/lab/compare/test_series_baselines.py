@@ -136,3 +136,26 @@ def test_arrays_of_a_file_that_do_not_fit_each_other_are_refused(name, change):
     assert rocket.Rocket(**arrays)(torch.from_numpy(x), torch.from_numpy(lengths)).shape == (6, 2)
     with pytest.raises(UserError, match="do not fit each other"):
         rocket.Rocket(**arrays | {name: change(arrays[name])})
+
+
+def align(a, b, window):
+    """Return the DTW distance of two series, cell by cell."""
+    table = np.full((len(a) + 1, len(b) + 1), np.inf)
+    table[0, 0] = 0
+    for i, j in np.ndindex(len(a), len(b)):
+        if abs(i - j) <= window + abs(len(a) - len(b)):
+            cost = np.square(a[i] - b[j]).sum()
+            table[i + 1, j + 1] = cost + min(table[i, j], table[i, j + 1], table[i + 1, j])
+    return table[-1, -1]
+
+
+@pytest.mark.parametrize("features", [1, 2, 3])
+def test_distances_are_those_of_every_pair(features):
+    draw = np.random.default_rng(0)
+    a, b = draw.normal(size=(2, 5, features)), draw.normal(size=(3, 6, features))
+    a_lengths, b_lengths = np.array([5, 4]), np.array([6, 5, 4])
+    found = dtw.measure_distances(a, a_lengths, b, b_lengths, window=2)
+    expected = [
+        [align(x[:n], y[:m], 2) for y, m in zip(b, b_lengths, strict=True)] for x, n in zip(a, a_lengths, strict=True)
+    ]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)

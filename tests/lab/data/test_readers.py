@@ -142,6 +142,14 @@ def test_the_form_of_a_text_file_is_guessed_from_its_lines(text, form, tmp_path)
     assert guess_form(tmp_path / "a.txt") == form
 
 
+def test_two_languages_in_a_folder_are_input_and_target(tmp_path):
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.de").write_text(f"Haus {split}\nBaum {split}\n")
+        (tmp_path / f"{split}.en").write_text(f"house {split}\ntree {split}\n")
+    source = read_source(tmp_path, make_reading(input="de", target="en"), Notes())
+    assert source.frame().collect().select("de", "en").rows()[0] == ("Haus train", "house train")
+
+
 def test_conllu_leaves_out_ranges_and_comments(tmp_path):
     line = "{}\t{}\tl\t{}\tX\t_\t0\troot\t_\t_\n"
     text = "# text = vamonos\n" + line.format("1-2", "vamonos", "_") + line.format(1, "vamos", "VERB")

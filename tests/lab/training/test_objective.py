@@ -1,12 +1,15 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from seqloom.core.errors import UserError
 from seqloom.lab.data.memory import MemoryTask
-from seqloom.lab.kinds.objective import balance_classes, find_positive
+from seqloom.lab.kinds.objective import _find_majority, balance_classes, find_positive
 from seqloom.lab.kinds.registry import KINDS
 from seqloom.lab.kinds.settings import TrainSettings
 from seqloom.lab.training import fit as fitting
+from seqloom.lab.training import sizes
 from seqloom.lab.training.calibration import resolve_objective
 
 CLASSIFY = KINDS["classify"]
@@ -88,3 +91,17 @@ def test_the_positive_class_is_the_rarer_one_unless_it_is_named():
     assert RARE.target.names[find_positive(RARE, "0")] == "0"
     with pytest.raises(UserError, match="no class 'yes'; choose one of 0, 1"):
         find_positive(RARE, "yes")
+
+
+def test_no_model_is_wider_than_the_widest(monkeypatch):
+    monkeypatch.setattr(sizes, "measure_size", lambda *given: SimpleNamespace(core=given[-1]))
+    assert sizes.fit_size(None, None, 10**9).core == 2048
+    assert sizes.fit_size(None, None, 100).core == 96
+
+
+def test_numbers_have_no_majority():
+    assert _find_majority(SimpleNamespace(target=None)) == (None, "")
+
+
+def test_kinds_with_classes():
+    assert {name for name, kind in KINDS.items() if kind.has_classes} == {"classify", "pairs", "tag"}

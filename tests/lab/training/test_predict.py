@@ -3,12 +3,14 @@
 import json
 import os
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
 
+from seqloom.core.errors import UserError
 from seqloom.lab.data.memory import MemoryTask
 from seqloom.lab.data.pipeline.new_rows import CHUNK, iterate_rows
 from seqloom.lab.data.registry import open_data, reopen
@@ -21,6 +23,7 @@ from seqloom.lab.training.output import write_results
 from seqloom.lab.training.predict import (
     BATCH_STEPS,
     TextSampling,
+    check_can_predict,
     encode_rows,
     generate,
     predict,
@@ -451,3 +454,11 @@ def test_a_value_too_large_for_float32_is_refused_when_read(work, tmp_path):
         run.predict(file)
     with pytest.raises(ValueError, match=message):
         fit(file, "gru", runs=tmp_path, name="again", target="sum", kind="regress", **SMALL)
+
+
+@pytest.mark.parametrize(("record", "reason"), [({}, "continues a text"), ({"baseline": {}}, "is a baseline")])
+def test_a_language_model_has_no_prediction_for_a_row(record, reason):
+    task = SimpleNamespace(kind="generate")
+    run = SimpleNamespace(task=task, record=record, folder="runs/a", settings=SimpleNamespace(model="unigram"))
+    with pytest.raises(UserError, match=f"^runs/a .*{reason}"):
+        check_can_predict(run)

@@ -110,7 +110,7 @@ def measure_distances(a: Array, a_lengths: Array, b: Array, b_lengths: Array, wi
         a_lengths: (N,) their lengths.
         b: (M, T, D) series.
         b_lengths: (M,) their lengths.
-        window: maximum number of steps by which i and j may differ.
+        window: maximum number of steps by which i and j may differ, besides the difference of the lengths.
     """
     cells = a.shape[1] * b.shape[1] if b.shape[2] > 1 else a.shape[1]
     rows = max(1, CHUNK // (len(b) * cells))
