@@ -103,5 +103,20 @@ def test_numbers_have_no_majority():
     assert _find_majority(SimpleNamespace(target=None)) == (None, "")
 
 
-def test_kinds_with_classes():
-    assert {name for name, kind in KINDS.items() if kind.has_classes} == {"classify", "pairs", "tag"}
+TRAITS = {
+    "has_classes": {"classify", "pairs", "tag"},
+    "aligns_text": {"transcribe"},
+    "predicts_text": {"generate", "translate"},
+    "is_per_row": {"classify", "multilabel", "pairs", "regress"},
+    "reads_timespans": {"classify", "multilabel", "regress", "tag"},
+    "has_values": {"forecast", "regress"},
+    "writes": {"translate"},
+    "continues_text": {"generate"},
+    "spans_rows": {"forecast"},
+    "explains_last": {"forecast", "generate"},
+}
+
+
+@pytest.mark.parametrize("trait", TRAITS)
+def test_a_kind_has_the_traits_of_its_task(trait):
+    assert {name for name, kind in KINDS.items() if getattr(kind, trait)} == TRAITS[trait]
