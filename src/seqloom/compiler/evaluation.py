@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor
@@ -139,7 +139,7 @@ def evaluate(
             known[node] = function(*values, out=allocate(left, rows, right.shape[1]))
         else:
             value = function(*values, **named)
-            known[node] = value.to(dtype) if is_short and is_shared and _is_rounded(value) else value
+            known[node] = value.to(dtype) if is_short and is_shared and _is_float32(value) else value
 
 
 def _find_late(plan: Plan, needs: Mapping[int, Sequence[int]]) -> set[int]:
@@ -152,7 +152,7 @@ def _find_late(plan: Plan, needs: Mapping[int, Sequence[int]]) -> set[int]:
     return late
 
 
-def _is_rounded(value: object) -> bool:
+def _is_float32(value: object) -> TypeGuard[Tensor]:
     return isinstance(value, Tensor) and value.dtype == torch.float32
 
 

@@ -146,6 +146,7 @@ def test_two_languages_in_a_folder_are_input_and_target(tmp_path):
     for split in ("train", "test"):
         (tmp_path / f"{split}.de").write_text(f"Haus {split}\nBaum {split}\n")
         (tmp_path / f"{split}.en").write_text(f"house {split}\ntree {split}\n")
+    (tmp_path / "about.md").write_text("a note beside them")
     source = read_source(tmp_path, make_reading(input="de", target="en"), Notes())
     assert source.frame().collect().select("de", "en").rows()[0] == ("Haus train", "house train")
 

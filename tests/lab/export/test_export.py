@@ -19,7 +19,7 @@ from seqloom.core.errors import UserError
 from seqloom.lab.data.coders.text import WORDS
 from seqloom.lab.data.registry import open_task
 from seqloom.lab.export import targets
-from seqloom.lab.export.c_code import format_number
+from seqloom.lab.export.c_code import CWriter, format_number
 from seqloom.lab.export.c_target import StepModule, check_c, check_streamable, write_c, write_code
 from seqloom.lab.export.check import CheckError, compare_predictions, make_rows, measure_difference
 from seqloom.lab.export.description import write_pattern
@@ -344,3 +344,11 @@ def test_the_command_prints_files_on_stdout_and_mistakes_on_one_line(run, work, 
         else:
             assert json.loads(out)["files"]["model.safetensors"] > 0
     assert run.name == "texts" and (work / "exports" / "texts-safetensors" / "README.md").is_file()
+
+
+@pytest.mark.parametrize(("correction", "divisor"), [(0, "5.0f"), (1, "4.0f"), (2, "3.0f")])
+def test_c_code_of_a_variance_divides_by_the_corrected_count(correction, divisor):
+    writer = CWriter()
+    writer.write(lambda x: [torch.var(x, -1, correction=correction)], [torch.ones(2, 5)], ["x"])
+    (line,) = [line for line in writer.lines[-3:] if "/" in line]
+    assert line.endswith(f"/ {divisor};")
